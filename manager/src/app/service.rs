@@ -105,7 +105,7 @@ impl Ready {
                         }
                         Some(agent)
                     }
-                    AgentSource::Image | AgentSource::Copy(_) => None,
+                    AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
                 };
                 Ok(Self::Kubernetes { cluster, agent })
             }

@@ -8,6 +8,7 @@ mod inbox;
 mod jobs;
 mod patience;
 mod prepare;
+mod reports;
 mod rules;
 mod silence;
 mod steer;
@@ -20,18 +21,16 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{error, info};
-use trial_protocol::{
-    AttemptId, DirectiveBody, ExperimentId, Metric, ReportBody, StopReason, TrialJobId,
-};
+use trial_protocol::{AttemptId, DirectiveBody, ExperimentId, Metric, StopReason, TrialJobId};
 
 pub use self::inbox::Inbox;
+use super::Handle;
 use super::advice::Advice;
 use super::code_recorder::CodeRecorder;
 use super::lease::Leases;
 use super::notice::Notice;
 use super::result::{self, Steps, TrialResult};
 use super::state::{self, Effect, ExperimentState, State};
-use super::{Event, Handle};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::notifications::OutboxWaker;
@@ -41,7 +40,6 @@ use crate::store::{self, Store};
 use crate::token::Secret;
 use crate::training_service::{JobNews, TrainingService};
 use crate::util::clock::Clock;
-use crate::util::ids;
 
 /// The note of an agent that has stopped its trial by a rule of the assessor's.
 const EARLY_STOP: &str = "early-stop";
@@ -101,6 +99,8 @@ struct Job {
     renew_at: Option<Instant>,
     /// Its agent has said that the attempt's command has ended.
     ended: bool,
+    /// A queue has taken the attempt back: what its pod still says counts for nothing.
+    requeued: bool,
 }
 
 impl Job {
@@ -122,6 +122,7 @@ impl Job {
             started_at_ms: None,
             renew_at: None,
             ended: false,
+            requeued: false,
         }
     }
 }
@@ -205,105 +206,6 @@ async fn until(wake: Option<Instant>) {
 impl ExperimentTask {
     fn elapsed(&self) -> Duration {
         self.before + self.began.elapsed()
-    }
-
-    /// Takes an event and what has arrived behind it, in order. Of trials that begin at the same time it is recorded
-    /// together: a commit costs as much for one as for a hundred, and who has ended waits behind it.
-    async fn told_all(&mut self, first: Event) -> Result<(), store::Error> {
-        let mut events = vec![first];
-        while events.len() < TOGETHER
-            && let Some(event) = self.deps.inbox.waiting()
-        {
-            events.push(event);
-        }
-        let mut effects = Vec::new();
-        for event in &events {
-            // What a person asks for stands in its place.
-            let Event::Reported { trial, attempt, fresh } = event else { break };
-            let started = fresh.iter().find(|said| matches!(said.body, ReportBody::Started(_)));
-            let Some(job) = self.jobs.get_mut(trial).filter(|job| job.attempt == *attempt) else {
-                continue;
-            };
-            if let Some(started) = started
-                && !self.state.runs(trial)
-            {
-                job.started_at_ms = Some(started.observed_at_ms);
-                let event = state::Event::Started { trial: trial.clone() };
-                effects.extend(self.state.step(event, self.elapsed()));
-            }
-        }
-        self.do_all(effects).await?;
-        for event in events {
-            self.told(event).await?;
-        }
-        Ok(())
-    }
-
-    async fn told(&mut self, event: Event) -> Result<(), store::Error> {
-        let (trial, attempt, fresh) = match event {
-            Event::Reported { trial, attempt, fresh } => (trial, attempt, fresh),
-            Event::Commanded { command, reply } => {
-                // Who asked may have gone; what was asked for is done all the same.
-                self.deps.inbox.asked(reply);
-                let answer = Box::pin(self.commanded(command)).await?;
-                self.deps.inbox.answer(answer);
-                return Ok(());
-            }
-        };
-        let Some(job) = self.jobs.get(&trial) else { return Ok(()) };
-        if ids::is_later(&attempt, &job.attempt) {
-            self.started_again(&trial, attempt).await?;
-        } else if job.attempt != attempt && ids::of_old_keeper(&job.attempt) != attempt {
-            return Ok(());
-        }
-        self.heard(&trial).await?;
-        for report in fresh {
-            // NNI's own keeper has no word for the start.
-            let of_a_run = matches!(
-                report.body,
-                ReportBody::Metric(_) | ReportBody::Log(_) | ReportBody::Sample(_)
-            );
-            if of_a_run && !self.state.runs(&trial) {
-                self.perform(state::Event::Started { trial: trial.clone() }).await?;
-            }
-            let event = match &report.body {
-                ReportBody::Started(_) => {
-                    if let Some(job) = self.jobs.get_mut(&trial) {
-                        job.started_at_ms = Some(report.observed_at_ms);
-                    }
-                    Some(state::Event::Started { trial: trial.clone() })
-                }
-                ReportBody::Metric(metric) => {
-                    self.state.reported();
-                    self.judge(&trial, metric)
-                }
-                // By a rule that it was left.
-                ReportBody::Note { code, message } if code == EARLY_STOP => {
-                    self.give_up(&trial, message.clone())
-                }
-                ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
-                    if !std::mem::replace(&mut self.objective_told, true) {
-                        self.notify(Notice::Told(format!("trial {trial}: {message}")));
-                    }
-                    None
-                }
-                ReportBody::Ended(_) => {
-                    if let Some(job) = self.jobs.get_mut(&trial) {
-                        job.ended = true;
-                    }
-                    None
-                }
-                ReportBody::Shed(_)
-                | ReportBody::Note { .. }
-                | ReportBody::Log(_)
-                | ReportBody::Sample(_)
-                | ReportBody::Unknown => None,
-            };
-            if let Some(event) = event {
-                self.perform(event).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Shows the assessor a trial's next step.

@@ -16,7 +16,7 @@ use crate::experiment::result::TrialResult;
 use crate::experiment::state;
 use crate::job_state::JobState;
 use crate::store::{self, LastWords, Span, TrialChange};
-use crate::training_service::{JobEvent, JobNews};
+use crate::training_service::{JobEvent, JobNews, PodLeft};
 
 /// The reports of gone trials, until their ends are recorded.
 pub(super) type Known = HashMap<TrialJobId, Found>;
@@ -36,13 +36,22 @@ impl ExperimentTask {
         for news in news {
             match news {
                 JobNews::Gone(event) => gone.push(event),
-                JobNews::Waits(waits) => waiting.push(waits),
+                JobNews::Waits(_) | JobNews::Requeued(_) => waiting.push(news),
+                JobNews::PodLeft(PodLeft { trial, attempt, incarnation }) => {
+                    if self.is_present(&trial, &attempt) {
+                        self.deps.handle.departed().enter(&trial, incarnation);
+                    }
+                }
                 JobNews::Image(image) => self.record_image(image).await?,
             }
         }
         self.gone(gone).await?;
-        for waits in waiting {
-            self.waits(waits).await?;
+        for news in waiting {
+            match news {
+                JobNews::Requeued(waits) => self.requeued(waits).await?,
+                JobNews::Waits(waits) => self.waits(waits).await?,
+                JobNews::Gone(_) | JobNews::PodLeft(_) | JobNews::Image(_) => {}
+            }
         }
         Ok(())
     }
@@ -50,7 +59,9 @@ impl ExperimentTask {
     /// Jobs are gone. The store, not the order in which events came, says what their agents reported.
     pub(super) async fn gone(&mut self, mut events: Vec<JobEvent>) -> Result<(), store::Error> {
         // Others are of attempts that were given up before.
-        events.retain(|event| self.is_present(&event.trial, &event.attempt));
+        events.retain(|event| {
+            self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
+        });
         if events.is_empty() {
             return Ok(());
         }
@@ -211,6 +222,7 @@ impl ExperimentTask {
             self.leases.forget(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
             self.deps.handle.forget(&trial, &job.attempt);
+            self.deps.handle.departed().forget(&trial);
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }

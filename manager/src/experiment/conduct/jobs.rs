@@ -72,7 +72,7 @@ impl ExperimentTask {
             job.steps = Steps::new(self.deps.spec.objective.as_deref());
             job.given_up = None;
             (job.running_since, job.started_at_ms, job.renew_at) = (None, None, None);
-            job.ended = false;
+            (job.ended, job.requeued) = (false, false);
         }
         let (attempt, now) = (job.attempt.clone(), self.deps.clock.now_ms());
         let none = [(trial.clone(), None)];
@@ -114,7 +114,7 @@ impl ExperimentTask {
         self.deps.handle.forget(trial, &job.attempt);
         job.attempt = ids::next_attempt(trial, &job.attempt);
         job.steps = Steps::new(self.deps.spec.objective.as_deref());
-        (job.submitted, job.given_up, job.ended) = (false, None, false);
+        (job.submitted, job.given_up, job.ended, job.requeued) = (false, None, false, false);
         Some(job.attempt.clone())
     }
 
@@ -132,10 +132,12 @@ impl ExperimentTask {
         attempt: AttemptId,
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
-        info!(%trial, "its pod was started again by the cluster");
+        if job.attempt != ids::submitted(&job.attempt) || !ids::is_pod_of(&attempt, &job.attempt) {
+            info!(%trial, "its pod was started again by the cluster");
+        }
         let before = std::mem::replace(&mut job.attempt, attempt.clone());
         job.steps = Steps::new(self.deps.spec.objective.as_deref());
-        job.ended = false;
+        (job.ended, job.requeued) = (false, false);
         self.deps.handle.forget(trial, &before);
         let runs = self.state.runs(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
@@ -208,6 +210,30 @@ impl ExperimentTask {
         Ok(())
     }
 
+    /// A job that ran is to wait again: it will run once more from its beginning, in another pod.
+    pub(super) async fn requeued(&mut self, news: JobWaits) -> Result<(), store::Error> {
+        let JobWaits { trial, attempt, why } = news;
+        if !self.is_present(&trial, &attempt) || self.state.intent(&trial).is_some() {
+            return Ok(());
+        }
+        // An agent that was about to speak for the first time is not heard any more.
+        if !self.state.runs(&trial) {
+            return self.waits(JobWaits { trial, attempt, why }).await;
+        }
+        info!(%trial, "its queue has taken the trial back: {why}");
+        self.leases.forget(&trial);
+        let Some(job) = self.jobs.get_mut(&trial) else { return Ok(()) };
+        self.deps.handle.forget(&trial, &job.attempt);
+        job.steps = Steps::new(self.deps.spec.objective.as_deref());
+        (job.running_since, job.started_at_ms, job.renew_at) = (None, None, None);
+        (job.ended, job.requeued, job.given_up) = (false, true, None);
+        let sequence = job.sequence;
+        self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
+        self.record(&trial, JobState::Waiting, Some(why.clone()), None).await?;
+        self.notify(Notice::Waits { trial, sequence, why });
+        Ok(())
+    }
+
     /// Records the image that an attempt runs.
     pub(super) async fn record_image(&mut self, news: JobImage) -> Result<(), store::Error> {
         let JobImage { trial, attempt, image } = news;
@@ -225,10 +251,13 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let (state, at_ms) = (JobState::Running, self.deps.clock.now_ms());
         let change = |trial: &TrialJobId| {
-            let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
+            let job = self.jobs.get(trial);
+            let started_at_ms = job.and_then(|job| job.started_at_ms);
             let told = Span { started_at_ms, duration_ms: None };
+            // Of a job whose pods report as tries of their own this is the first that is known of the pod.
+            let attempt = job.map(|job| job.attempt.clone());
             let change =
-                TrialChange { state, at_ms, message: None, exit_code: None, attempt: None, told };
+                TrialChange { state, at_ms, message: None, exit_code: None, attempt, told };
             (trial.clone(), change)
         };
         let changes: Vec<_> = trials.iter().map(change).collect();

@@ -9,13 +9,14 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use trial_protocol::{
     Cause, Class, Confidence, DirectiveBody, Evidence, Lane, MetricKind, Offer, Report, ReportAck,
-    ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
+    ReportBatch, ReportBody, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
 mod beginning;
 mod doubles;
 mod full_disk;
 mod leftovers;
+mod queues;
 mod rules;
 mod stopping;
 
