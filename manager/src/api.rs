@@ -88,6 +88,8 @@ pub struct Place {
     pub port: Option<u16>,
     /// The experiment's folder.
     pub folder: PathBuf,
+    /// True if the files of trials lie in it.
+    pub has_trial_files: bool,
 }
 
 /// [`State`], and what the routes share beside it.

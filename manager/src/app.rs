@@ -2,7 +2,6 @@
 //! order. It decides nothing.
 
 mod advisers;
-mod agent_program;
 mod error;
 mod idle;
 mod listener;
@@ -13,7 +12,6 @@ mod presence;
 mod reach;
 mod restored;
 mod served;
-mod service;
 mod stored;
 mod trial_program;
 
@@ -33,7 +31,6 @@ pub use self::nni_files::NniFiles;
 use self::opened::{Opened, bind};
 use self::presence::Presence;
 use self::served::Served;
-use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
 use crate::advisers::DEFAULT_PYTHON;
@@ -42,7 +39,7 @@ use crate::api::auth::Gate;
 use crate::api::session::Sessions;
 use crate::code_archive::version::CodeTracker;
 use crate::code_archive::{CodeArchive, packages};
-use crate::config::{ExperimentSpec, PluginSpec, TrainingServiceSpec};
+use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
 use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
 use crate::experiment::conduct::{Dependencies, Inbox, conduct};
@@ -52,10 +49,11 @@ use crate::ingest::Intake;
 use crate::notifications;
 use crate::store::{self, Store};
 use crate::token::{Secret, UserToken};
-use crate::training_service::TrainingService;
-use crate::training_service::local::write_file;
+use crate::training_service::platform::{BoxError, CheckContext, StartContext, platform};
 use crate::training_service::plugin::conformance::{self, Case, Verdict};
+use crate::training_service::{TrainingService, agent_program};
 use crate::util::clock::{Clock, SystemClock};
+use crate::util::files::write_file;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 use crate::view::Board;
@@ -139,8 +137,8 @@ pub struct Running {
 
 /// An experiment that has come to its end and is still served.
 pub struct Ended {
-    /// Where it stands.
-    pub stands: ExperimentState,
+    /// Its state.
+    pub state: ExperimentState,
     /// Everything it recorded.
     pub store: Store,
     server: Served,
@@ -174,7 +172,7 @@ async fn begin(
         Some(spec) => Opened::create(&settings, &id, &dir, *spec, clock.as_ref()).await?,
         None => Opened::resume(&settings, &id, &dir).await?,
     };
-    let Opened { ready, listener, store, mut spec, seed } = opened;
+    let Opened { checked, listener, store, mut spec, seed } = opened;
     let address = listener.local_addr().map_err(|source| Error::Listen {
         host: String::new(),
         port: settings.port,
@@ -188,14 +186,14 @@ async fn begin(
         .with_lease(settings.lease);
     let mut server = Served::default();
     if let Some(port) = settings.legacy_port {
-        let listener = bind(&settings, &ready, port).await?;
+        let listener = bind(&settings, checked.as_ref(), port).await?;
         server.serve(listener, None, api::legacy::router(&intake));
     }
     let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
     let recorded = code_source(&spec, &code).await?;
     record_packages(&spec, &dir).await;
-    let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
-    let endpoint = Endpoint::build(&settings, address, &dir, advertise, ready.server())?;
+    let advertise = settings.advertise.as_deref().or(spec.training_service.section().advertise());
+    let endpoint = Endpoint::build(&settings, address, &dir, advertise, checked.api_server())?;
     let Endpoint { tls, ca_file, url, told, reach } = endpoint;
     let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
     let gate = Gate::new(&id, user_token(&dir)?, secret.as_ref().clone(), sessions, reach);
@@ -213,12 +211,16 @@ async fn begin(
         handle: handle.clone(),
         clock: Arc::clone(&clock),
         service: Arc::clone(&runs),
-        place: api::Place { port: Some(address.port()), folder: dir.path().to_owned() },
+        place: api::Place {
+            port: Some(address.port()),
+            folder: dir.path().to_owned(),
+            has_trial_files: spec.training_service.section().is_local(),
+        },
     };
     let machine = machine_router(&state, settings.machine_port);
     let mut router = api::router(state.clone());
-    if let Some(program) = ready.program() {
-        router = router.merge(api::program::router(program, state));
+    if let Some(agent) = checked.agent_for_pods() {
+        router = router.merge(api::program::router(agent.to_owned(), state));
     }
     let presence = Presence {
         dir: dir.clone(),
@@ -233,15 +235,22 @@ async fn begin(
     server.look_after(store.clone());
 
     let (job_events, jobs) = mpsc::unbounded_channel();
-    let advertised = ready.server().is_some().then(|| told.clone());
-    let place = Place {
+    let advertised = checked.api_server().is_some().then(|| told.clone());
+    let context = StartContext {
+        id: &id,
+        spec: &spec,
         dir: dir.clone(),
         ca_file,
         url: told,
         secret: Arc::clone(&secret),
         events: job_events,
     };
-    let service = ready.build(&id, &mut spec, place).await?;
+    let service = checked.start(context).await?;
+    if let Some(room) = service.room().filter(|room| *room < spec.trial_concurrency) {
+        let wanted = spec.trial_concurrency;
+        warn!("the GPUs have room for {room} trials at a time, not for {wanted}");
+        spec.trial_concurrency = room;
+    }
     // It is built once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
@@ -287,15 +296,14 @@ async fn code_source(
     spec: &ExperimentSpec,
     code: &CodeArchive,
 ) -> Result<Option<CodeSource>, Error> {
-    Ok(match &spec.training_service {
+    let section = spec.training_service.section();
+    Ok(if section.needs_code() {
         // An archive is made now: edits made later do not change what trials run.
-        service if service.needs_code() => code.version().await?.map(CodeSource::Archive),
-        TrainingServiceSpec::Local(_) => {
-            Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
-        }
-        TrainingServiceSpec::Remote(_)
-        | TrainingServiceSpec::Plugin(_)
-        | TrainingServiceSpec::Kubernetes(_) => None,
+        code.version().await?.map(CodeSource::Archive)
+    } else if section.is_local() {
+        Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+    } else {
+        None
     })
 }
 
@@ -320,7 +328,10 @@ fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
 
 /// Looks whether trials can be run as the experiment says, and starts nothing.
 pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
-    Ready::find(agent, spec, &ids::experiment(), true).await.map(drop)
+    let context =
+        CheckContext { id: &ids::experiment(), spec, agent: agent.as_deref(), is_new: true };
+    platform(&spec.training_service).check(context).await?;
+    Ok(())
 }
 
 /// Lists the packages of the user's Python, if the experiment wants that. A list that cannot be had stops no search.
@@ -342,7 +353,8 @@ pub async fn try_case(
     spec: &PluginSpec,
     agent: Option<PathBuf>,
 ) -> Result<Verdict, Error> {
-    Ok(conformance::try_case(case, spec, service::find_agent(agent)?).await?)
+    let agent = agent_program::find(agent.as_deref()).map_err(BoxError::from)?;
+    Ok(conformance::try_case(case, spec, agent).await.map_err(BoxError::from)?)
 }
 
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.
@@ -358,7 +370,7 @@ impl Running {
         if let Some(notifier) = self.notifier {
             notifications::warn_of_rest(notifier.finish().await, &self.id);
         }
-        let stands = match conducted.map_err(|_| Error::Lost)? {
+        let state = match conducted.map_err(|_| Error::Lost)? {
             Err(source @ store::Error::Displaced { .. }) => {
                 return Err(Error::Displaced { id: self.id, source });
             }
@@ -368,10 +380,10 @@ impl Running {
             conducted => conducted?,
         };
         // Jobs of an experiment that goes on are the next manager's; what has stopped or is done has none.
-        if !stands.goes_on() {
+        if !state.is_active() {
             self.service.close().await;
         }
-        Ok(Ended { stands, store: self.store, server: self.server })
+        Ok(Ended { state, store: self.store, server: self.server })
     }
 }
 

@@ -40,6 +40,7 @@ pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec}
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
+pub use self::service::ServiceSection;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::OptimizeMode;
 
@@ -139,21 +140,23 @@ pub enum TrainingServiceSpec {
 }
 
 impl TrainingServiceSpec {
-    /// The address under which trials elsewhere are to reach the manager, where the file says one.
-    pub fn advertise(&self) -> Option<&str> {
+    /// Returns the section, for what all sections have in common.
+    pub fn section(&self) -> &dyn ServiceSection {
         match self {
-            Self::Local(_) | Self::Remote(_) => None,
-            Self::Plugin(spec) => spec.advertise.as_deref(),
-            Self::Kubernetes(spec) => spec.advertise.as_deref(),
+            Self::Local(section) => section,
+            Self::Remote(section) => section,
+            Self::Plugin(section) => section,
+            Self::Kubernetes(section) => section.as_ref(),
         }
     }
 
-    /// Returns whether trials run a copy of the code that the manager makes when the search starts.
-    pub fn needs_code(&self) -> bool {
+    /// Returns the section, to change it.
+    pub fn section_mut(&mut self) -> &mut dyn ServiceSection {
         match self {
-            Self::Local(spec) => spec.code_snapshot,
-            Self::Remote(_) | Self::Plugin(_) => true,
-            Self::Kubernetes(spec) => spec.storage.needs_code(),
+            Self::Local(section) => section,
+            Self::Remote(section) => section,
+            Self::Plugin(section) => section,
+            Self::Kubernetes(section) => section.as_mut(),
         }
     }
 }

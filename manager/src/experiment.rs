@@ -53,7 +53,7 @@ pub struct Handle {
     events: mpsc::Sender<Event>,
     stop: CancellationToken,
     leave: CancellationToken,
-    orders: DirectiveQueue,
+    directives: DirectiveQueue,
     departed: DepartedPods,
     /// The running time before this run, and when this run began. Empty until it has.
     began: Arc<OnceLock<(Duration, Instant)>>,
@@ -63,19 +63,10 @@ impl Handle {
     /// A handle, and the events it sends: for the task, or for a test.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(capacity);
-        let orders = DirectiveQueue::new(SystemClock.now_ms());
+        let directives = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
-        (
-            Self {
-                events,
-                stop,
-                leave,
-                orders,
-                departed: DepartedPods::default(),
-                began: Arc::default(),
-            },
-            receiver,
-        )
+        let departed = DepartedPods::default();
+        (Self { events, stop, leave, directives, departed, began: Arc::default() }, receiver)
     }
 
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
@@ -142,22 +133,22 @@ impl Handle {
 
     /// The directives that wait for an attempt's agent.
     pub fn directives(&self, trial: &TrialJobId, attempt: &AttemptId) -> Vec<Directive> {
-        self.orders.of(trial, attempt)
+        self.directives.of(trial, attempt)
     }
 
     /// An attempt's agent has obeyed these directives.
     pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
-        self.orders.obeyed(trial, attempt, ids);
+        self.directives.obeyed(trial, attempt, ids);
     }
 
     /// Waits until there is a directive for the attempt that no ack has carried yet.
-    pub async fn ordered(&self, trial: &TrialJobId, attempt: &AttemptId) {
-        self.orders.wake(trial, attempt).await;
+    pub async fn wait_for_directive(&self, trial: &TrialJobId, attempt: &AttemptId) {
+        self.directives.wake(trial, attempt).await;
     }
 
-    /// Orders an attempt's agent to do something.
-    pub fn order(&self, trial: &TrialJobId, attempt: &AttemptId, body: DirectiveBody) {
-        self.orders.order(trial, attempt, body);
+    /// Queues a directive for an attempt's agent.
+    pub fn push_directive(&self, trial: &TrialJobId, attempt: &AttemptId, body: DirectiveBody) {
+        self.directives.push(trial, attempt, body);
     }
 
     /// The pods that have left their trials.
@@ -167,6 +158,6 @@ impl Handle {
 
     /// An attempt has ended: no agent is left to obey.
     fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
-        self.orders.forget(trial, attempt);
+        self.directives.forget(trial, attempt);
     }
 }

@@ -136,7 +136,7 @@ impl Intake {
     /// Waits until an attempt's agent should speak, because there is a directive for it; what to answer it
     /// then, before its batch has come.
     pub async fn call(&self, trial: &TrialJobId, attempt: &AttemptId) -> ReportAck {
-        self.inner.handle.ordered(trial, attempt).await;
+        self.inner.handle.wait_for_directive(trial, attempt).await;
         ReportAck {
             offer: self.inner.offer.clone(),
             through: None,

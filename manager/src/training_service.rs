@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 
-pub mod azure_key;
+pub mod agent_program;
 pub mod kubernetes;
 pub mod local;
+pub mod platform;
 pub mod plugin;
 pub mod remote;
-pub mod share;
 
 /// A trial job as wanted.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,14 +71,25 @@ pub struct JobEvent {
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
-    /// The platform's words, where it took the job's machine away: its reason and its words.
-    pub taken: Option<String>,
+    /// The disruption that took the job's machine away: the platform's reason and its words.
+    pub disruption: Option<String>,
+    /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
+    /// once enough of them have succeeded.
+    pub succeeded: bool,
 }
 
 impl JobEvent {
     /// It is gone, and the service knows no more.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
-        Self { trial, attempt, exit_code: None, message: None, class: None, taken: None }
+        Self {
+            trial,
+            attempt,
+            exit_code: None,
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        }
     }
 }
 
@@ -147,34 +158,23 @@ pub enum Adopted {
 /// The output of a job, piece by piece, as the job prints it.
 pub type Output = BoxStream<'static, Vec<u8>>;
 
-/// Why a job could not be submitted.
+/// The reason that a job could not be submitted: an error of the service's own.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file or folder of the job.
-    #[error("cannot write {}", .path.display())]
-    Write {
-        /// Which.
-        path: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The agent program.
-    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
-    StartAgent {
-        /// Which.
-        program: std::path::PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+#[error(transparent)]
+pub struct SubmitError(Box<dyn std::error::Error + Send + Sync>);
+
+impl SubmitError {
+    /// Returns the error as a training service hands it on.
+    pub fn new(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self(Box::new(error))
+    }
 }
 
 /// Runs trial jobs somewhere.
 #[async_trait]
 pub trait TrainingService: Send + Sync {
     /// Starts a job. The caller has recorded the attempt before, so that a crash in between is seen.
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error>;
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError>;
 
     /// Takes over a job that an earlier manager submitted: looks for it, delivers what it left behind,
     /// and watches it if it lives.
@@ -191,7 +191,7 @@ pub trait TrainingService: Send + Sync {
 
     /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
     /// comes as an event. A job that is gone is no error.
-    async fn cancel(&self, trial: &TrialJobId);
+    async fn stop(&self, trial: &TrialJobId);
 
     /// Returns whether a trial has ended as soon as its agent has said so, while its job still goes: then the service sees to
     /// the rest, and the next trial need not wait for it.
@@ -205,7 +205,7 @@ pub trait TrainingService: Send + Sync {
     /// A job's agent has said that its command has ended and has been silent since, and the job is still there: ends
     /// what is left of it. Returns at once.
     async fn finish(&self, trial: &TrialJobId) {
-        self.cancel(trial).await;
+        self.stop(trial).await;
     }
 
     /// Returns the output of a job whose agent is not heard, straight from its machine: all of it, or what comes since

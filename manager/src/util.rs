@@ -2,6 +2,8 @@
 
 pub mod clock;
 pub mod errors;
+pub mod excerpt;
+pub mod files;
 pub mod ids;
 pub mod layout;
 pub mod local_socket;

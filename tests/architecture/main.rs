@@ -176,19 +176,26 @@ fn pure_files_are_pure() {
             }
         }
     }
-    let surely =
-        ["agent/src/supervise/phase.rs", "manager/src/search/search_space.rs", "manager/src/search/tuner.rs"];
+    let surely = [
+        "agent/src/supervise/phase.rs",
+        "manager/src/search/search_space.rs",
+        "manager/src/search/tuner.rs",
+    ];
     for path in surely {
         assert!(pure.contains(path), "the head of {path} says that it is PURE");
     }
 }
+
+/// The most lines of a source file. A file may be long if it is one thing, such as a task with all its transitions: split
+/// over several files, every file sees its fields. A function may not, which `counts` holds.
+const MAX_FILE_LINES: usize = 700;
 
 #[test]
 fn files_stay_short_enough_to_be_read() {
     for krate in crates() {
         for Source { path, lines, .. } in sources(krate) {
             assert!(
-                lines <= 500,
+                lines <= MAX_FILE_LINES,
                 "{path} has {lines} lines; give its tests or a part of it a file"
             );
             assert!(

@@ -290,15 +290,14 @@ async fn jobs(
         query.status.as_deref().is_none_or(|status| status == shapes::status(trial.state))
     };
     let jobs = snapshot.trials.iter().filter(|trial| wanted(trial));
-    let logs = logs(&shared).await?;
+    let logs = logs(&shared);
     Ok(Json(jobs.map(|trial| trial_job(trial, logs.as_deref())).collect()))
 }
 
-/// The folder where trials' files lie, if that is on this machine.
-async fn logs(shared: &Shared) -> Result<Option<PathBuf>, Error> {
-    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
-    let platform = row.canonical.pointer("/trainingService/platform").and_then(Value::as_str);
-    Ok((platform == Some("local")).then(|| shared.state.place.folder.clone()))
+/// Returns the folder where trials' files lie, if that is on this machine.
+fn logs(shared: &Shared) -> Option<PathBuf> {
+    let place = &shared.state.place;
+    place.has_trial_files.then(|| place.folder.clone())
 }
 
 async fn job(
@@ -308,7 +307,7 @@ async fn job(
 ) -> Result<Json<Value>, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
-    Ok(Json(trial_job(trial, logs(&shared).await?.as_deref())))
+    Ok(Json(trial_job(trial, logs(&shared).as_deref())))
 }
 
 async fn kill(
@@ -317,7 +316,7 @@ async fn kill(
     headers: HeaderMap,
     Named(id): Named,
 ) -> Result<(), Refusal> {
-    Ok(shared.changes.make(&shared, &headers, Command::Kill(id)).await?)
+    Ok(shared.changes.make(&shared, &headers, Command::StopTrial(id)).await?)
 }
 
 #[derive(Deserialize)]

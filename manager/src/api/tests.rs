@@ -77,7 +77,8 @@ impl Bed {
         let clock = Arc::new(SystemClock);
         let closing = CancellationToken::new();
         let (told, service) = (handle.clone(), Arc::default());
-        let place = Place { port: Some(8080), folder: folder.path().join("e") };
+        let place =
+            Place { port: Some(8080), folder: folder.path().join("e"), has_trial_files: true };
         let state = State {
             intake,
             store,

@@ -13,9 +13,7 @@ use crate::experiment::command::Refused;
 use crate::search::tuner;
 use crate::store;
 use crate::token;
-use crate::training_service::azure_key;
-use crate::training_service::kubernetes::{client, preflight};
-use crate::training_service::local::gpus;
+use crate::training_service::platform::BoxError;
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -79,42 +77,12 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The agent program.
-    #[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
-    NoAgent {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// The machine's GPUs.
+    /// The training service cannot run trials.
     #[error(transparent)]
-    Gpus(#[from] gpus::Error),
-    /// The machines' service.
-    #[error("the connections to the machines cannot be prepared")]
-    Remote(#[from] crate::training_service::remote::Error),
-    /// The training service of the user's own.
-    #[error(transparent)]
-    Plugin(#[from] crate::training_service::plugin::Error),
-    /// The cluster cannot be used.
-    #[error(transparent)]
-    Cluster(#[from] client::Error),
-    /// The cluster cannot run trials.
-    #[error(transparent)]
-    Preflight(#[from] preflight::Refusal),
-    /// The key of the storage that trials share.
-    #[error("the storage account cannot be used")]
-    StorageKey(#[from] azure_key::Error),
+    Platform(#[from] BoxError),
     /// The address that trials elsewhere are told.
     #[error(transparent)]
     Advertise(#[from] reach::BadAddress),
-    /// A file that the experiment names.
-    #[error("cannot read {}", .path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
     /// The certificate for encrypted connections.
     #[error("connections from other machines cannot be encrypted")]
     Tls(#[from] api::tls::Error),
@@ -171,15 +139,8 @@ impl Error {
             | Self::AlreadyDone { .. }
             | Self::DataDir { .. }
             | Self::Listen { .. }
-            | Self::NoAgent { .. }
-            | Self::Gpus(_)
-            | Self::Remote(_)
-            | Self::Plugin(_)
-            | Self::Cluster(_)
-            | Self::Preflight(_)
+            | Self::Platform(_)
             | Self::Advertise(_)
-            | Self::StorageKey(_)
-            | Self::Unreadable { .. }
             | Self::Tls(_)
             | Self::Code(_)
             | Self::Secret(_) => true,

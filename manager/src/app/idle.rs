@@ -2,53 +2,33 @@
 
 use std::path::PathBuf;
 
-use tracing::warn;
 use trial_protocol::{ExperimentId, TrialJobId};
 
-use super::{Error, service};
-use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
+use super::Error;
+use crate::config::{self, ExperimentSpec};
 use crate::experiment::command::Refused;
 use crate::job_state::JobState;
 use crate::store::{Span, Store, TrialChange};
-use crate::training_service::kubernetes::cleanup;
-use crate::training_service::kubernetes::client::{self, Access};
-use crate::training_service::plugin;
+use crate::training_service::kubernetes::client::Access;
+use crate::training_service::kubernetes::platform::clean_cluster;
+use crate::training_service::platform::{BoxError, CleanContext, platform};
 use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
-/// Deletes everything that an experiment left in its cluster or at its plugin's platform. `place` is the cluster, where
-/// the experiment's store does not name it or is lost.
+/// Deletes everything that an experiment left outside its folder. `cluster` is where it ran, if the experiment's store
+/// does not name it or is lost.
 pub async fn clean(
     dir: &ExperimentDir,
     id: &ExperimentId,
-    place: Option<Access>,
+    cluster: Option<Access>,
 ) -> Result<(), Error> {
-    let access = match place {
-        Some(place) => place,
-        None => match stored_spec(dir, id).await? {
-            None => return Ok(()),
-            Some(spec) => match &spec.training_service {
-                TrainingServiceSpec::Kubernetes(service) => service::access(service),
-                TrainingServiceSpec::Plugin(service) => {
-                    let (code, secrets) = (&spec.trial_code_directory, spec.secret_variables());
-                    for left in plugin::clean_up(service, code, secrets, id, dir).await? {
-                        warn!("the plugin has left {left}");
-                    }
-                    return Ok(());
-                }
-                // What ran on this machine left nothing but its folder.
-                TrainingServiceSpec::Local(_) | TrainingServiceSpec::Remote(_) => return Ok(()),
-            },
-        },
-    };
-    let cluster = client::Cluster::connect(&access).await?;
-    cleanup::clean_all(&cluster, id).await?;
-    if !cleanup::gone(&cluster, id).await? {
-        let namespace = cluster.namespace();
-        warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
+    if let Some(access) = cluster {
+        return Ok(clean_cluster(&access, id).await.map_err(BoxError::from)?);
     }
-    Ok(())
+    let Some(spec) = stored_spec(dir, id).await? else { return Ok(()) };
+    let context = CleanContext { id, spec: &spec, dir };
+    Ok(platform(&spec.training_service).clean(context).await?)
 }
 
 async fn stored_spec(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{Error, Settings, reach};
 use crate::api::auth::Reach;
 use crate::api::tls::Tls;
-use crate::training_service::local::private_folder;
+use crate::util::files::private_folder;
 use crate::util::layout::ExperimentDir;
 
 /// A certificate that the user gives. The files are read again when they change.

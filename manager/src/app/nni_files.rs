@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 use trial_protocol::ExperimentId;
 
 use crate::store::{ExperimentRow, Store, write_nni_profile};
-use crate::training_service::local::write_file;
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
+use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 
 /// Time between two looks at an experiment that changes all the time.

@@ -6,20 +6,20 @@ use std::path::Path;
 use tokio::net::TcpListener;
 use trial_protocol::ExperimentId;
 
-use super::service::Ready;
-use super::{Error, Finished, Settings, restored};
+use super::{Error, Finished, Settings, reach, restored};
 use crate::config::{self, ExperimentSpec};
 use crate::experiment::state::ExperimentState;
 use crate::store::{self, ExperimentRow, Store};
-use crate::training_service::local::private_folder;
+use crate::training_service::platform::{CheckContext, CheckedPlatform, platform};
 use crate::util::clock::Clock;
+use crate::util::files::private_folder;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// An experiment whose record is open.
 pub(super) struct Opened {
     /// The training service, which was checked first.
-    pub(super) ready: Ready,
+    pub(super) checked: Box<dyn CheckedPlatform>,
     /// The socket for agents and the user.
     pub(super) listener: TcpListener,
     /// The record.
@@ -39,15 +39,15 @@ impl Opened {
         spec: ExperimentSpec,
         clock: &dyn Clock,
     ) -> Result<Self, Error> {
-        let ready = Ready::find(settings.agent.clone(), &spec, id, true).await?;
-        let listener = bind(settings, &ready, settings.port).await?;
+        let checked = check(settings, id, &spec, true).await?;
+        let listener = bind(settings, checked.as_ref(), settings.port).await?;
         private_folder(dir.path()).map_err(|source| {
             // The folder that the user can do something about.
             Error::DataDir { path: settings.data_dir.clone(), source }
         })?;
         let store = Store::open(&dir.database())?;
         let (spec, seed) = record(&store, id, spec, clock).await?;
-        Ok(Self { ready, listener, store, spec, seed })
+        Ok(Self { checked, listener, store, spec, seed })
     }
 
     /// Opens the record of an experiment that an earlier manager left.
@@ -78,20 +78,32 @@ impl Opened {
             drop(std::fs::remove_dir_all(dir.path()));
             return Err(unknown());
         };
-        let ready = Ready::find(settings.agent.clone(), &spec, id, false).await?;
-        let listener = bind(settings, &ready, settings.port).await?;
+        let checked = check(settings, id, &spec, false).await?;
+        let listener = bind(settings, checked.as_ref(), settings.port).await?;
         restored::announce(&store, dir).await?;
-        Ok(Self { ready, listener, store, spec, seed })
+        Ok(Self { checked, listener, store, spec, seed })
     }
+}
+
+/// Checks that the experiment's trials can run.
+async fn check(
+    settings: &Settings,
+    id: &ExperimentId,
+    spec: &ExperimentSpec,
+    is_new: bool,
+) -> Result<Box<dyn CheckedPlatform>, Error> {
+    let context = CheckContext { id, spec, agent: settings.agent.as_deref(), is_new };
+    Ok(platform(&spec.training_service).check(context).await?)
 }
 
 /// Listens where the user says, else where the trials need it.
 pub(super) async fn bind(
     settings: &Settings,
-    ready: &Ready,
+    checked: &dyn CheckedPlatform,
     port: u16,
 ) -> Result<TcpListener, Error> {
-    let host = settings.host.clone().unwrap_or_else(|| ready.host().to_owned());
+    let host = settings.host.clone();
+    let host = host.unwrap_or_else(|| reach::listen_on(checked.api_server()).to_owned());
     let bound = TcpListener::bind((host.as_str(), port)).await;
     bound.map_err(|source| Error::Listen { host, port, source })
 }

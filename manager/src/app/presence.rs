@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Error;
 use crate::api;
 use crate::store::Store;
-use crate::training_service::local::write_file;
+use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 use crate::util::local_socket;
 

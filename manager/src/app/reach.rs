@@ -75,8 +75,19 @@ pub(super) fn told(
     Ok(Told { host: Some(host), url })
 }
 
+/// Returns the address to listen on where the user names none. Trials on this machine need no more than the loopback
+/// interface; those elsewhere are near to `server`.
+pub(super) fn listen_on(server: Option<&str>) -> &'static str {
+    match server {
+        None => "127.0.0.1",
+        // In a cluster of IPv6 alone that is the address that pods are told. Most systems take IPv4 there, too.
+        Some(server) if is_ipv6(server) => "::",
+        Some(_) => "0.0.0.0",
+    }
+}
+
 /// Returns whether this machine reaches a server by IPv6.
-pub(super) fn is_ipv6(server: &str) -> bool {
+fn is_ipv6(server: &str) -> bool {
     own_address(server).is_some_and(|ip| ip.is_ipv6())
 }
 

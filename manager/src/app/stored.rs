@@ -25,8 +25,8 @@ use crate::experiment::{Event, Handle};
 use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::{Secret, UserToken};
-use crate::training_service::local::write_file;
 use crate::util::clock::SystemClock;
+use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 use crate::view::Board;
 
@@ -67,7 +67,11 @@ async fn state(
         closing: stop.clone(),
         closed: stop,
         streams: TaskTracker::new(),
-        place: api::Place { port, folder: dir.path().to_owned() },
+        place: api::Place {
+            port,
+            folder: dir.path().to_owned(),
+            has_trial_files: spec.training_service.section().is_local(),
+        },
     })
 }
 
@@ -147,7 +151,7 @@ async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
         if let Event::Commanded { command, reply } = event {
             let done = match command {
                 Command::Retry(trial) => again(&dir, &[trial]).await,
-                Command::Kill(_)
+                Command::StopTrial(_)
                 | Command::Flush(_)
                 | Command::LogLevel(..)
                 | Command::Limit(_)

@@ -2,7 +2,7 @@
 //! where the shell decides: a false alarm would cost more trust than a missed fault.
 
 use crate::advisers;
-use crate::config::{ExperimentSpec, TrainingServiceSpec};
+use crate::config::ExperimentSpec;
 
 /// Words that a shell runs itself, or after which another word is the program.
 const SHELL_WORDS: &[&str] = &[
@@ -17,7 +17,9 @@ const SHELL_WORDS: &[&str] = &[
 
 /// Looks for the program of the trials' command: its name, and what is wrong with it. `None`: that cannot be said here.
 pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
-    let TrainingServiceSpec::Local(_) = spec.training_service else { return None };
+    if !spec.training_service.section().is_local() {
+        return None;
+    }
     let program = certain_program(&spec.trial_command)?;
     let found = advisers::look_for_program(program, &spec.trial_code_directory);
     let found = found.map_err(|problem| {

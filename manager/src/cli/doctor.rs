@@ -14,7 +14,8 @@ use super::run::settings;
 use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 use crate::code_archive;
-use crate::config::{self, TrainingServiceSpec};
+use crate::config;
+use crate::training_service::platform::platform;
 use crate::util::errors::chain;
 
 /// Looks at everything, says what it finds, and returns the program's exit code: 0 if nothing fails.
@@ -35,7 +36,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         checks.tell("-", "objective", &warning);
     }
     let mut good = true;
-    if spec.training_service.needs_code() {
+    if spec.training_service.section().needs_code() {
         let found = code_archive::survey(&spec.trial_code_directory);
         good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
@@ -46,15 +47,8 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         good &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
     let found = app::look(common.agent.clone(), &spec).await;
-    let place = match &spec.training_service {
-        TrainingServiceSpec::Local(_) => "this machine has what trials need",
-        TrainingServiceSpec::Remote(_) => {
-            "there is an agent for the machines; they are asked when the search begins"
-        }
-        TrainingServiceSpec::Plugin(_) => "the plugin answers and takes its settings",
-        TrainingServiceSpec::Kubernetes(spec) => spec.workload.good_news(),
-    };
-    good &= checks.check("place", found.map(|()| place.to_owned()).map_err(|error| chain(&error)));
+    let place = platform(&spec.training_service).describe();
+    good &= checks.check("place", found.map(|()| place).map_err(|error| chain(&error)));
     if probe && good {
         let note = |text: &str| checks.tell("-", "probe", text);
         let found = probe::run(spec, settings(common), note).await;

@@ -25,7 +25,7 @@ use super::{BAD_INPUT, Common, DONE, INTERRUPTED, show};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, NniFiles, Running, Settings, What};
-use crate::config::{self, ExperimentSpec, TrainingServiceSpec};
+use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
 
@@ -183,7 +183,7 @@ impl Session {
             Action::Resume => (Some(What::Resume(id.to_string())), None),
             Action::Create => {
                 let spec = self.specification(configuration.clone())?;
-                if matches!(spec.training_service, TrainingServiceSpec::Local(_)) {
+                if spec.training_service.section().is_local() {
                     settings.port = 0;
                 }
                 (Some(What::NewAs(id.clone(), Box::new(spec))), Some(configuration))

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::ask::{Error, Place};
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
-use crate::training_service::local::write_file;
+use crate::util::files::write_file;
 
 /// The time in which a browser that fails does so.
 const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);

@@ -37,7 +37,7 @@ const COLUMNS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Summary {
     id: ExperimentId,
-    stands: ExperimentState,
+    state: ExperimentState,
     mode: OptimizeMode,
     objective: Option<String>,
     trials: Vec<(TrialRow, TrialResult)>,
@@ -50,7 +50,7 @@ impl Summary {
     pub(super) async fn read(
         store: &Store,
         id: ExperimentId,
-        stands: ExperimentState,
+        state: ExperimentState,
         spec: &ExperimentSpec,
     ) -> Result<Self, store::Error> {
         let mut trials = Vec::new();
@@ -59,7 +59,7 @@ impl Summary {
             trials.push((row, result));
         }
         let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
-        Ok(Self { id, stands, mode, objective, trials, unasked: false })
+        Ok(Self { id, state, mode, objective, trials, unasked: false })
     }
 
     /// The same of an experiment whose stop was not requested.
@@ -83,7 +83,7 @@ impl Summary {
     }
 
     fn is_stopped(&self) -> bool {
-        matches!(self.stands, ExperimentState::Stopping | ExperimentState::Stopped)
+        matches!(self.state, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
     /// Returns whether at least one trial succeeded with a final result that is a number.
@@ -120,7 +120,7 @@ impl Summary {
             self.trials.iter().map(|(row, result)| trial_json(row, result)).collect();
         let best = self.ranked().first().map(|(row, result, _)| trial_json(row, result));
         json!({
-            "experiment": { "id": self.id, "state": self.stands.as_str() },
+            "experiment": { "id": self.id, "state": self.state.as_str() },
             "trials": trials,
             "best": best,
         })
@@ -143,7 +143,7 @@ impl Summary {
         });
         let counts = counts.collect::<Vec<_>>().join(", ");
         let trials = counted(self.trials.len(), "trial");
-        let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.stands)];
+        let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.state)];
         if let Some((row, result, _)) = ranked.first() {
             let (table, left) = table(&ranked, style);
             lines.push(table.trim_end().to_owned());

@@ -120,7 +120,7 @@ pub(super) async fn attend(
             return exit_code_of(&error);
         }
     };
-    if ended.stands.goes_on() {
+    if ended.state.is_active() {
         ended.stop_serving().await;
         ended.store.close().await;
         progress.left(&id);
@@ -132,7 +132,7 @@ pub(super) async fn attend(
     if !keep_serving {
         ended.stop_serving().await;
     }
-    let code = match Summary::read(&ended.store, id, ended.stands, &spec).await {
+    let code = match Summary::read(&ended.store, id, ended.state, &spec).await {
         Ok(summary) => told(&if wanted { summary } else { summary.unasked() }, output),
         Err(error) => {
             show(&error);

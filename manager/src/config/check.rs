@@ -174,20 +174,8 @@ fn code_snapshot(
     service: &mut TrainingServiceSpec,
 ) -> Result<Option<bool>, Problem> {
     let Some(wanted) = top.boolean("codeSnapshot")? else { return Ok(None) };
-    match service {
-        TrainingServiceSpec::Local(local) => local.code_snapshot = wanted,
-        service if wanted == service.needs_code() => {}
-        TrainingServiceSpec::Kubernetes(_) if wanted => {
-            let problem = "is true, but trials take the code from where `trainingService.storage` says; leave one of them out";
-            return Err(top.fault("codeSnapshot", problem));
-        }
-        TrainingServiceSpec::Remote(_)
-        | TrainingServiceSpec::Plugin(_)
-        | TrainingServiceSpec::Kubernetes(_) => {
-            let problem = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
-            return Err(top.fault("codeSnapshot", problem));
-        }
-    }
+    let set = service.section_mut().set_code_snapshot(wanted);
+    set.map_err(|problem| top.fault("codeSnapshot", problem))?;
     Ok(Some(wanted))
 }
 
@@ -197,7 +185,7 @@ fn record_packages(
     service: &TrainingServiceSpec,
 ) -> Result<Option<bool>, Problem> {
     let wanted = top.boolean("recordPackages")?;
-    if wanted == Some(true) && !matches!(service, TrainingServiceSpec::Local(_)) {
+    if wanted == Some(true) && !service.section().is_local() {
         let problem = "is for `platform: local`; elsewhere trials have the packages of their image or machine";
         return Err(top.fault("recordPackages", problem));
     }

@@ -4,6 +4,7 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod kind;
 mod kubeflow;
 mod mounts;
 mod role;
@@ -20,13 +21,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
-pub use self::role::{Policy, RoleSpec, is_name};
+pub use self::role::{Policy, RoleSpec};
 pub use self::storage::StorageSpec;
-pub use self::workload::WorkloadKind;
+pub use self::syntax::is_name;
 use super::check::{Canonical, Shared, resolve};
 use super::section::{Problem, Section, kind};
-use super::service::{Inherited, Service, no_command};
+use super::service::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 
@@ -131,6 +133,30 @@ pub enum HandOver {
     Verdict,
     /// `handOver: object`: its object has ended, and its pod with it.
     Object,
+}
+
+impl ServiceSection for KubernetesSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+
+    fn needs_code(&self) -> bool {
+        self.storage.needs_code()
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        match (wanted, self.needs_code()) {
+            (true, true) | (false, false) => Ok(()),
+            (true, false) => Err(
+                "is true, but trials take the code from where `trainingService.storage` says; leave one of them out",
+            ),
+            (false, true) => Err(ALWAYS_COPIED),
+        }
+    }
+
+    fn limit_start_up(&mut self, limit: Duration) {
+        self.start_up_deadline = self.start_up_deadline.min(limit);
+    }
 }
 
 /// The way of the agent into a pod.

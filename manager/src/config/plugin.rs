@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::check::{Canonical, Shared};
 use super::section::{Problem, Section};
-use super::service::{Inherited, Service, no_command};
+use super::service::{Inherited, Service, ServiceSection, no_command};
 
 const PLUGIN_FIELDS: [&str; 9] = [
     "platform",
@@ -32,6 +32,13 @@ pub struct PluginSpec {
     pub advertise: Option<String>,
 }
 
+impl ServiceSection for PluginSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+}
+
+/// Reads the section.
 pub(super) fn section(
     value: Value,
     shared: &Shared,

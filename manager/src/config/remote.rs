@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::TrainingServiceSpec;
 use super::check::{Canonical, Shared};
 use super::section::{Problem, Section};
-use super::service::{Inherited, Service, no_command};
+use super::service::{Inherited, Service, ServiceSection, no_command};
 
 /// NNI 3.0's `RemoteConfig`.
 const FIELDS: [&str; 8] = [
@@ -46,6 +46,8 @@ pub struct RemoteSpec {
     /// `machineList`, at least one; their names differ.
     pub machines: Vec<MachineSpec>,
 }
+
+impl ServiceSection for RemoteSpec {}
 
 /// A machine of `machineList`.
 #[derive(Debug, Clone, PartialEq, Eq)]

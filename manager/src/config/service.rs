@@ -2,6 +2,7 @@
 //! `local`.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -27,6 +28,55 @@ const LOCAL_FIELDS: [&str; 10] = [
 
 /// Platforms that NNI knows and this build does not.
 const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
+
+/// The facts that other parts of the manager read from a section, whichever service it is for. The defaults are those
+/// of a service whose trials run on other machines, with a copy of the code.
+pub trait ServiceSection {
+    /// Returns the address under which trials are to reach the manager. `None`: the section names none.
+    fn advertise(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns whether trials run a copy of the code that the manager makes when the search starts.
+    fn needs_code(&self) -> bool {
+        true
+    }
+
+    /// Returns whether trials run on this machine: in its files, with its packages.
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    /// Takes `codeSnapshot` over, which stands at the file's top level.
+    ///
+    /// # Errors
+    ///
+    /// The service cannot do it; the text says why, and continues the field's name.
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
+    }
+
+    /// Lowers the time that a trial may take to start to `limit`.
+    fn limit_start_up(&mut self, _limit: Duration) {}
+}
+
+/// The answer to `codeSnapshot: false` of a service whose trials run elsewhere.
+pub(super) const ALWAYS_COPIED: &str = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
+
+impl ServiceSection for LocalSpec {
+    fn needs_code(&self) -> bool {
+        self.code_snapshot
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        self.code_snapshot = wanted;
+        Ok(())
+    }
+}
 
 /// The section `trainingService`, with what it inherits.
 pub(super) struct Service {
@@ -75,7 +125,7 @@ impl Inherited {
     }
 }
 
-/// That there is no command anywhere.
+/// Returns the problem of a file without any command.
 pub(super) fn no_command() -> Problem {
     Problem::new("trialCommand", "is missing; for example: python3 trial.py")
 }

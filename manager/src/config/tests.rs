@@ -384,7 +384,7 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
         let says = format!("{service} {wanted}");
         match (spec, expected) {
             (Ok(spec), Ok(copies)) => {
-                assert_eq!(spec.training_service.needs_code(), copies, "{says}");
+                assert_eq!(spec.training_service.section().needs_code(), copies, "{says}");
                 assert_eq!(
                     spec.canonical.get("codeSnapshot"),
                     Some(&wanted).filter(|it| !it.is_null())

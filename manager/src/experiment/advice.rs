@@ -144,7 +144,7 @@ impl Advice {
     }
 
     /// Waits for a message of the adviser outside; for ever where there is none.
-    pub(super) async fn heard(&mut self) -> AdviserEvent {
+    pub(super) async fn next_event(&mut self) -> AdviserEvent {
         match &mut self.outside {
             Some(outside) => outside.heard().await,
             None => std::future::pending().await,

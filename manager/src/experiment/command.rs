@@ -14,7 +14,7 @@ use crate::store;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Stop one trial.
-    Kill(TrialJobId),
+    StopTrial(TrialJobId),
     /// Run a trial that has ended once more, as a new attempt.
     Retry(TrialJobId),
     /// Have a trial's agent send what it still gathers.

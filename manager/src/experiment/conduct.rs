@@ -1,199 +1,132 @@
-//! The task that owns an experiment: it turns what happens into events, lets [`State::step`] decide, and
-//! performs the effects, one after the other. It decides nothing itself.
+//! The task that owns an experiment: it turns what happens into events, lets [`State::step`] decide, and performs the
+//! effects, one after the other. It decides nothing itself.
+//!
+//! Its parts have private fields: the [`Recorder`] records, the [`JobLauncher`] submits, the [`LeaseMonitor`] watches
+//! agents, [`StopRules`] are left to them, and the [`Announcer`] tells people.
 
-mod announce;
+mod announcer;
 mod command;
-mod gone;
+mod dependencies;
+mod ends;
 mod inbox;
-mod jobs;
+mod job;
+mod launcher;
+mod lease_monitor;
 mod patience;
 mod prepare;
-mod reports;
-mod rules;
-mod silence;
-mod steer;
+mod recorder;
+mod requeue;
+mod stop_rules;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tracing::{error, info};
-use trial_protocol::{AttemptId, DirectiveBody, ExperimentId, Metric, StopReason, TrialJobId};
+use tracing::{error, info, warn};
+use trial_protocol::{
+    AttemptId, DirectiveBody, Metric, Report, ReportBody, StopReason, TrialJobId,
+};
 
+use self::announcer::Announcer;
+pub use self::dependencies::Dependencies;
+use self::ends::PendingEnds;
 pub use self::inbox::Inbox;
-use super::Handle;
+use self::job::Job;
+use self::launcher::JobLauncher;
+use self::lease_monitor::LeaseMonitor;
+use self::patience::Passing as _;
+use self::recorder::Recorder;
+pub use self::recorder::trial_result;
+use self::stop_rules::StopRules;
 use super::advice::Advice;
-use super::code_recorder::CodeRecorder;
-use super::lease::Leases;
+use super::ending::Gone;
 use super::notice::Notice;
-use super::result::{self, Steps, TrialResult};
+use super::result::Steps;
 use super::state::{self, Effect, ExperimentState, State};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
-use crate::notifications::OutboxWaker;
-use crate::notifications::event::Best;
+use crate::job_state::JobState;
 use crate::search::assessor::Judgement;
-use crate::store::{self, Store};
-use crate::token::Secret;
-use crate::training_service::{JobNews, TrainingService};
-use crate::util::clock::Clock;
+use crate::search::search_space::Parameters;
+use crate::store::{self, NewTrial};
+use crate::training_service::{JobNews, JobWaits};
+use crate::util::errors::chain;
+use crate::util::ids;
 
 /// The note of an agent that has stopped its trial by a rule of the assessor's.
 const EARLY_STOP: &str = "early-stop";
 /// The code of the note with which an agent says which of several printed metrics it took for the result.
 const OBJECTIVE_CHOSEN: &str = "objective-chosen";
-/// The most news of jobs that is taken together.
-const TOGETHER: usize = 256;
+/// The most events or news of jobs that are handled together.
+const MAX_BATCH: usize = 256;
 
-/// Everything the conductor works with.
-pub struct Dependencies {
-    /// Which experiment.
-    pub id: ExperimentId,
-    /// The specification.
-    pub spec: ExperimentSpec,
-    /// Where everything is recorded.
-    pub store: Store,
-    /// The tuner and the assessor.
-    pub advice: Advice,
-    /// The service that runs trials.
-    pub service: Arc<dyn TrainingService>,
-    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
-    pub code: Option<CodeRecorder>,
-    /// The secret from which trials' tokens are made.
-    pub secret: Arc<Secret>,
-    /// Where directives wait for agents.
-    pub handle: Handle,
-    /// The messages of the handle.
-    pub inbox: Inbox,
-    /// Events from the training service.
-    pub jobs: mpsc::UnboundedReceiver<JobNews>,
-    /// Rings when others are to be told of something.
-    pub waker: OutboxWaker,
-    /// The receiver of notices.
-    pub notices: mpsc::UnboundedSender<Notice>,
-    /// The wall clock.
-    pub clock: Arc<dyn Clock>,
-    /// The time that an agent may be silent before its trial is `LOST`.
-    pub lease: Duration,
-}
-
-/// The state of a trial that has not ended.
-struct Job {
-    sequence: u64,
-    parameters: Value,
-    attempt: AttemptId,
-    /// `true` if `attempt` may have been submitted already, so that another run needs a new number.
-    submitted: bool,
-    /// Intermediate results of the attempt, for the assessor.
-    steps: Steps,
-    /// Why the assessor gave it up.
-    given_up: Option<String>,
-    /// Since when it has run, as far as this manager knows.
-    running_since: Option<Instant>,
-    /// When its agent says that the attempt was started.
-    started_at_ms: Option<i64>,
-    /// When the assessor's rules that its agent was left are to be renewed.
-    renew_at: Option<Instant>,
-    /// Its agent has said that the attempt's command has ended.
-    ended: bool,
-    /// A queue has taken the attempt back: what its pod still says counts for nothing.
-    requeued: bool,
-}
-
-impl Job {
-    fn new(
-        sequence: u64,
-        parameters: Value,
-        attempt: AttemptId,
-        submitted: bool,
-        steps: Steps,
-    ) -> Self {
-        Self {
-            sequence,
-            parameters,
-            attempt,
-            submitted,
-            steps,
-            given_up: None,
-            running_since: None,
-            started_at_ms: None,
-            renew_at: None,
-            ended: false,
-            requeued: false,
-        }
-    }
-}
-
+/// An experiment that runs.
 struct ExperimentTask {
-    deps: Dependencies,
+    spec: ExperimentSpec,
+    recorder: Recorder,
+    launcher: JobLauncher,
+    leases: LeaseMonitor,
+    rules: StopRules,
+    announcer: Announcer,
+    /// The tuner and the assessor.
+    advice: Advice,
+    /// Queues directives for agents.
+    handle: Handle,
+    /// News from the training service.
+    job_news: mpsc::UnboundedReceiver<JobNews>,
     state: State,
     jobs: HashMap<TrialJobId, Job>,
-    taken: HashSet<TrialJobId>,
-    leases: Leases,
-    /// The reports of trials whose end is being recorded.
-    known: gone::Known,
-    /// The best trial so far.
-    best: Option<Best>,
-    /// The trouble with a tuner or an assessor outside, as the store has it.
-    trouble: Option<String>,
-    /// When silence was last looked at.
-    beat_at: Instant,
-    /// The time that the trial ran that succeeded soonest.
-    shortest: Option<Duration>,
-    /// It was said which metric an agent took for the result.
-    objective_told: bool,
-    /// The assessor has learnt something since agents were left rules.
-    news: bool,
+    pending_ends: PendingEnds,
     /// Running time before this run, and when this run began.
     before: Duration,
     began: Instant,
 }
 
-/// Conducts the experiment to its end, or until it is stopped or left, and says where it stands then.
-pub async fn conduct(conductor: Dependencies) -> Result<ExperimentState, store::Error> {
-    let mut run = ExperimentTask::prepare(conductor).await?;
-    run.deps.handle.began(run.before, run.began);
-    run.perform(state::Event::Begin).await?;
-    run.judge_stored().await?;
+/// Conducts the experiment to its end, or until it is stopped or left, and returns its state then.
+pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
+    let mut task = prepare::prepare(dependencies).await?;
+    task.handle.began(task.before, task.began);
+    task.perform(state::Event::Begin).await?;
+    task.judge_stored().await?;
     let mut news = Vec::new();
-    let service = Arc::clone(&run.deps.service);
+    let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
-    while !matches!(run.state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
-        // First, or who spoke while a disk was waited for would be silent in the next beat's eyes.
-        if let Some(event) = run.deps.inbox.pop() {
-            run.told_all(event).await?;
+    while !matches!(task.state.state(), ExperimentState::Done | ExperimentState::Stopped) {
+        // First: otherwise an agent that spoke while a disk was waited for would be silent at the next check.
+        if let Some(event) = task.recorder.inbox().pop() {
+            task.handle_batch(event).await?;
             continue;
         }
-        let wake = run.state.next_deadline().map(|at| run.began + at.saturating_sub(run.before));
-        let stopping = run.state.stands() == ExperimentState::Stopping;
-        let (handle, beat) = (run.deps.handle.clone(), run.next_beat());
+        let wake = task.state.next_deadline().map(|at| task.began + at.saturating_sub(task.before));
+        let stopping = task.state.state() == ExperimentState::Stopping;
+        let (handle, check) = (task.handle.clone(), task.leases.next_check());
         tokio::select! {
-            () = handle.stopped(), if !stopping => run.perform(state::Event::Stop).await?,
+            () = handle.stopped(), if !stopping => {
+                task.perform(state::Event::ExperimentStopRequested).await?;
+            }
             () = handle.left(), if !stopping && !handle.is_to_stop() => {
                 // How long it has run counts for the next manager.
-                run.record_state(run.state.stands()).await?;
+                task.record_experiment(task.state.state()).await?;
                 break;
             }
-            Some(event) = run.deps.inbox.next() => run.told_all(event).await?,
-            more @ 1.. = run.deps.jobs.recv_many(&mut news, TOGETHER) => {
+            Some(event) = task.recorder.inbox().next() => task.handle_batch(event).await?,
+            more @ 1.. = task.job_news.recv_many(&mut news, MAX_BATCH) => {
                 debug_assert_eq!(more, news.len());
-                run.news(std::mem::take(&mut news)).await?;
+                task.handle_job_news(std::mem::take(&mut news)).await?;
             }
-            said = run.deps.advice.heard() => run.advised(said).await?,
+            event = task.advice.next_event() => task.handle_adviser(event).await?,
             // What runs on is the next manager's; what it was asked is recorded.
             () = &mut out_of_reach, if stopping => break,
-            () = until(wake) => run.perform(state::Event::Tick).await?,
-            () = tokio::time::sleep_until(beat) => run.beat().await?,
+            () = until(wake) => task.perform(state::Event::Tick).await?,
+            () = tokio::time::sleep_until(check) => task.check_leases().await?,
         }
     }
-    run.deps.advice.close().await;
-    if let Some(code) = run.deps.code.take() {
-        code.close().await;
-    }
-    Ok(run.state.stands())
+    task.advice.close().await;
+    task.launcher.close().await;
+    Ok(task.state.state())
 }
 
 async fn until(wake: Option<Instant>) {
@@ -208,9 +141,128 @@ impl ExperimentTask {
         self.before + self.began.elapsed()
     }
 
+    fn new_steps(&self) -> Steps {
+        Steps::new(self.spec.objective.as_deref())
+    }
+
+    /// Handles an event and those that have arrived behind it, in order. Of trials that begin at the same time it is
+    /// recorded together: a commit costs as much for one as for a hundred, and an end waits behind it.
+    async fn handle_batch(&mut self, first: Event) -> Result<(), store::Error> {
+        let mut events = vec![first];
+        while events.len() < MAX_BATCH
+            && let Some(event) = self.recorder.inbox().waiting()
+        {
+            events.push(event);
+        }
+        let mut effects = Vec::new();
+        for event in &events {
+            // A command stands in its place.
+            let Event::Reported { trial, attempt, fresh } = event else { break };
+            self.adopt_first_pod(trial, attempt);
+            let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
+            let is_present = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
+            let Some(job) = self.jobs.get_mut(trial).filter(is_present) else { continue };
+            if let Some(started) = started
+                && !self.state.runs(trial)
+            {
+                job.started_at_ms = Some(started.observed_at_ms);
+                let event = state::Event::Started { trial: trial.clone() };
+                effects.extend(self.state.step(event, self.elapsed()));
+            }
+        }
+        self.perform_all(effects).await?;
+        for event in events {
+            self.handle_event(event).await?;
+        }
+        Ok(())
+    }
+
+    async fn handle_event(&mut self, event: Event) -> Result<(), store::Error> {
+        match event {
+            Event::Reported { trial, attempt, fresh } => {
+                self.handle_reports(&trial, attempt, fresh).await
+            }
+            Event::Commanded { command, reply } => {
+                // The caller may have gone; the command is done all the same.
+                self.recorder.inbox().asked(reply);
+                let answer = Box::pin(self.handle_command(command)).await?;
+                self.recorder.inbox().answer(answer);
+                Ok(())
+            }
+        }
+    }
+
+    async fn handle_reports(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+        fresh: Vec<Report>,
+    ) -> Result<(), store::Error> {
+        let Some(job) = self.jobs.get(trial) else { return Ok(()) };
+        let (current, requeued) = (job.attempt.clone(), job.requeued);
+        if ids::is_later(&attempt, &current) || self.is_newer_pod(trial, &attempt, &current).await? {
+            self.take_over_attempt(trial, attempt).await?;
+        } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
+            return Ok(());
+        }
+        self.renew_lease(trial).await?;
+        for report in fresh {
+            // NNI's own keeper has no word for the start.
+            let is_of_a_run = matches!(
+                report.body,
+                ReportBody::Metric(_) | ReportBody::Log(_) | ReportBody::Sample(_)
+            );
+            if is_of_a_run && !self.state.runs(trial) {
+                self.perform(state::Event::Started { trial: trial.clone() }).await?;
+            }
+            if let Some(event) = self.handle_report(trial, &report) {
+                self.perform(event).await?;
+            }
+            if let ReportBody::Ended(verdict) = &report.body {
+                self.conclude_by_verdict(trial, verdict).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what a report says, and returns the event that follows from it.
+    fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
+        match &report.body {
+            ReportBody::Started(_) => {
+                if let Some(job) = self.jobs.get_mut(trial) {
+                    job.started_at_ms = Some(report.observed_at_ms);
+                }
+                Some(state::Event::Started { trial: trial.clone() })
+            }
+            ReportBody::Metric(metric) => {
+                self.state.reported();
+                self.judge(trial, metric)
+            }
+            // By a rule that it was left.
+            ReportBody::Note { code, message } if code == EARLY_STOP => {
+                self.give_up(trial, message.clone())
+            }
+            ReportBody::Note { code, message } if code == OBJECTIVE_CHOSEN => {
+                self.announcer.notify_of_objective(trial, message);
+                None
+            }
+            ReportBody::Ended(_) => {
+                if let Some(job) = self.jobs.get_mut(trial) {
+                    job.ended = true;
+                }
+                None
+            }
+            ReportBody::Shed(_)
+            | ReportBody::Note { .. }
+            | ReportBody::Log(_)
+            | ReportBody::Sample(_)
+            | ReportBody::Unknown => None,
+        }
+    }
+
     /// Shows the assessor a trial's next step.
     fn judge(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
-        if !self.deps.advice.assesses() {
+        if !self.advice.assesses() {
             return None;
         }
         let job = self.jobs.get_mut(trial)?;
@@ -218,59 +270,60 @@ impl ExperimentTask {
             return None;
         }
         // Its agent can be left rules once it is known which metric they are about.
-        self.news |= metric.sequence == 0;
-        let judgement = self.deps.advice.step(trial, metric.sequence, &metric.value, &job.steps);
+        if metric.sequence == 0 {
+            self.rules.mark_stale();
+        }
+        let judgement = self.advice.step(trial, metric.sequence, &metric.value, &job.steps);
         let Judgement::Bad { reason } = judgement else { return None };
         self.give_up(trial, reason)
+    }
+
+    /// Judges the trials that run by the steps in the store: those that agents delivered before this manager had read it
+    /// are no news, and the last of them may be one that its trial is to be given up for.
+    async fn judge_stored(&mut self) -> Result<(), store::Error> {
+        let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
+        let running = self.jobs.iter().filter(|(_, job)| runs(job));
+        let running: Vec<TrialJobId> = running.map(|(trial, _)| trial.clone()).collect();
+        for trial in running {
+            let Some(job) = self.jobs.get(&trial).filter(|job| !job.steps.history().is_empty())
+            else {
+                continue;
+            };
+            if let Judgement::Bad { reason } = self.advice.judge(&trial, &job.steps)
+                && let Some(event) = self.give_up(&trial, reason)
+            {
+                self.perform(event).await?;
+            }
+        }
+        Ok(())
     }
 
     fn give_up(&mut self, trial: &TrialJobId, reason: String) -> Option<state::Event> {
         let job = self.jobs.get_mut(trial).filter(|job| job.given_up.is_none())?;
         info!(%trial, "the assessor gives the trial up: {reason}");
         job.given_up = Some(reason);
-        Some(state::Event::Cancel { trial: trial.clone(), reason: StopReason::EarlyStop })
+        Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
 
-    /// A tuner or an assessor outside has spoken.
-    async fn advised(&mut self, said: AdviserEvent) -> Result<(), store::Error> {
-        let event = match said {
+    /// Handles what a tuner or an assessor outside has said.
+    async fn handle_adviser(&mut self, event: AdviserEvent) -> Result<(), store::Error> {
+        let event = match event {
             AdviserEvent::Proposed { id, proposal } => {
-                let trial = self.fresh_id();
+                let trial = self.launcher.new_trial_id();
                 Some(state::Event::Proposed { parameter_id: id, proposal, trial })
             }
             AdviserEvent::Ready => Some(state::Event::TunerReady),
             AdviserEvent::Kill { trial, reason } => {
                 let reason = reason.unwrap_or_else(|| {
-                    format!("given up by {}", self.deps.advice.outside_assessor_name())
+                    format!("given up by {}", self.advice.outside_assessor_name())
                 });
                 self.give_up(&trial, reason)
             }
             AdviserEvent::Trouble(trouble) => {
-                // What holds the search is shown until it is resumed.
-                let stays = trouble.is_none() && self.state.is_held();
-                if self.trouble != trouble && !stays {
-                    let name = self.deps.advice.outside_name();
-                    let well = || format!("{name} answers again");
-                    self.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
-                    self.troubled(trouble).await?;
-                }
+                self.handle_trouble(trouble).await?;
                 None
             }
-            AdviserEvent::Lost { message } => {
-                let depends = self.deps.advice.depends();
-                let lost = if depends {
-                    format!(
-                        "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
-                    )
-                } else {
-                    format!(
-                        "the assessor is lost, and no trial is stopped early any more: {message}"
-                    )
-                };
-                error!("{lost}");
-                self.troubled(Some(lost)).await?;
-                depends.then_some(state::Event::TunerLost)
-            }
+            AdviserEvent::Lost { message } => self.handle_loss(&message).await?,
         };
         match event {
             Some(event) => self.perform(event).await,
@@ -278,13 +331,146 @@ impl ExperimentTask {
         }
     }
 
-    async fn perform(&mut self, event: state::Event) -> Result<(), store::Error> {
-        let effects = self.state.step(event, self.elapsed());
-        self.do_all(effects).await
+    async fn handle_trouble(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
+        // What holds the search is shown until it is resumed.
+        let stays = trouble.is_none() && self.state.is_held();
+        if self.announcer.trouble() == trouble.as_deref() || stays {
+            return Ok(());
+        }
+        let name = self.advice.outside_name();
+        let well = || format!("{name} answers again");
+        self.announcer.notify(Notice::Told(trouble.clone().unwrap_or_else(well)));
+        self.announcer.record_trouble(&mut self.recorder, name, trouble).await
     }
 
-    async fn do_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
-        // Ends first, and all of them at once: they are what others wait to see.
+    async fn handle_loss(&mut self, message: &str) -> Result<Option<state::Event>, store::Error> {
+        let depends = self.advice.depends();
+        let lost = if depends {
+            format!(
+                "the tuner is lost: {message}; `trial-manager resume` goes on once it is mended"
+            )
+        } else {
+            format!("the assessor is lost, and no trial is stopped early any more: {message}")
+        };
+        error!("{lost}");
+        let name = self.advice.outside_name();
+        self.announcer.record_trouble(&mut self.recorder, name, Some(lost)).await?;
+        Ok(depends.then_some(state::Event::TunerLost))
+    }
+
+    /// Renews the lease of an agent that has reported, whatever it said.
+    async fn renew_lease(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        if self.leases.renew(trial) && self.jobs.get(trial).is_some_and(|job| !job.ended) {
+            info!(%trial, "a trial that was lost is heard again");
+            self.recorder.record_state(trial, JobState::Running, None, None).await?;
+            let sequence = self.jobs.get(trial).map_or(0, |job| job.sequence);
+            self.announcer.notify(Notice::Found { trial: trial.clone(), sequence });
+        }
+        Ok(())
+    }
+
+    /// Renews the agents' rules, and records the trials whose leases have expired.
+    async fn check_leases(&mut self) -> Result<(), store::Error> {
+        let expired = self.leases.expired();
+        self.renew_rules();
+        for trial in expired {
+            let seconds = self.leases.lease_s();
+            if self.jobs.get(&trial).is_some_and(|job| job.ended) {
+                info!(%trial, "its command has ended and its job has not within {seconds} s; ending it");
+                self.launcher.service().finish(&trial).await;
+                continue;
+            }
+            let message = format!(
+                "its agent has not been heard for {seconds} s; its job is still there, and what the agent \
+                 keeps is taken in when it speaks again"
+            );
+            warn!(%trial, "the trial is lost: {message}");
+            let text = Some(message.clone());
+            self.recorder.record_state(&trial, JobState::Lost, text, None).await?;
+            let sequence = self.jobs.get(&trial).map_or(0, |job| job.sequence);
+            self.announcer.notify(Notice::Lost { trial, sequence, message });
+        }
+        Ok(())
+    }
+
+    /// Leaves the trial's agent the rules that it is to keep also while it cannot hear us.
+    fn push_rules(&mut self, trial: &TrialJobId) {
+        let others = self.state.live().saturating_sub(1);
+        let is_stopping = self.state.intent(trial).is_some();
+        let Some(job) = self.jobs.get_mut(trial) else { return };
+        let rule =
+            if is_stopping { None } else { self.rules.of_assessor(job, &self.advice, others) };
+        self.rules.push(trial, job, rule);
+    }
+
+    /// Leaves agents new rules where the assessor has learnt something, or the old ones are about to expire.
+    fn renew_rules(&mut self) {
+        let others = self.state.live().saturating_sub(1);
+        for trial in self.rules.due(&self.jobs) {
+            let is_stopping = self.state.intent(&trial).is_some();
+            let Some(job) = self.jobs.get_mut(&trial).filter(|_| !is_stopping) else { continue };
+            // Without a rule of the assessor's there is nothing new: the agent has the limit of its time.
+            let rule = self.rules.of_assessor(job, &self.advice, others);
+            if rule.is_some() {
+                self.rules.push(&trial, job, rule);
+            }
+        }
+    }
+
+    /// Handles news from the training service, ends before all else.
+    async fn handle_job_news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
+        let (mut gone, mut waiting) = (Vec::new(), Vec::new());
+        for news in news {
+            match news {
+                JobNews::Gone(event) => gone.push(event),
+                JobNews::Waits(_) | JobNews::Requeued(_) => waiting.push(news),
+                JobNews::PodLeft(pod) => {
+                    if self.is_present(&pod.trial, &pod.attempt) {
+                        self.handle.departed().enter(&pod.trial, pod.incarnation);
+                    }
+                }
+                JobNews::Image(image) => {
+                    if self.is_present(&image.trial, &image.attempt) {
+                        self.recorder.record_image(&image).await?;
+                    }
+                }
+            }
+        }
+        self.handle_ends(gone).await?;
+        for news in waiting {
+            match news {
+                JobNews::Waits(waits) => self.record_wait(waits).await?,
+                JobNews::Requeued(waits) => self.record_requeue(waits).await?,
+                JobNews::Gone(_) | JobNews::PodLeft(_) | JobNews::Image(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Records why a job waits.
+    async fn record_wait(&mut self, news: JobWaits) -> Result<(), store::Error> {
+        let JobWaits { trial, attempt, why } = news;
+        let Some(job) = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt)) else {
+            return Ok(()); // An attempt that was given up before.
+        };
+        let sequence = job.sequence;
+        // Its agent may have started the command meanwhile; then the reason is old news.
+        let row = self.recorder.trial(&trial).await?;
+        if row.is_none_or(|row| row.state != JobState::Waiting) {
+            return Ok(());
+        }
+        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
+        self.announcer.notify(Notice::Waits { trial, sequence, why });
+        Ok(())
+    }
+
+    async fn perform(&mut self, event: state::Event) -> Result<(), store::Error> {
+        let effects = self.state.step(event, self.elapsed());
+        self.perform_all(effects).await
+    }
+
+    /// Performs effects in their order, but ends first and all at once: they are what others wait to see.
+    async fn perform_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
         let (ends, rest): (Vec<_>, Vec<_>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::RecordEnd { .. }));
         let ends = ends.into_iter().filter_map(|effect| {
@@ -294,108 +480,238 @@ impl ExperimentTask {
         self.record_ends(ends.collect()).await?;
         let mut effects = VecDeque::from(rest);
         while let Some(effect) = effects.pop_front() {
-            match effect {
-                Effect::Propose { parameter_id } => {
-                    let Some(proposal) = self.deps.advice.propose(parameter_id) else { continue };
-                    let trial = self.fresh_id();
-                    let answer = state::Event::Proposed { parameter_id, proposal, trial };
-                    effects.extend(self.state.step(answer, self.elapsed()));
-                }
-                Effect::Launch { trial, sequence, parameter_id, parameters } => {
-                    let mut new = vec![(trial, sequence, parameter_id, parameters)];
-                    while let Some(Effect::Launch { trial, sequence, parameter_id, parameters }) =
-                        effects.pop_front_if(|next| matches!(next, Effect::Launch { .. }))
-                    {
-                        new.push((trial, sequence, parameter_id, parameters));
-                    }
-                    for gone in self.launch(new).await? {
-                        effects.extend(self.state.step(gone, self.elapsed()));
-                    }
-                }
-                Effect::Relaunch { trial } => {
-                    for gone in self.relaunch(&trial).await? {
-                        effects.extend(self.state.step(gone, self.elapsed()));
-                    }
-                }
-                Effect::Retry { trial, message } => {
-                    info!(%trial, "the trial failed: {message}");
-                    self.retried(&trial, message).await?;
-                }
-                Effect::Tell(message) => self.notify(Notice::Told(message)),
-                Effect::Hold(why) => {
-                    self.notify(Notice::Told(why.clone()));
-                    self.announce_hold(&why).await?;
-                }
-                Effect::RecordRunning { trial } => {
-                    let mut begun = vec![trial];
-                    while let Some(Effect::RecordRunning { trial }) =
-                        effects.pop_front_if(|next| matches!(next, Effect::RecordRunning { .. }))
-                    {
-                        begun.push(trial);
-                    }
-                    self.record_running(&begun).await?;
-                    for trial in begun {
-                        self.leases.expect(&trial, false);
-                        if let Some(job) = self.jobs.get_mut(&trial) {
-                            job.running_since = Some(Instant::now());
-                        }
-                        self.order_rules(&trial);
-                        self.notify(Notice::Running { trial });
-                    }
-                }
-                Effect::Stop { trial, reason } => {
-                    let mut stops = vec![(trial, Some(reason))];
-                    while let Some(Effect::Stop { trial, reason }) =
-                        effects.pop_front_if(|next| matches!(next, Effect::Stop { .. }))
-                    {
-                        stops.push((trial, Some(reason)));
-                    }
-                    let now = self.deps.clock.now_ms();
-                    self.deps.inbox.patiently(|| self.deps.store.set_intents(&stops, now)).await?;
-                    for (trial, reason) in stops {
-                        if let Some(reason) = reason {
-                            self.order_stop(&trial, reason);
-                        }
-                        self.deps.service.cancel(&trial).await;
-                    }
-                }
-                Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
-                Effect::Observe { trial, parameter_id, state, outcome } => {
-                    self.deps.advice.observe(&trial, parameter_id, state, &outcome);
-                }
-                Effect::RecordState(stands) => {
-                    self.record_state(stands).await?;
-                    info!(state = %stands, "the experiment stands");
-                    self.notify(Notice::State(stands));
-                }
+            for event in self.perform_next(effect, &mut effects).await? {
+                effects.extend(self.state.step(event, self.elapsed()));
             }
         }
         Ok(())
     }
 
-    fn order_stop(&self, trial: &TrialJobId, reason: StopReason) {
+    /// Performs an effect, and those of `rest` that are recorded in the same commit. Returns the events that follow.
+    async fn perform_next(
+        &mut self,
+        effect: Effect,
+        rest: &mut VecDeque<Effect>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        match effect {
+            Effect::Propose { parameter_id } => {
+                let Some(proposal) = self.advice.propose(parameter_id) else {
+                    return Ok(Vec::new());
+                };
+                let trial = self.launcher.new_trial_id();
+                return Ok(vec![state::Event::Proposed { parameter_id, proposal, trial }]);
+            }
+            Effect::Launch { trial, sequence, parameter_id, parameters } => {
+                let mut new = vec![(trial, sequence, parameter_id, parameters)];
+                while let Some(Effect::Launch { trial, sequence, parameter_id, parameters }) =
+                    rest.pop_front_if(|next| matches!(next, Effect::Launch { .. }))
+                {
+                    new.push((trial, sequence, parameter_id, parameters));
+                }
+                return self.launch(new).await;
+            }
+            Effect::Relaunch { trial } => return self.relaunch(&trial).await,
+            Effect::Retry { trial, message } => {
+                info!(%trial, "the trial failed: {message}");
+                self.record_retry(&trial, message).await?;
+            }
+            Effect::Tell(message) => self.announcer.notify(Notice::Told(message)),
+            Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
+            Effect::RecordRunning { trial } => {
+                let mut started = vec![trial];
+                while let Some(Effect::RecordRunning { trial }) =
+                    rest.pop_front_if(|next| matches!(next, Effect::RecordRunning { .. }))
+                {
+                    started.push(trial);
+                }
+                self.record_running(started).await?;
+            }
+            Effect::StopTrial { trial, reason } => {
+                let mut stops = vec![(trial, reason)];
+                while let Some(Effect::StopTrial { trial, reason }) =
+                    rest.pop_front_if(|next| matches!(next, Effect::StopTrial { .. }))
+                {
+                    stops.push((trial, reason));
+                }
+                self.stop_trials(&stops).await?;
+            }
+            Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
+            Effect::Observe { trial, parameter_id, state, outcome } => {
+                self.advice.observe(&trial, parameter_id, state, &outcome);
+            }
+            Effect::RecordState(state) => {
+                self.record_experiment(state).await?;
+                info!(%state, "the experiment stands");
+                self.announcer.notify(Notice::State(state));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Records that trials run, and leaves their agents rules.
+    async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
+        let started = trials.iter().map(|trial| {
+            let job = self.jobs.get(trial);
+            let started_at_ms = job.and_then(|job| job.started_at_ms);
+            // Of a job whose pods report as tries of their own this is the first that is known of the pod.
+            (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
+        });
+        let started = started.collect();
+        self.recorder.record_running(started).await?;
+        for trial in trials {
+            self.leases.begin(&trial);
+            if let Some(job) = self.jobs.get_mut(&trial) {
+                job.running_since = Some(Instant::now());
+            }
+            self.push_rules(&trial);
+            self.announcer.notify(Notice::Running { trial });
+        }
+        Ok(())
+    }
+
+    /// Records why trials are to stop, and stops them.
+    async fn stop_trials(
+        &mut self,
+        stops: &[(TrialJobId, StopReason)],
+    ) -> Result<(), store::Error> {
+        let intents = stops.iter().map(|(trial, reason)| (trial.clone(), Some(*reason)));
+        let intents: Vec<_> = intents.collect();
+        self.recorder.record_intents(&intents).await?;
+        for (trial, reason) in stops {
+            self.push_stop_directive(trial, *reason);
+            self.launcher.service().stop(trial).await;
+        }
+        Ok(())
+    }
+
+    fn push_stop_directive(&self, trial: &TrialJobId, reason: StopReason) {
         if let Some(job) = self.jobs.get(trial) {
             let stop = DirectiveBody::Stop { reason, grace_ms: None };
-            self.deps.handle.order(trial, &job.attempt, stop);
+            self.handle.push_directive(trial, &job.attempt, stop);
         }
     }
 
-    fn notify(&self, notice: Notice) {
-        // There may be no receiver.
-        drop(self.deps.notices.send(notice));
+    /// Records new trials, all in one commit, and submits them. Returns the ends of those that were refused.
+    async fn launch(
+        &mut self,
+        new: Vec<(TrialJobId, u64, u64, Parameters)>,
+    ) -> Result<Vec<state::Event>, store::Error> {
+        let (mut rows, mut order) = (Vec::new(), Vec::new());
+        for (trial, sequence, parameter_id, parameters) in new {
+            self.advice.launched(&trial, Some(parameter_id), &parameters);
+            rows.push(NewTrial {
+                id: trial.clone(),
+                sequence,
+                parameter_id: Some(parameter_id),
+                parameters: Value::Object(parameters),
+                attempt: ids::first_attempt(&trial),
+                created_at_ms: self.recorder.now_ms(),
+            });
+            order.push((trial, parameter_id));
+        }
+        self.recorder.insert_trials(&rows).await?;
+        for NewTrial { id, sequence, parameters, attempt, .. } in rows {
+            let job = Job::new(sequence, parameters, attempt, false, self.new_steps());
+            self.jobs.insert(id, job);
+        }
+        let mut refused = Vec::new();
+        for (trial, parameter_id) in order {
+            refused.extend(self.submit(&trial, Some(parameter_id)).await);
+        }
+        Ok(refused)
     }
-}
 
-/// Reads a trial's results from the store.
-pub async fn trial_result(
-    store: &Store,
-    spec: &ExperimentSpec,
-    trial: &TrialJobId,
-    attempt: &AttemptId,
-) -> Result<TrialResult, store::Error> {
-    let rows = store.metrics(trial).await?;
-    let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
-    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
+    /// Submits another attempt of a trial.
+    async fn relaunch(&mut self, trial: &TrialJobId) -> Result<Vec<state::Event>, store::Error> {
+        let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
+        let steps = self.new_steps();
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(Vec::new()) };
+        job.begin_next_attempt(trial, steps);
+        let attempt = job.attempt.clone();
+        self.recorder.record_intents(&[(trial.clone(), None)]).await?;
+        self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
+        Ok(self.submit(trial, row.parameter_id).await)
+    }
+
+    /// Submits a recorded trial. A refusal is the trial's end, not the experiment's: returns the events of it.
+    async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
+        let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
+        let submitted = self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await;
+        let Err(error) = submitted else { return Vec::new() };
+        // A disk that was waited for until the experiment was to stop: so it was the stop that ended it.
+        let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
+        let message = chain(&error);
+        warn!(%trial, "the trial could not be submitted: {message}");
+        let gone = Gone {
+            exit_code: None,
+            message: Some(message),
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
+        let trial = trial.clone();
+        let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
+        stop.into_iter().chain([gone]).collect()
+    }
+
+    /// Records that a trial is to be tried again, with the number of its next attempt: a manager that dies before
+    /// that has begun finds nothing of it that has ended.
+    async fn record_retry(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+    ) -> Result<(), store::Error> {
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        self.recorder.record_retry(trial, message, attempt).await
+    }
+
+    fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
+        self.leases.end(trial);
+        let steps = self.new_steps();
+        let job = self.jobs.get_mut(trial)?;
+        self.handle.forget(trial, &job.attempt);
+        job.reserve_next_attempt(trial, steps);
+        Some(job.attempt.clone())
+    }
+
+    /// Returns whether `attempt` is the submission that the trial waits for.
+    fn is_present(&self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
+        self.jobs.get(trial).is_some_and(|job| job.is_submission(attempt))
+    }
+
+    /// The cluster started a trial's pod again by itself: what its agent says counts from here on, and what the
+    /// earlier one said does not.
+    async fn take_over_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let steps = self.new_steps();
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
+        if !ids::is_pod_of(&attempt, &job.attempt) {
+            info!(%trial, "its pod was started again by the cluster");
+        }
+        let before = job.replace_attempt(attempt.clone(), steps);
+        self.handle.forget(trial, &before);
+        let runs = self.state.runs(trial);
+        let state = if runs { JobState::Running } else { JobState::Waiting };
+        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
+        // The directives of the earlier one have not reached this one.
+        if let Some(reason) = self.state.intent(trial) {
+            self.push_stop_directive(trial, reason);
+        }
+        if runs {
+            self.leases.begin(trial);
+            self.push_rules(trial);
+        }
+        Ok(())
+    }
+
+    /// Records the experiment's state.
+    async fn record_experiment(&mut self, state: ExperimentState) -> Result<(), store::Error> {
+        let elapsed = self.elapsed();
+        self.announcer.record_experiment(&mut self.recorder, state, elapsed).await
+    }
 }
 
 #[cfg(test)]

@@ -33,8 +33,10 @@ pub struct Gone {
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
-    /// The platform's words, where it took the job's machine away.
-    pub taken: Option<String>,
+    /// The disruption that took the job's machine away, in the platform's words.
+    pub disruption: Option<String>,
+    /// True if the service calls the job a success, whatever its agent saw.
+    pub succeeded: bool,
 }
 
 /// The verdict on a trial whose machine the platform took away: of that its agent sees a signal at most, which it tells;
@@ -45,7 +47,7 @@ pub fn preempted(
     verdict: Option<&Verdict>,
     gone: &Gone,
 ) -> Option<Verdict> {
-    let said = gone.taken.clone().filter(|_| intent.is_none())?;
+    let said = gone.disruption.clone().filter(|_| intent.is_none())?;
     if verdict.is_some_and(|verdict| verdict.cause != Cause::Stopped || verdict.stop.is_some()) {
         return None;
     }
@@ -63,15 +65,14 @@ pub fn preempted(
     })
 }
 
-/// Returns whether a trial's main pod was ended because the trial had succeeded without it, which the service says by a word
-/// on a code of 0: `FrameworkController` ends all others when enough pods of a role have succeeded.
+/// Returns whether a trial's main pod was ended because the trial had succeeded without it, as the service says.
 pub fn succeeded_without(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
     gone: &Gone,
 ) -> bool {
     let stopped = verdict.is_some_and(|verdict| verdict.cause == Cause::Stopped);
-    intent.is_none() && stopped && gone.exit_code == Some(0) && gone.message.is_some()
+    intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
 }
 
 /// A trial's end as it is recorded.
@@ -177,7 +178,13 @@ mod tests {
     fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = Gone { exit_code: Some(1), message: message.clone(), class: None, taken: None };
+        let gone = Gone {
+            exit_code: Some(1),
+            message: message.clone(),
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
@@ -191,7 +198,8 @@ mod tests {
             exit_code: Some(0),
             message: Some("its pod ended well".to_owned()),
             class: None,
-            taken: None,
+            disruption: None,
+            succeeded: true,
         };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
@@ -226,7 +234,8 @@ mod tests {
                 exit_code: Some(137),
                 message: Some("its pod was taken away".to_owned()),
                 class: None,
-                taken: taken.map(str::to_owned),
+                disruption: taken.map(str::to_owned),
+                succeeded: false,
             };
             let own = preempted(intent, verdict, &gone);
             assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
@@ -256,7 +265,13 @@ mod tests {
             (None,           None,                   Class::Transient),
         ];
         for (verdict, known, expected) in table {
-            let gone = Gone { exit_code: None, message: None, class: known, taken: None };
+            let gone = Gone {
+                exit_code: None,
+                message: None,
+                class: known,
+                disruption: None,
+                succeeded: false,
+            };
             assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
         }
     }
@@ -291,7 +306,13 @@ mod tests {
             let end = conclude(
                 intent,
                 verdict,
-                &Gone { exit_code: None, message: None, class: None, taken: None },
+                &Gone {
+                    exit_code: None,
+                    message: None,
+                    class: None,
+                    disruption: None,
+                    succeeded: false,
+                },
             );
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");

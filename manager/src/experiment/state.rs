@@ -15,15 +15,15 @@ use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
+pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
 pub use self::steer::Steer;
-pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
 use super::ending::{Gone, class, conclude};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
+mod events;
 mod steer;
-mod words;
 
 /// A trial that has not ended.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ enum Bound {
 #[derive(Debug)]
 pub struct State {
     limits: Limits,
-    stands: ExperimentState,
+    state: ExperimentState,
     live: HashMap<TrialJobId, Live>,
     again: VecDeque<TrialJobId>,
     again_ids: HashMap<TrialJobId, Option<u64>>,
@@ -74,7 +74,7 @@ impl State {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            stands: ExperimentState::Running,
+            state: ExperimentState::Running,
             live: HashMap::new(),
             again: VecDeque::new(),
             again_ids: HashMap::new(),
@@ -123,7 +123,7 @@ impl State {
     /// The same experiment, which was done: only what is to run again is started.
     #[must_use]
     pub fn once_done(mut self) -> Self {
-        (self.stands, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
+        (self.state, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
         self
     }
 
@@ -144,9 +144,9 @@ impl State {
         self.held
     }
 
-    /// Where the experiment stands.
-    pub fn stands(&self) -> ExperimentState {
-        self.stands
+    /// Returns the state of the experiment.
+    pub fn state(&self) -> ExperimentState {
+        self.state
     }
 
     /// The stop that is intended for a trial.
@@ -165,26 +165,28 @@ impl State {
             let unstopped = self.live.values().filter(|live| live.intent.is_none());
             unstopped.filter_map(move |live| Some(live.running_since? + limit))
         });
-        let whole =
-            self.limits.duration.filter(|_| self.stands.goes_on() && self.duration == Bound::Holds);
+        let whole = self
+            .limits
+            .duration
+            .filter(|_| self.state.is_active() && self.duration == Bound::Holds);
         trials.chain(whole).min()
     }
 
     /// Takes an event at running time `elapsed` and says what is to be done.
     pub fn step(&mut self, event: Event, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.stands;
+        let before = self.state;
         let mut effects = Vec::new();
         match event {
-            Event::Begin => effects.push(Effect::RecordState(self.stands)),
+            Event::Begin => effects.push(Effect::RecordState(self.state)),
             Event::Proposed { parameter_id, proposal, trial } => {
                 self.proposed(parameter_id, proposal, trial, &mut effects);
             }
             Event::TunerReady => self.tuner_waits = false,
             Event::TunerLost => {
                 self.tuner_lost = true;
-                if self.stands == ExperimentState::Running {
-                    self.stands = ExperimentState::TunerNoMoreTrial;
+                if self.state == ExperimentState::Running {
+                    self.state = ExperimentState::TunerNoMoreTrial;
                 }
             }
             Event::Started { trial } => {
@@ -200,14 +202,14 @@ impl State {
             Event::Gone { trial, gone, verdict, result } => {
                 self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }
-            Event::Cancel { trial, reason } => {
+            Event::StopRequested { trial, reason } => {
                 if !self.take_back(&trial, &mut effects) {
                     self.intend(&trial, reason, &mut effects);
                 }
             }
-            Event::Stop => {
-                if !matches!(self.stands, ExperimentState::Done | ExperimentState::Stopped) {
-                    self.stands = ExperimentState::Stopping;
+            Event::ExperimentStopRequested => {
+                if !matches!(self.state, ExperimentState::Done | ExperimentState::Stopped) {
+                    self.state = ExperimentState::Stopping;
                     let mut live: Vec<_> = self.live.keys().cloned().collect();
                     live.sort();
                     for trial in live {
@@ -225,8 +227,8 @@ impl State {
         self.enforce_deadlines(&mut effects);
         self.fill(&mut effects);
         self.settle();
-        if self.stands != before {
-            effects.push(Effect::RecordState(self.stands));
+        if self.state != before {
+            effects.push(Effect::RecordState(self.state));
         }
         effects
     }
@@ -240,7 +242,7 @@ impl State {
     ) {
         self.asked = self.asked.saturating_sub(1);
         match proposal {
-            Proposal::Parameters(parameters) if self.stands == ExperimentState::Running => {
+            Proposal::Parameters(parameters) if self.state == ExperimentState::Running => {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
                 let live =
@@ -250,8 +252,8 @@ impl State {
             }
             // Stopped while the tuner thought: the proposal was never tried and is not recorded.
             Proposal::Parameters(_) => {}
-            Proposal::Exhausted if self.stands == ExperimentState::Running => {
-                self.stands = ExperimentState::TunerNoMoreTrial;
+            Proposal::Exhausted if self.state == ExperimentState::Running => {
+                self.state = ExperimentState::TunerNoMoreTrial;
             }
             Proposal::Exhausted => {}
             Proposal::Wait => {
@@ -339,9 +341,9 @@ impl State {
     /// Starts no new trial, and says why.
     fn hold(&mut self, told: Option<Effect>, effects: &mut Vec<Effect>) {
         if let Some(told) = told
-            && self.stands == ExperimentState::Running
+            && self.state == ExperimentState::Running
         {
-            self.stands = ExperimentState::NoMoreTrial;
+            self.state = ExperimentState::NoMoreTrial;
             effects.push(told);
         }
     }
@@ -359,7 +361,7 @@ impl State {
         }
         let told = match (state, outcome) {
             (JobState::Failed, _) => {
-                let starts_more = self.stands == ExperimentState::Running;
+                let starts_more = self.state == ExperimentState::Running;
                 let concurrency = starts_more.then_some(self.limits.concurrency);
                 let told = self.budget.failed(failure, concurrency);
                 self.held |= told.is_some();
@@ -378,7 +380,7 @@ impl State {
     }
 
     fn stopping(&self) -> bool {
-        matches!(self.stands, ExperimentState::Stopping | ExperimentState::Stopped)
+        matches!(self.state, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
     fn intend(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
@@ -387,7 +389,7 @@ impl State {
             && live.intent.is_none()
         {
             live.intent = Some(reason);
-            effects.push(Effect::Stop { trial: trial.clone(), reason });
+            effects.push(Effect::StopTrial { trial: trial.clone(), reason });
         }
     }
 
@@ -403,11 +405,11 @@ impl State {
                 self.intend(&trial, StopReason::Deadline, effects);
             }
         }
-        if !self.stands.goes_on() || !self.time_is_up() {
+        if !self.state.is_active() || !self.time_is_up() {
             return;
         }
-        if self.stands == ExperimentState::Running {
-            self.stands = ExperimentState::NoMoreTrial;
+        if self.state == ExperimentState::Running {
+            self.state = ExperimentState::NoMoreTrial;
         }
         if std::mem::replace(&mut self.duration, Bound::Told) == Bound::Holds {
             let rest = match self.live.len() {
@@ -428,7 +430,7 @@ impl State {
 
     /// Starts what there is room for: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.time_is_up() && !self.held && self.stands.goes_on();
+        let may_repeat = !self.time_is_up() && !self.held && self.state.is_active();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
             let Some(trial) = self.again.pop_front() else { break };
             let parameter_id = self.again_ids.remove(&trial).flatten();
@@ -436,7 +438,7 @@ impl State {
             self.live.insert(trial.clone(), live);
             effects.push(Effect::Relaunch { trial });
         }
-        while self.stands == ExperimentState::Running
+        while self.state == ExperimentState::Running
             && !self.tuner_waits
             && self.live.len() + self.asked < self.limits.concurrency
             && self.limits.trials.is_none_or(|limit| self.next_sequence + count(self.asked) < limit)
@@ -452,17 +454,17 @@ impl State {
 
     fn settle(&mut self) {
         let limit_reached = self.limits.trials.is_some_and(|limit| self.next_sequence >= limit);
-        if self.stands == ExperimentState::Running && limit_reached && self.again.is_empty() {
-            self.stands = ExperimentState::NoMoreTrial;
+        if self.state == ExperimentState::Running && limit_reached && self.again.is_empty() {
+            self.state = ExperimentState::NoMoreTrial;
         }
-        if self.stands != ExperimentState::Running {
+        if self.state != ExperimentState::Running {
             // What a tuner is still thinking about is not wanted any more.
             self.asked = 0;
         }
         if !self.live.is_empty() || self.asked > 0 {
             return;
         }
-        self.stands = match self.stands {
+        self.state = match self.state {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
             // A tuner that waits for results when no trial is left to bring one waits for ever.
             ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
@@ -476,7 +478,7 @@ impl State {
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial => {
                 ExperimentState::Done
             }
-            ExperimentState::Running | ExperimentState::Done => self.stands,
+            ExperimentState::Running | ExperimentState::Done => self.state,
         };
     }
 }

@@ -5,18 +5,21 @@
 //! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
 
 pub mod admission_advice;
+pub mod azure_key;
 pub mod cleanup;
 pub mod client;
 pub mod disruption;
 pub mod image;
 pub mod kueue;
 pub mod manifest;
+pub mod outcome;
 pub mod pending_reason;
 mod perform;
+pub mod platform;
 pub mod pod_end;
 mod podless;
 pub mod preflight;
-mod text;
+pub mod share;
 pub mod tracker;
 mod watching;
 pub mod workload;
@@ -35,10 +38,10 @@ use trial_protocol::{AttemptId, TrialJobId};
 use self::cleanup::clean;
 use self::client::{Cluster, PODS, SECRETS};
 use self::manifest::Common;
-use self::tracker::{Act, Tracker};
+use self::tracker::Tracker;
 use self::watching::Watched;
-use self::workload::{StopRequest, Workload, workload};
-use super::{Adopted, Error, JobEvents, Output, TrainingService, TrialJobSpec};
+use self::workload::{Workload, workload};
+use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::kubernetes::{HandOver, KubernetesSpec};
 
 /// Requests that may be under way at a time.
@@ -92,7 +95,7 @@ struct Shared {
     /// A deadline may be nearer than it was.
     nearer: Notify,
     /// Counts requests to end attempts.
-    cancelled: watch::Sender<u64>,
+    stop_requests: watch::Sender<u64>,
     /// The reason why the cluster is no longer waited for, if that is so.
     left: OnceLock<String>,
     requests: Semaphore,
@@ -111,7 +114,7 @@ impl KubernetesService {
             began: Instant::now(),
             listed: watch::Sender::new(false),
             nearer: Notify::new(),
-            cancelled: watch::Sender::new(0),
+            stop_requests: watch::Sender::new(0),
             left: OnceLock::new(),
             requests: Semaphore::new(REQUESTS),
             closing: CancellationToken::new(),
@@ -137,7 +140,7 @@ impl KubernetesService {
 
 #[async_trait]
 impl TrainingService for KubernetesService {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         let shared = &self.shared;
         let name = manifest::workload_name(&shared.settings.common.experiment, &job.attempt);
         shared.tracker().submit(&name, job.trial.clone(), job.attempt.clone(), shared.now());
@@ -166,10 +169,10 @@ impl TrainingService for KubernetesService {
         // What an agent leaves behind goes with its pod; that is why it waits for the manager before.
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        let acts = self.shared.tracker().cancel(trial, self.shared.now());
+    async fn stop(&self, trial: &TrialJobId) {
+        let acts = self.shared.tracker().stop_trial(trial, self.shared.now());
         self.shared.nearer.notify_one();
-        self.shared.cancelled.send_modify(|count| *count += 1);
+        self.shared.stop_requests.send_modify(|count| *count += 1);
         self.shared.perform(acts);
     }
 
@@ -343,7 +346,7 @@ impl Shared {
         for (kind, object) in &objects {
             let mut pause = Duration::from_millis(250);
             loop {
-                let mut cancelled = self.cancelled.subscribe();
+                let mut stop_requests = self.stop_requests.subscribe();
                 if self.tracker().is_unwanted(name) {
                     return Err("it was stopped before it was submitted".to_owned());
                 }
@@ -366,7 +369,7 @@ impl Shared {
                 }
                 // The sender lives as long as we do.
                 let slept = async {
-                    drop(tokio::time::timeout(pause, cancelled.changed()).await);
+                    drop(tokio::time::timeout(pause, stop_requests.changed()).await);
                 };
                 if self.closing.run_until_cancelled(slept).await.is_none() {
                     return Err(LEFT.to_owned());
@@ -405,7 +408,7 @@ impl Shared {
     /// The pod whose metrics are the trial's, and the name of its container.
     async fn reporter(&self, name: &str) -> Option<(String, String)> {
         let Settings { cluster, common, .. } = &self.settings;
-        let container = manifest::reporting_container(&common.spec, self.kind.container());
+        let container = manifest::reporting_container(common);
         if let Some(pod) = self.kind.reporter(&common.spec, name, &[]) {
             return Some((pod, container));
         }

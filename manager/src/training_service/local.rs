@@ -5,9 +5,8 @@
 //! back waits on that lock, which no other process can be mistaken for, unlike a process id.
 
 use std::collections::HashMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -26,11 +25,13 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
-use super::{Adopted, Error, JobEvent, JobEvents, JobNews, TrainingService, TrialJobSpec};
+use super::{Adopted, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec};
 use crate::token::Secret;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, TrialDir};
 
 pub mod gpus;
+mod platform;
 
 /// The time that an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
 /// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
@@ -78,6 +79,29 @@ pub struct Settings {
     pub secret: Arc<Secret>,
     /// Where the end of each job is told.
     pub events: JobEvents,
+}
+
+/// The reason that a job could not be submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder of the job.
+    #[error("cannot write {}", .path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The agent program.
+    #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
+    StartAgent {
+        /// Its path.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
 }
 
 #[derive(Debug)]
@@ -217,25 +241,8 @@ impl Shared {
 
 #[async_trait]
 impl TrainingService for Local {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let dir = shared.prepare(job)?;
-        let mut command = shared.command(job, &dir);
-        if let Some(visible) = shared.gpus().take(&job.trial) {
-            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
-            // Programming Guide, "CUDA Environment Variables").
-            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        }
-        let child = command.spawn().map_err(|source| {
-            shared.gpus().give_back(&job.trial);
-            Error::StartAgent { program: shared.settings.agent.clone(), source }
-        })?;
-        if let Some(pid) = pid_of(&child) {
-            shared.agents().insert(job.trial.clone(), pid);
-        }
-        let job = job.clone();
-        self.shared.tasks.spawn(async move { watch_child(&shared, child, job).await });
-        Ok(())
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
+        self.shared.submit(job).map_err(SubmitError::new)
     }
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
@@ -280,7 +287,7 @@ impl TrainingService for Local {
         kept_verdict(&self.shared.settings.dir.trial(trial), attempt)
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
+    async fn stop(&self, trial: &TrialJobId) {
         if !self.shared.signal(trial, Signal::SIGTERM) {
             return;
         }
@@ -310,6 +317,28 @@ impl TrainingService for Local {
 }
 
 impl Shared {
+    /// Starts an agent for a job.
+    fn submit(self: &Arc<Self>, job: &TrialJobSpec) -> Result<(), Error> {
+        let shared = Arc::clone(self);
+        let dir = shared.prepare(job)?;
+        let mut command = shared.command(job, &dir);
+        if let Some(visible) = shared.gpus().take(&job.trial) {
+            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
+            // Programming Guide, "CUDA Environment Variables").
+            command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        }
+        let child = command.spawn().map_err(|source| {
+            shared.gpus().give_back(&job.trial);
+            Error::StartAgent { program: shared.settings.agent.clone(), source }
+        })?;
+        if let Some(pid) = pid_of(&child) {
+            shared.agents().insert(job.trial.clone(), pid);
+        }
+        let job = job.clone();
+        self.tasks.spawn(async move { watch_child(&shared, child, job).await });
+        Ok(())
+    }
+
     /// Takes a trial for one of ours that an earlier manager has started.
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);
@@ -355,12 +384,12 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
             }
             let message = if code == KEEPER_ERROR { shared.complaint(&job).await } else { None };
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: Some(code), message, class: None, taken: None }
+            JobEvent { exit_code: Some(code), message, ..JobEvent::unexplained(trial, attempt) }
         }
         Err(error) => {
             let message = Some(format!("the agent's end could not be read: {error}"));
             let TrialJobSpec { trial, attempt, .. } = job;
-            JobEvent { trial, attempt, exit_code: None, message, class: None, taken: None }
+            JobEvent { message, ..JobEvent::unexplained(trial, attempt) }
         }
     };
     shared.tell(event).await;
@@ -466,20 +495,6 @@ fn pid_of(child: &Child) -> Option<Pid> {
 
 fn shell_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-}
-
-/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
-pub fn private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Writes a file whole: a reader sees the old text or the new one. `mode` holds from the first moment.
-pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&temporary, path)
 }
 
 #[cfg(test)]

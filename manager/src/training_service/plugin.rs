@@ -26,10 +26,10 @@ pub use self::handshake::{clean_up, probe};
 use self::job::{Job, Order};
 use self::link::{Link, Program, Started};
 use self::wire::{Key, Message};
-use super::local::{private_folder, write_file};
-use super::{Adopted, JobEvents, JobNews, Output, TrainingService, TrialJobSpec};
+use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::config::PluginSpec;
 use crate::token::Secret;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
 pub mod conformance;
@@ -37,6 +37,7 @@ mod handshake;
 mod job;
 mod link;
 mod parameters;
+mod platform;
 mod wire;
 
 /// The longest that an answer may take, by request.
@@ -342,7 +343,7 @@ impl Shared {
             spec,
             orders: waiting,
             sent,
-            cancelled: None,
+            stop_requested: None,
             gone: None,
         };
         let (shared, ended) = (Arc::clone(self), self.ended.clone());
@@ -368,7 +369,7 @@ impl Shared {
 
 #[async_trait]
 impl TrainingService for Plugin {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), super::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         let key = self.shared.key(&job.trial, &job.attempt);
         self.shared.begin(key, Some(job.clone()));
         Ok(())
@@ -395,12 +396,12 @@ impl TrainingService for Plugin {
         // Done before a job is told to be gone.
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        self.shared.order(trial, Order::Cancel { force: false });
+    async fn stop(&self, trial: &TrialJobId) {
+        self.shared.order(trial, Order::Stop { force: false });
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        self.shared.order(trial, Order::Cancel { force: true });
+        self.shared.order(trial, Order::Stop { force: true });
     }
 
     async fn output(

@@ -21,14 +21,17 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 use self::board::{Board, Job};
 use self::session::{Luggage, Session, request};
 use self::ssh::Ssh;
-use super::local::{private_folder, write_file};
-use super::{Adopted, JobEvent, JobEvents, JobNews, JobWaits, TrainingService, TrialJobSpec};
+use super::{
+    Adopted, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService, TrialJobSpec,
+};
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
 use crate::token::Secret;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::ExperimentDir;
 
 mod board;
+mod platform;
 mod session;
 mod ssh;
 
@@ -36,8 +39,8 @@ mod ssh;
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The life of a session after which the next pause is the first again.
 const STEADY_SESSION: Duration = Duration::from_mins(1);
-/// The interval at which a cancel is said again to an agent that was not there yet.
-const CANCEL_AGAIN: Duration = Duration::from_secs(1);
+/// The interval at which a stop is repeated to an agent that was not there yet.
+const STOP_AGAIN: Duration = Duration::from_secs(1);
 
 /// The facts that a [`Remote`] needs.
 #[derive(Debug)]
@@ -233,22 +236,22 @@ impl Shared {
         }
     }
 
-    /// Says to a machine what becomes of a trial: submit or adopt, and that it is cancelled.
+    /// Says to a machine what becomes of a trial: submit or adopt, and that it is to stop.
     fn say(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
         let mut board = self.board();
         let Some(job) = board.jobs.get(trial) else { return };
         let key = self.key(trial, &job.attempt);
         let (method, params) = match &job.spec {
-            Some(spec) if !job.cancelled => ("submit", self.submission(job, spec, &key)),
+            Some(spec) if !job.stop_requested => ("submit", self.submission(job, spec, &key)),
             Some(_) | None => {
                 let secret = &self.settings.secret;
                 let token = secret.trial_token(&self.settings.experiment, trial, secret.now_ms());
                 ("adopt", json!({"key": key, "files": [{"name": "token", "text": token}]}))
             }
         };
-        let cancelled = job.cancelled;
+        let stop_requested = job.stop_requested;
         board.request(number, trial, method, &params);
-        if cancelled {
+        if stop_requested {
             board.request(number, trial, "cancel", &json!({"key": key}));
         }
     }
@@ -323,7 +326,7 @@ impl Shared {
                 let shared = Arc::clone(self);
                 let stopped = self.ended.clone();
                 self.tasks.spawn(async move {
-                    stopped.run_until_cancelled(sleep(CANCEL_AGAIN)).await;
+                    stopped.run_until_cancelled(sleep(STOP_AGAIN)).await;
                     let key = shared.key(&trial, &attempt);
                     shared.board().request(number, &trial, "cancel", &json!({"key": key}));
                 });
@@ -362,8 +365,8 @@ impl Shared {
             return;
         }
         let (trial, attempt) = (trial.clone(), attempt.clone());
-        let taken = None;
-        self.news(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class, taken }));
+        let unexplained = JobEvent::unexplained(trial, attempt);
+        self.news(JobNews::Gone(JobEvent { exit_code, message, class, ..unexplained }));
         self.place();
     }
 }
@@ -373,7 +376,7 @@ const PLACE: &str = "machine";
 
 #[async_trait]
 impl TrainingService for Remote {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), super::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.shared.board().waiting.push_back(job.clone());
         self.shared.place();
         Ok(())
@@ -402,8 +405,8 @@ impl TrainingService for Remote {
         let _ = trial;
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        let (waited, job) = self.shared.board().cancel(trial);
+    async fn stop(&self, trial: &TrialJobId) {
+        let (waited, job) = self.shared.board().request_stop(trial);
         if let Some(attempt) = waited {
             let event = JobEvent::unexplained(trial.clone(), attempt);
             self.shared.news(JobNews::Gone(event));

@@ -50,7 +50,7 @@ pub(super) async fn kill(
     let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
     let back = format!("/trials/{trial}");
-    shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
     Ok(Redirect::to(&back))
 }
 

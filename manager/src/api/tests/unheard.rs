@@ -11,7 +11,7 @@ use super::follow::{next_event, open};
 use super::user::log;
 use super::*;
 use crate::job_state::JobState;
-use crate::training_service::{Adopted, Error, Output, TrainingService, TrialJobSpec};
+use crate::training_service::{Adopted, Output, SubmitError, TrainingService, TrialJobSpec};
 
 /// A service whose jobs print what is said here, each time that it is asked; and since when it was asked.
 struct Service {
@@ -21,7 +21,7 @@ struct Service {
 
 #[async_trait]
 impl TrainingService for Service {
-    async fn submit(&self, _: &TrialJobSpec) -> Result<(), Error> {
+    async fn submit(&self, _: &TrialJobSpec) -> Result<(), SubmitError> {
         Ok(())
     }
 
@@ -31,7 +31,7 @@ impl TrainingService for Service {
 
     async fn recover(&self, _: &TrialJobId) {}
 
-    async fn cancel(&self, _: &TrialJobId) {}
+    async fn stop(&self, _: &TrialJobId) {}
 
     async fn output(
         &self,

@@ -284,7 +284,7 @@ async fn changes_need_the_user_and_are_made_once() {
             let Event::Commanded { command, reply } = event else { continue };
             noted.send(command.clone()).unwrap();
             let trial = TrialJobId::new("t").unwrap();
-            let ended = command == Command::Kill(trial.clone());
+            let ended = command == Command::StopTrial(trial.clone());
             let state = JobState::Succeeded;
             let answer = if ended { Err(Refused::Ended { trial, state }) } else { Ok(()) };
             reply.send(answer).unwrap();

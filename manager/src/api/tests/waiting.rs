@@ -55,9 +55,9 @@ async fn an_order_wakes_its_agent_alone_and_is_on_the_next_ack() {
     assert!(timeout(patience, &mut t).await.is_err() && timeout(patience, &mut u).await.is_err());
 
     // Another attempt's agent is another's.
-    bed.handle.order(&id("t"), &AttemptId::new("b").unwrap(), DirectiveBody::Flush);
+    bed.handle.push_directive(&id("t"), &AttemptId::new("b").unwrap(), DirectiveBody::Flush);
     assert!(timeout(patience, &mut t).await.is_err());
-    bed.handle.order(&id("t"), &AttemptId::new("a").unwrap(), DirectiveBody::Flush);
+    bed.handle.push_directive(&id("t"), &AttemptId::new("a").unwrap(), DirectiveBody::Flush);
     let (status, called) = read(timeout(Duration::from_mins(1), t).await.unwrap()).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(

@@ -146,7 +146,7 @@ pub(super) async fn kill(
     headers: HeaderMap,
     Named(trial): Named,
 ) -> Result<Response, Error> {
-    shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
+    shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
     Ok(accepted())
 }
 

@@ -7,7 +7,7 @@ use trial_protocol::MetricValue;
 use crate::app::{self, Running, Settings, What};
 use crate::cli::progress::{brief, counted, drawback, tail};
 use crate::cli::signals::Signals;
-use crate::config::{ExperimentSpec, TrainingServiceSpec};
+use crate::config::ExperimentSpec;
 use crate::experiment::ending::End;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::TrialResult;
@@ -81,9 +81,7 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     (spec.max_experiment_duration, spec.target_metric) = (None, None);
     (spec.assessor, spec.notifications) = (None, None);
     spec.tuner_patience = spec.tuner_patience.min(TRIAL_LIMIT);
-    if let TrainingServiceSpec::Kubernetes(service) = &mut spec.training_service {
-        service.start_up_deadline = service.start_up_deadline.min(TRIAL_LIMIT);
-    }
+    spec.training_service.section_mut().limit_start_up(TRIAL_LIMIT);
     spec
 }
 

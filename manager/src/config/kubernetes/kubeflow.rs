@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::WorkloadKind;
+use super::kind::WorkloadKind;
 use super::role::RoleSpec;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::{advice, folded};

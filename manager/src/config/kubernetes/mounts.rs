@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::kind::WorkloadKind;
 use super::syntax;
-use super::workload::WorkloadKind;
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
 

@@ -55,12 +55,6 @@ const FIELDS: [&str; 9] = [
     "privateRegistryAuthPath",
 ];
 
-/// Returns whether `FrameworkController` accepts it as the name of a Framework or a task role.
-pub fn is_name(name: &str) -> bool {
-    (1..=63).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-}
-
 /// The roles of the file and of its template, and the field that says each one's command.
 pub(super) fn read(
     fields: &mut Section,
@@ -127,7 +121,7 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
     let Some(name) = fields.string("name")? else {
         return Err(fields.fault("name", "is missing; for example: worker"));
     };
-    if !is_name(&name) {
+    if !syntax::is_name(&name) {
         let what = format!(
             "`{name}` is not allowed by FrameworkController: 1 to 63 lower-case letters and digits, nothing else"
         );

@@ -314,6 +314,12 @@ pub(super) fn toleration(at: &str, value: &Value) -> Result<(), Problem> {
     named("value", label_value(&own))
 }
 
+/// Returns whether `FrameworkController` accepts it as the name of a Framework or a task role.
+pub fn is_name(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,8 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::is_name;
-use super::syntax::{image, no_unknown, typed};
-use super::workload::{ROLE, WorkloadKind};
+use super::kind::{ROLE, WorkloadKind};
+use super::syntax::{image, is_name, no_unknown, typed};
 use crate::config::check::resolve;
 use crate::config::document;
 use crate::config::section::{Problem, Section};

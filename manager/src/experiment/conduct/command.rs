@@ -1,55 +1,61 @@
-//! What a person asks of an experiment that runs: checked against the store, recorded, then done. What a tuner is
-//! given is in `steer`.
+//! The commands of users to an experiment that runs: checked against the store, recorded, then done. Results from
+//! elsewhere and another search space are recorded first, too, so that a resumed search has them.
+
+use std::collections::HashSet;
 
 use serde_json::{Value, json};
 use trial_protocol::{DirectiveBody, StopReason, TrialJobId};
 
-use super::{ExperimentTask, Job};
-use crate::config::MOST_AT_A_TIME;
+use super::{ExperimentTask, Job, prepare};
+use crate::config::{self, MOST_AT_A_TIME, TunerChoice};
 use crate::experiment::command::{Command, NewLimits, Refused};
-use crate::experiment::result::Steps;
+use crate::experiment::notice::Notice;
 use crate::experiment::state::{self, Effect, ExperimentState, Steer};
-use crate::store::{self, TrialRow};
+use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
+use crate::search::tuner::import::{Learner, samples};
+use crate::search::tuner::{self, Sample};
+use crate::store::{self, ImportedRow, TrialRow};
 use crate::util::errors::chain;
 
 impl ExperimentTask {
-    /// Does what is asked, or says why not. An error of its own is the experiment's.
-    pub(super) async fn commanded(
+    /// Does what a command asks, or returns why not. An error of the store is the experiment's.
+    pub(super) async fn handle_command(
         &mut self,
         command: Command,
     ) -> Result<Result<(), Refused>, store::Error> {
-        if self.deps.store.ailment().is_some()
-            && let Err(error) = self.deps.store.probe().await
+        if self.recorder.store().ailment().is_some()
+            && let Err(error) = self.recorder.store().probe().await
         {
             return Ok(Err(Refused::Held(chain(&error))));
         }
         let checked = match command {
-            Command::Kill(trial) => self.kill(trial).await,
+            Command::StopTrial(trial) => self.stop_trial(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
-            Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await,
+            Command::Flush(trial) => self.direct(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
-                self.tell(trial, DirectiveBody::LogLevel { level }).await
+                self.direct(trial, DirectiveBody::LogLevel { level }).await
             }
             Command::Limit(limits) => self.limit(&limits).await,
             Command::Import(list) => self.import(&list).await,
-            Command::Space(space) => self.space(space).await,
+            Command::Space(space) => self.change_space(space).await,
         };
         match checked {
-            Ok(Asked::Event(event)) => self.perform(event).await?,
-            Ok(Asked::Steer(steer)) => {
+            Ok(CheckedCommand::Event(event)) => self.perform(event).await?,
+            Ok(CheckedCommand::Steer(steer)) => {
                 let asked = steer.clone();
                 let effects = self.state.steer(steer, self.elapsed());
                 if let Steer::Again(trial) = asked
                     && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
                 {
                     // The caller sees that it waits, and a manager that takes over runs it.
-                    self.waits_again(&trial).await?;
+                    self.record_requested_retry(&trial).await?;
                 }
-                self.do_all(effects).await?;
+                self.perform_all(effects).await?;
             }
-            Ok(Asked::Order(trial, body)) => {
+            Ok(CheckedCommand::Directive(trial, body)) => {
                 if let Some(job) = self.jobs.get(&trial) {
-                    self.deps.handle.order(&trial, &job.attempt, body);
+                    self.handle.push_directive(&trial, &job.attempt, body);
                 }
             }
             Err(refused) => return Ok(Err(refused)),
@@ -57,20 +63,31 @@ impl ExperimentTask {
         Ok(Ok(()))
     }
 
-    async fn kill(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
+    /// Makes a trial wait for another attempt at the user's request, which counts as no failure.
+    async fn record_requested_retry(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
+        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
+        let message = "it is to run once more, on request, as soon as there is room".to_owned();
+        self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
+    }
+
+    async fn stop_trial(&mut self, trial: TrialJobId) -> Result<CheckedCommand, Refused> {
         let reason = StopReason::User;
-        let cancel = state::Event::Cancel { trial: trial.clone(), reason };
-        self.lives(trial).await.map(|_| Asked::Event(cancel))
+        let stop = state::Event::StopRequested { trial: trial.clone(), reason };
+        self.require_live_trial(trial).await.map(|_| CheckedCommand::Event(stop))
     }
 
-    /// An order that is obeyed or forgotten: nothing depends on it.
-    async fn tell(&mut self, trial: TrialJobId, body: DirectiveBody) -> Result<Asked, Refused> {
-        self.lives(trial).await.map(|trial| Asked::Order(trial, body))
+    /// Checks a directive that is obeyed or forgotten: nothing depends on it.
+    async fn direct(
+        &mut self,
+        trial: TrialJobId,
+        body: DirectiveBody,
+    ) -> Result<CheckedCommand, Refused> {
+        self.require_live_trial(trial).await.map(|trial| CheckedCommand::Directive(trial, body))
     }
 
-    /// A trial that has not ended.
-    async fn lives(&mut self, trial: TrialJobId) -> Result<TrialJobId, Refused> {
-        let Some(row) = self.deps.store.trial(&trial).await? else {
+    /// Checks that a trial has not ended.
+    async fn require_live_trial(&mut self, trial: TrialJobId) -> Result<TrialJobId, Refused> {
+        let Some(row) = self.recorder.store().trial(&trial).await? else {
             return Err(Refused::UnknownTrial(trial));
         };
         if row.state.is_final() {
@@ -79,40 +96,39 @@ impl ExperimentTask {
         Ok(trial)
     }
 
-    async fn retry(&mut self, trial: TrialJobId) -> Result<Asked, Refused> {
-        let Some(row) = self.deps.store.trial(&trial).await? else {
+    async fn retry(&mut self, trial: TrialJobId) -> Result<CheckedCommand, Refused> {
+        let Some(row) = self.recorder.store().trial(&trial).await? else {
             return Err(Refused::UnknownTrial(trial));
         };
         if !row.state.is_final() {
             return Err(Refused::NotEnded { trial, state: row.state });
         }
-        self.goes_on()?;
+        self.require_active()?;
         let job = self.ended_job(row);
         self.jobs.insert(trial.clone(), job);
-        Ok(Asked::Steer(Steer::Again(trial)))
+        Ok(CheckedCommand::Steer(Steer::Again(trial)))
     }
 
     /// Returns the state of a trial that runs again.
     fn ended_job(&self, row: TrialRow) -> Job {
-        let steps = Steps::new(self.deps.spec.objective.as_deref());
         let TrialRow { sequence, parameters, attempt, .. } = row;
-        Job::new(sequence, parameters, attempt, true, steps)
+        Job::new(sequence, parameters, attempt, true, self.new_steps())
     }
 
-    pub(super) fn goes_on(&self) -> Result<(), Refused> {
-        match self.state.stands() {
+    fn require_active(&self) -> Result<(), Refused> {
+        match self.state.state() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial
             | ExperimentState::TunerNoMoreTrial => Ok(()),
-            stands @ (ExperimentState::Done
+            state @ (ExperimentState::Done
             | ExperimentState::Stopping
-            | ExperimentState::Stopped) => Err(Refused::Over(stands)),
+            | ExperimentState::Stopped) => Err(Refused::Over(state)),
         }
     }
 
     /// Records other limits in the experiment's file, where a resumed experiment finds them.
-    async fn limit(&mut self, limits: &NewLimits) -> Result<Asked, Refused> {
-        self.goes_on()?;
+    async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, Refused> {
+        self.require_active()?;
         let NewLimits { concurrency, trials, duration: ref written } = *limits;
         let duration = written.as_ref().map(|duration| duration.length);
         for (name, zero) in [
@@ -125,7 +141,7 @@ impl ExperimentTask {
             }
         }
         if let Some(concurrency) = concurrency {
-            let room = self.deps.service.room();
+            let room = self.launcher.service().room();
             if let Some(room) = room.filter(|room| concurrency > *room) {
                 let why = format!(
                     "the GPUs have room for {room} trials at a time, not for {concurrency}"
@@ -139,7 +155,7 @@ impl ExperimentTask {
                 return Err(Refused::Wrong(why));
             }
         }
-        let mut canonical = self.deps.spec.canonical.clone();
+        let mut canonical = self.spec.canonical.clone();
         let mut set = |name: &str, value: Option<Value>| {
             if let (Some(members), Some(value)) = (canonical.as_object_mut(), value) {
                 members.insert(name.to_owned(), value);
@@ -148,19 +164,110 @@ impl ExperimentTask {
         set("trialConcurrency", concurrency.map(|value| json!(value)));
         set("maxTrialNumber", trials.map(|value| json!(value)));
         set("maxExperimentDuration", written.as_ref().map(|duration| duration.written.clone()));
-        self.deps.store.set_canonical(canonical.clone()).await?;
-        let spec = &mut self.deps.spec;
+        self.recorder.store().set_canonical(canonical.clone()).await?;
+        let spec = &mut self.spec;
         spec.canonical = canonical;
         spec.trial_concurrency = concurrency.unwrap_or(spec.trial_concurrency);
         spec.max_trial_number = trials.or(spec.max_trial_number);
         spec.max_experiment_duration = duration.or(spec.max_experiment_duration);
-        Ok(Asked::Steer(Steer::Limit { concurrency, trials, duration }))
+        Ok(CheckedCommand::Steer(Steer::Limit { concurrency, trials, duration }))
+    }
+
+    /// Lets the tuner know results from elsewhere. Those that it knows already are passed over, so that a file
+    /// may be given twice.
+    async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
+        self.require_active()?;
+        let spec = &self.spec;
+        let (native, budget) = match &spec.tuner {
+            TunerChoice::Native(native) => (Some(native), native.name == "Hyperband"),
+            TunerChoice::Nni { advisor, .. } => (None, *advisor),
+            TunerChoice::Command { .. } => (None, false),
+        };
+        let learner = Learner { space: &spec.search_space, native, budget };
+        let given = samples(list, learner).map_err(|error| Refused::Wrong(located(&error)))?;
+        let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
+        let mut known: HashSet<_> =
+            self.recorder.store().imported().await?.iter().map(text).collect();
+        let rows = given.into_iter().map(|sample| ImportedRow {
+            parameters: Value::Object(sample.parameters),
+            value: sample.value.as_json().clone(),
+        });
+        let fresh: Vec<ImportedRow> = rows.filter(|row| known.insert(text(row))).collect();
+        let now = self.recorder.now_ms();
+        self.recorder.store().import(fresh.clone(), now).await?;
+        let count = fresh.len();
+        self.advice.import(as_samples(fresh));
+        self.announcer
+            .notify(Notice::Told(format!("the tuner has learnt {count} results from elsewhere")));
+        Ok(CheckedCommand::Steer(Steer::Taught))
+    }
+
+    /// Has another space searched. A built-in tuner is made anew for it and taught everything, as on a resume: so
+    /// a search goes on alike whether it was interrupted since or not. What does not fit into the new space
+    /// teaches it nothing.
+    async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, Refused> {
+        self.require_active()?;
+        let mut canonical = self.spec.canonical.clone();
+        if let Some(members) = canonical.as_object_mut() {
+            members.insert("searchSpace".to_owned(), space);
+        }
+        // All that depends on the space is looked at again: the command's parameters, the tuner's arguments.
+        let spec = config::from_canonical(&canonical);
+        let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
+        let Some(row) = self.recorder.store().experiment().await? else {
+            return Err(Refused::NotRunning);
+        };
+        let native = match &spec.tuner {
+            TunerChoice::Native(native) => {
+                tuner::build(native, &spec.search_space, row.seed).map(Some)
+            }
+            TunerChoice::Nni { .. } | TunerChoice::Command { .. } => Ok(None),
+        };
+        let mut native = native.map_err(|error| Refused::Wrong(located(&error)))?;
+        let mut open = Vec::new();
+        if let Some(tuner) = &mut native {
+            tuner.import(&as_samples(self.recorder.store().imported().await?));
+            for row in self.recorder.store().trials().await? {
+                let Some(id) = row.parameter_id else { continue };
+                let none = Parameters::new();
+                tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
+                if !prepare::is_interrupted(&row) && row.state.is_final() {
+                    tuner.observe(
+                        id,
+                        &prepare::stored_outcome(&self.recorder.store(), &self.spec, &row).await?,
+                    );
+                } else {
+                    open.push((row.id, id));
+                }
+            }
+        }
+        let stored = spec.canonical.clone();
+        self.recorder.store().set_canonical(stored).await?;
+        self.advice.space(spec.search_space.as_json(), native);
+        self.spec.search_space = spec.search_space;
+        self.spec.canonical = spec.canonical;
+        self.announcer.notify(Notice::Told("the search space is another from now on".to_owned()));
+        Ok(CheckedCommand::Steer(Steer::Space { open }))
     }
 }
 
 /// A message to the state machine or to an agent.
-pub(super) enum Asked {
+pub(super) enum CheckedCommand {
     Event(state::Event),
     Steer(Steer),
-    Order(TrialJobId, DirectiveBody),
+    Directive(TrialJobId, DirectiveBody),
+}
+
+/// Returns stored results for a tuner.
+pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
+    let sample = |row: ImportedRow| {
+        let parameters = row.parameters.as_object()?.clone();
+        Some(Sample { parameters, value: row.value.into() })
+    };
+    rows.into_iter().filter_map(sample).collect()
+}
+
+/// Returns the path of an error and what is wrong there.
+fn located(error: &tuner::Error) -> String {
+    if error.path.is_empty() { error.problem.clone() } else { error.to_string() }
 }

@@ -272,7 +272,7 @@ mod tests {
                 handle.reported(b.clone(), first(), vec![note(0)]).await;
                 handle.reported(a.clone(), first(), vec![note(0), note(1)]).await;
                 handle.reported(b, first(), Vec::new()).await;
-                let refused = handle.command(Command::Kill(a.clone())).await.unwrap_err();
+                let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
                 assert!(matches!(refused, Refused::Held(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
                 // Behind it, so that all before has arrived.

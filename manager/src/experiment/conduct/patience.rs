@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use crate::store;
 use crate::store::Store;
-use crate::training_service;
+use crate::training_service::SubmitError;
 
 /// An error that may pass by itself, or when an operator has made room.
 pub(super) trait Passing: std::error::Error {
@@ -19,7 +19,7 @@ impl Passing for store::Error {
     }
 }
 
-impl Passing for training_service::Error {
+impl Passing for SubmitError {
     fn may_pass(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let source = std::error::Error::source(self);
@@ -51,12 +51,13 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::training_service::local;
 
     #[test]
     fn a_service_is_waited_for_when_the_disk_is_full() {
-        let error = |kind| training_service::Error::Write {
-            path: "f".into(),
-            source: std::io::Error::from(kind),
+        let error = |kind| {
+            let source = std::io::Error::from(kind);
+            SubmitError::new(local::Error::Write { path: "f".into(), source })
         };
         assert!(error(std::io::ErrorKind::StorageFull).may_pass());
         assert!(!error(std::io::ErrorKind::PermissionDenied).may_pass());

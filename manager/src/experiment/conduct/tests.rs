@@ -8,8 +8,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use trial_protocol::{
-    Cause, Class, Confidence, DirectiveBody, Evidence, Lane, MetricKind, Offer, Report, ReportAck,
-    ReportBatch, ReportBody, Started, StopRule, StopWhen, TrialExit, Verdict,
+    Cause, Class, Confidence, DirectiveBody, Evidence, ExperimentId, Lane, MetricKind, Offer,
+    Report, ReportAck, ReportBatch, Started, StopRule, StopWhen, TrialExit, Verdict,
 };
 
 mod beginning;
@@ -25,10 +25,11 @@ use super::*;
 use crate::config;
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::ingest::{self, Intake};
-use crate::job_state::JobState;
+use crate::notifications::OutboxWaker;
 use crate::search::assessor::Assessor;
 use crate::search::tuner::Outcome;
-use crate::store::TrialRow;
+use crate::store::{Store, TrialRow};
+use crate::token::Secret;
 use crate::training_service::{JobEvent, JobNews};
 use crate::util::clock::SystemClock;
 
@@ -395,7 +396,7 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
         assert!(begun.elapsed() < BOUND, "no order to stop: {ack:?}");
         tokio::task::yield_now().await;
     }
-    while bed.service.cancelled.lock().unwrap().is_empty() {
+    while bed.service.stopped.lock().unwrap().is_empty() {
         assert!(begun.elapsed() < BOUND, "the service is not asked");
         tokio::task::yield_now().await;
     }
@@ -454,7 +455,7 @@ async fn late_reports_are_merged_by_the_table() {
                 let bodies: Vec<_> = ack.directives.iter().map(|order| &order.body).collect();
                 assert_eq!(bodies, [&rule, &stop], "{says}: the rule, then the order");
                 assert_eq!(
-                    *bed.service.cancelled.lock().unwrap(),
+                    *bed.service.stopped.lock().unwrap(),
                     std::slice::from_ref(&trial.id),
                     "{says}"
                 );

@@ -54,7 +54,7 @@ impl State {
     /// Takes a person's change at running time `elapsed` and says what is to be done.
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.stands;
+        let before = self.state;
         match steer {
             Steer::Again(trial) => {
                 let known = self.live.contains_key(&trial) || self.again_ids.contains_key(&trial);
@@ -73,8 +73,8 @@ impl State {
                 // What the last limits had ended goes on under these, if they leave room; what failures
                 // hold, does not.
                 let wider = trials.is_some() || duration.is_some();
-                if self.stands == ExperimentState::NoMoreTrial && wider && !self.held {
-                    self.stands = ExperimentState::Running;
+                if self.state == ExperimentState::NoMoreTrial && wider && !self.held {
+                    self.state = ExperimentState::Running;
                 }
             }
             Steer::Taught => self.tuner_waits = false,
@@ -87,9 +87,9 @@ impl State {
                         *waiting = Some(id);
                     }
                 }
-                let used_up = self.stands == ExperimentState::TunerNoMoreTrial;
+                let used_up = self.state == ExperimentState::TunerNoMoreTrial;
                 if used_up && !self.tuner_lost && !self.held {
-                    self.stands = ExperimentState::Running;
+                    self.state = ExperimentState::Running;
                 }
             }
         }
@@ -141,7 +141,13 @@ mod tests {
     }
 
     fn gone(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone { exit_code: Some(1), message: None, class: None, taken: None };
+        let gone = Gone {
+            exit_code: Some(1),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
         state.step(event, Duration::ZERO)
     }
@@ -169,7 +175,7 @@ mod tests {
         assert!(next.contains(&Effect::Relaunch { trial: trial("a") }), "{next:?}");
         let last = gone(&mut state, "a");
         assert_eq!(told(&last), 0, "{last:?}");
-        assert_eq!(state.stands(), ExperimentState::Done);
+        assert_eq!(state.state(), ExperimentState::Done);
     }
 
     #[test]
@@ -180,16 +186,16 @@ mod tests {
         gone(&mut state, "a");
         propose(&mut state, 1, "b");
         state.steer(Steer::Again(trial("a")), Duration::ZERO);
-        let cancel = || Event::Cancel { trial: trial("a"), reason: StopReason::User };
-        let effects = state.step(cancel(), Duration::ZERO);
+        let stop = || Event::StopRequested { trial: trial("a"), reason: StopReason::User };
+        let effects = state.step(stop(), Duration::ZERO);
         let [Effect::RecordEnd { trial: ended, end }] = effects.as_slice() else {
             panic!("{effects:?}")
         };
         assert_eq!((ended, end.state), (&trial("a"), JobState::UserCanceled));
-        assert_eq!(state.step(cancel(), Duration::ZERO), [], "it is over");
+        assert_eq!(state.step(stop(), Duration::ZERO), [], "it is over");
         let last = gone(&mut state, "b");
         assert!(!last.iter().any(|effect| matches!(effect, Effect::Relaunch { .. })), "{last:?}");
-        assert_eq!(state.stands(), ExperimentState::Done);
+        assert_eq!(state.state(), ExperimentState::Done);
     }
 
     #[test]
@@ -224,7 +230,7 @@ mod tests {
         let mut state = state(1, 1);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
-        assert_eq!(state.stands(), ExperimentState::NoMoreTrial);
+        assert_eq!(state.state(), ExperimentState::NoMoreTrial);
         let more = state.steer(limit(None, Some(3)), Duration::ZERO);
         assert_eq!(more, [Effect::RecordState(ExperimentState::Running)], "no room yet");
         let wider = state.steer(limit(Some(2), None), Duration::ZERO);
@@ -249,7 +255,7 @@ mod tests {
         let exhausted =
             Event::Proposed { parameter_id: 1, proposal: Proposal::Exhausted, trial: trial("x") };
         state.step(exhausted, Duration::ZERO);
-        assert_eq!(state.stands(), ExperimentState::TunerNoMoreTrial);
+        assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
         let imported = state.steer(Steer::Taught, Duration::ZERO);
         assert_eq!(imported, [], "results make no space larger");
         let effects = state.steer(Steer::Space { open: Vec::new() }, Duration::ZERO);
@@ -275,7 +281,7 @@ mod tests {
         let mut state = state(2, 9);
         state.step(Event::Begin, Duration::ZERO);
         propose(&mut state, 0, "a");
-        state.step(Event::Stop, Duration::ZERO);
+        state.step(Event::ExperimentStopRequested, Duration::ZERO);
         assert_eq!(state.steer(limit(Some(9), None), Duration::ZERO), []);
         assert_eq!(state.steer(Steer::Again(trial("x")), Duration::ZERO), []);
     }

@@ -48,7 +48,7 @@ fn observe(number: u64, state: JobState, outcome: Outcome) -> Effect {
 }
 
 fn stop(number: u64, reason: StopReason) -> Effect {
-    Effect::Stop { trial: id(number), reason }
+    Effect::StopTrial { trial: id(number), reason }
 }
 
 fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
@@ -65,13 +65,19 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
 }
 
 fn unknown_end() -> Gone {
-    Gone { exit_code: None, message: None, class: None, taken: None }
+    Gone { exit_code: None, message: None, class: None, disruption: None, succeeded: false }
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(0), message: None, class: None, taken: None },
+        gone: Gone {
+            exit_code: Some(0),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
@@ -80,7 +86,13 @@ fn succeeded(number: u64, value: f64) -> Event {
 fn failed(number: u64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone { exit_code: Some(3), message: None, class: None, taken: None },
+        gone: Gone {
+            exit_code: Some(3),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
@@ -171,10 +183,10 @@ fn a_stop_ends_the_trials_and_starts_none() {
     let mut state = State::new(limits(2, 100));
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
-    let effects = state.step(Event::Stop, Duration::ZERO);
+    let effects = state.step(Event::ExperimentStopRequested, Duration::ZERO);
     let stopping = Effect::RecordState(ExperimentState::Stopping);
     assert_eq!(effects, [stop(0, StopReason::ManagerShutdown), stopping]);
-    assert_eq!(state.step(Event::Stop, Duration::ZERO), [], "said twice");
+    assert_eq!(state.step(Event::ExperimentStopRequested, Duration::ZERO), [], "said twice");
     assert_eq!(state.step(proposed(1), Duration::ZERO), [], "the tuner's answer came too late");
     let gone =
         Event::Gone { trial: id(0), gone: unknown_end(), verdict: None, result: Some(1.0.into()) };
@@ -218,7 +230,13 @@ fn how_often_a_trial_was_tried_again_outlives_the_manager() {
     for (retries, tried_again) in [(1, false), (2, true)] {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
-        let gone = Gone { exit_code: None, message: None, class: None, taken: None };
+        let gone = Gone {
+            exit_code: None,
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: false,
+        };
         // Its end is unknown: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
@@ -308,7 +326,7 @@ fn that_the_time_is_up_is_told_also_when_no_more_trial_was_to_come() {
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
     state.step(proposed(1), Duration::ZERO);
-    assert_eq!(state.stands(), ExperimentState::NoMoreTrial);
+    assert_eq!(state.state(), ExperimentState::NoMoreTrial);
     assert_eq!(state.next_deadline(), Some(5 * SECOND));
     let effects = state.step(Event::Tick, 5 * SECOND);
     let message = "maxExperimentDuration is over: nothing more is started, and the 2 trials that run are let end";
@@ -407,7 +425,7 @@ proptest! {
                     Effect::Observe { parameter_id: None, .. } => {
                         unreachable!("nobody adds trials here");
                     }
-                    Effect::Stop { .. }
+                    Effect::StopTrial { .. }
                     | Effect::RecordRunning { .. }
                     | Effect::RecordState(_)
                     | Effect::Tell(_)
@@ -415,7 +433,7 @@ proptest! {
                     | Effect::Retry { .. } => {}
                 }
             }
-            let over = matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped);
+            let over = matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped);
             if over {
                 break;
             }
@@ -423,7 +441,7 @@ proptest! {
             let event = match moves.next() {
                 Some(Move::Start(n)) => pick(n).map(|trial| Event::Started { trial }),
                 Some(Move::Cancel(n)) => {
-                    pick(n).map(|trial| Event::Cancel { trial, reason: StopReason::User })
+                    pick(n).map(|trial| Event::StopRequested { trial, reason: StopReason::User })
                 }
                 Some(Move::Pass(seconds)) => {
                     now += Duration::from_secs(seconds);
@@ -431,7 +449,7 @@ proptest! {
                 }
                 Some(Move::Stop) => {
                     stopped = true;
-                    Some(Event::Stop)
+                    Some(Event::ExperimentStopRequested)
                 }
                 Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
                 Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
@@ -449,14 +467,14 @@ proptest! {
             todo.extend(state.step(event, now));
             if moves.len() == 0 && !stopped {
                 stopped = true;
-                todo.extend(state.step(Event::Stop, now));
+                todo.extend(state.step(Event::ExperimentStopRequested, now));
                 // Proposals that were asked for before the stop may still be under way.
                 todo.retain(|effect| !matches!(effect, Effect::Launch { .. }));
             }
         }
         prop_assert!(recorded.values().all(|times| *times == 1), "an end recorded twice");
         prop_assert!(observed.values().all(|times| *times == 1), "a proposal observed twice");
-        if matches!(state.stands(), ExperimentState::Done | ExperimentState::Stopped) {
+        if matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped) {
             prop_assert_eq!(state.live(), 0, "over, and something lives");
         }
     }

@@ -1,19 +1,30 @@
 //! PURE: what to do about a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
 //! the like are told apart in its words only.
 
-/// Returns the remedy where an API server refuses a pod with this message. `None`: its words say it.
-pub fn advice(message: &str) -> Option<&'static str> {
+/// The controller that drops newer fields of a pod, and that has a role of its own in `deploy/`.
+const FRAMEWORK_CONTROLLER: &str = "FrameworkController";
+
+/// Returns the remedy where an API server refuses a pod of `controller`'s with this message. `None`: its words say it.
+fn advice(message: &str, controller: &str) -> Option<String> {
+    if message.contains("cannot create resource \"pods\"") {
+        let remedy = if controller == FRAMEWORK_CONTROLLER {
+            ": deploy/frameworkcontroller has a role that is enough"
+        } else {
+            ": its installation lacks a role"
+        };
+        return Some(format!(
+            "the account that makes pods, that of {controller}, has no right to{remedy}"
+        ));
+    }
     let says = |words: &[&str]| words.iter().all(|word| message.contains(word));
     #[rustfmt::skip]
-    let table: [(&[&str], &str); 12] = [
+    let table: [(&[&str], &str); 11] = [
         (&["violates PodSecurity", "init-pytorch"],
             "the training operator puts the container `init-pytorch` into workers, which the profile `restricted` forbids: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets them in, and so does a trial of a `master` alone"),
         (&["violates PodSecurity \"restricted", "seccompProfile"],
             "the namespace enforces the Pod Security profile `restricted`, whose `seccompProfile` FrameworkController drops: `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=baseline` lets trials in"),
         (&["violates PodSecurity"],
             "the namespace's Pod Security profile forbids what the template asks for: leave that out, or `kubectl label --overwrite namespace NAMESPACE pod-security.kubernetes.io/enforce=...` with a profile that allows it"),
-        (&["cannot create resource \"pods\""],
-            "the account that makes pods, FrameworkController's, has no right to: deploy/frameworkcontroller has a role that is enough"),
         (&["service account", "not found"],
             "`serviceAccountName` names an account that is not in the namespace: `kubectl create serviceaccount` makes it"),
         (&["failed quota", "must specify"],
@@ -31,12 +42,15 @@ pub fn advice(message: &str) -> Option<&'static str> {
         (&["admission webhook"],
             "a webhook of the cluster's refuses it: who runs the cluster knows what it wants, and how trials are excepted"),
     ];
-    table.into_iter().find(|(words, _)| says(words)).map(|(_, advice)| advice)
+    let applies =
+        |advice: &str| controller == FRAMEWORK_CONTROLLER || !advice.contains(FRAMEWORK_CONTROLLER);
+    let row = table.into_iter().find(|(words, advice)| says(words) && applies(advice));
+    row.map(|(_, advice)| advice.to_owned())
 }
 
-/// A refusal with what to do about it.
-pub fn with_advice(message: String) -> String {
-    match advice(&message) {
+/// Returns the refusal of a pod of `controller`'s with what to do about it.
+pub fn with_advice(message: String, controller: &str) -> String {
+    match advice(&message, controller) {
         Some(advice) => format!("{message}; {advice}"),
         None => message,
     }
@@ -64,12 +78,25 @@ mod tests {
             ("Pod \"x\" is invalid: spec.containers[0].image: Required value", None),
         ];
         for (message, part) in table {
-            let whole = with_advice(message.to_owned());
+            let whole = with_advice(message.to_owned(), FRAMEWORK_CONTROLLER);
             assert!(whole.starts_with(message), "{whole}");
             match part {
                 Some(part) => assert!(whole[message.len()..].contains(part), "{whole}"),
                 None => assert_eq!(whole, message),
             }
+        }
+    }
+
+    #[test]
+    fn advice_names_the_controller_that_was_refused() {
+        let message = |what: &str| format!("pods \"x\" is forbidden: {what}");
+        let seccomp = message("violates PodSecurity \"restricted:latest\": seccompProfile (…)");
+        let right = message("User \"u\" cannot create resource \"pods\" in API group \"\"");
+        for message in [seccomp, right] {
+            let of_job = with_advice(message.clone(), "the cluster's Job controller");
+            assert!(of_job.len() > message.len(), "{of_job}");
+            assert!(!of_job.contains(FRAMEWORK_CONTROLLER), "{of_job}");
+            assert!(with_advice(message, FRAMEWORK_CONTROLLER).contains(FRAMEWORK_CONTROLLER));
         }
     }
 }

@@ -18,7 +18,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Deletes everything of an experiment's from its namespace, whatever kind its trials were.
 pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
     let mut kinds = Vec::new();
-    for kind in KINDS {
+    for &kind in KINDS {
         // An account that serves one kind needs no rights on another.
         let resource = workload(kind).resource();
         if client::a_few_times(|| cluster.may("delete", resource)).await? {

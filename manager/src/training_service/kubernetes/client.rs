@@ -1,4 +1,4 @@
-//! All Kubernetes I/O: finds the cluster, asks it for things, watches it. It decides nothing about trials,
+//! All Kubernetes I/O: finds the cluster, asks it for objects, watches it. It decides nothing about trials,
 //! and says of every refusal what it means and what to do.
 
 mod access;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub use self::error::Error;
 pub use self::retry::a_few_times;
 use self::transport::Transport;
-pub use self::watch::{Seen, Thing};
+pub use self::watch::{Seen, WatchedObject};
 use crate::training_service::Output;
 
 /// Longest that a single request may take.
@@ -136,8 +136,12 @@ impl Cluster {
     }
 
     /// Reads an object. `None`: there is none.
-    pub async fn get(&self, resource: Resource, name: &str) -> Result<Option<Thing>, Error> {
-        self.within(self.things(resource).get_opt(name)).await
+    pub async fn get(
+        &self,
+        resource: Resource,
+        name: &str,
+    ) -> Result<Option<WatchedObject>, Error> {
+        self.within(self.objects(resource).get_opt(name)).await
     }
 
     /// The last lines that a pod's container has printed.
@@ -226,7 +230,7 @@ impl Cluster {
     /// Names of the objects of a kind that `selector` fits; at most 500.
     pub async fn names(&self, resource: Resource, selector: &str) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
-        let found = self.within(self.things(resource).list(&list)).await?;
+        let found = self.within(self.objects(resource).list(&list)).await?;
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
@@ -275,7 +279,7 @@ impl Cluster {
     }
 
     /// To read what is looked at of objects.
-    fn things(&self, resource: Resource) -> Api<Thing> {
+    fn objects(&self, resource: Resource) -> Api<WatchedObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
     }
 

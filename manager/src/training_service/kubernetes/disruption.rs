@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::pending_reason::{condition, is, text};
-use super::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// A pod that the platform took away.
 #[derive(Debug, Clone, PartialEq, Eq)]

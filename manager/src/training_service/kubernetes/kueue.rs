@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::client::Resource;
 use super::pending_reason::{condition, is, text};
-use super::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// The versions of Kueue's API that are read, the one to be preferred first: up to 0.14 it serves the second alone.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -65,7 +65,7 @@ pub struct QueueEnd {
     /// Why, for a person.
     pub why: String,
     /// Kueue's words, where it took the trial away. `None`: the trial itself is refused.
-    pub taken: Option<String>,
+    pub disruption: Option<String>,
 }
 
 /// Reads the state of a trial from its Workload. `None`: Kueue has not looked at it yet.
@@ -78,9 +78,9 @@ pub fn read(workload: &Value) -> Option<QueueState> {
         return Some(match text(finished, "reason").as_str() {
             reason @ ("FailedToStart" | "OutOfSync") => {
                 let message = text(finished, "message");
-                let taken = (reason == "OutOfSync").then(|| format!("{reason}: {message}"));
+                let disruption = (reason == "OutOfSync").then(|| format!("{reason}: {message}"));
                 let why = format!("its queue has given it up: {message} ({reason})");
-                QueueState::Ended(QueueEnd { why, taken })
+                QueueState::Ended(QueueEnd { why, disruption })
             }
             _ => QueueState::Admitted,
         });
@@ -113,21 +113,21 @@ pub fn read(workload: &Value) -> Option<QueueState> {
 
 /// The end of a Workload that was deactivated for this reason, `DueToX` or none.
 fn deactivated(reason: &str, message: &str) -> QueueEnd {
-    let taken = Some(format!("Deactivated{reason}: {message}"));
+    let disruption = Some(format!("Deactivated{reason}: {message}"));
     match reason.strip_prefix("DueTo") {
         Some(check) if check.starts_with("AdmissionCheck") => QueueEnd {
             why: format!("an admission check of its queue rejected it: {message}"),
-            taken: None,
+            disruption: None,
         },
         Some("MaximumExecutionTimeExceeded") => {
-            QueueEnd { why: "it ran longer than its queue allows".to_owned(), taken }
+            QueueEnd { why: "it ran longer than its queue allows".to_owned(), disruption }
         }
         Some("RequeuingLimitExceeded") => {
             let why = "its pods were not ready in time, so often that its queue has given it up";
-            QueueEnd { why: why.to_owned(), taken }
+            QueueEnd { why: why.to_owned(), disruption }
         }
         Some(_) | None => {
-            QueueEnd { why: format!("its Workload was deactivated: {message}"), taken }
+            QueueEnd { why: format!("its Workload was deactivated: {message}"), disruption }
         }
     }
 }
@@ -263,10 +263,10 @@ mod tests {
             (finished("FailedToStart"), "its queue has given it up: M (FailedToStart)", None),
             (finished("OutOfSync"), "its queue has given it up: M (OutOfSync)", Some("OutOfSync: M")),
         ];
-        for (workload, why, taken) in table {
+        for (workload, why, disruption) in table {
             let Some(QueueState::Ended(end)) = read(&workload) else { panic!("{workload}") };
             assert!(end.why.starts_with(why), "{}", end.why);
-            assert_eq!(end.taken.as_deref(), taken, "{workload}");
+            assert_eq!(end.disruption.as_deref(), disruption, "{workload}");
         }
         // Somebody lets it run again.
         assert!(matches!(read(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));

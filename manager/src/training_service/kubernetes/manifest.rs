@@ -13,7 +13,7 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
-use crate::training_service::share::{Share, azure_data};
+use crate::training_service::kubernetes::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 
 /// Label with the experiment's id, on everything of ours.
@@ -30,8 +30,10 @@ pub struct Common {
     pub experiment: ExperimentId,
     /// The specification.
     pub spec: KubernetesSpec,
-    /// Where its objects are.
+    /// The namespace of its objects.
     pub namespace: String,
+    /// The name of the trial's container where the template gives none.
+    pub container_name: &'static str,
     /// Name of the metric to optimise, where it is configured.
     pub objective: Option<String>,
     /// Set if the experiment's Secret has a `ca.pem`.
@@ -187,15 +189,16 @@ pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
         && !roles.iter().any(|role| retries(&role["task"]))
 }
 
-/// The name of the container whose metrics are the trial's: the template's own, else `usual`.
-pub fn reporting_container(spec: &KubernetesSpec, usual: &str) -> String {
+/// The name of the container whose metrics are the trial's: the template's own, else the usual one.
+pub fn reporting_container(common: &Common) -> String {
+    let spec = &common.spec;
     let (role, _) = &spec.metrics_from;
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let own = roles.and_then(Value::as_array).and_then(|roles| {
         let known = roles.iter().find(|known| known["name"] == role.as_str())?;
         known.pointer("/task/pod/spec/containers/0/name")?.as_str()
     });
-    own.unwrap_or(usual).to_owned()
+    own.unwrap_or(common.container_name).to_owned()
 }
 
 /// A trial like every other.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// Returns the reason why a pod waits. `None`: it runs, or is on its way and nothing is wrong.
 pub fn of_pod(pod: &Value) -> Option<String> {

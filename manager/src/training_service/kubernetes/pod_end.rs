@@ -8,7 +8,7 @@ use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
 use super::disruption::{self, Disruption};
-use super::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// Exit codes of a process that was asked to end, or killed.
 const STOPPED: [i64; 2] = [137, 143];
@@ -23,7 +23,7 @@ pub struct PodEnd {
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
     /// The platform's words, where it took the pod away.
-    pub taken: Option<Disruption>,
+    pub disruption: Option<Disruption>,
 }
 
 /// Reads how a pod ended. `None`: it has not, as far as its status says.
@@ -36,11 +36,11 @@ pub fn read(pod: &Value) -> Option<PodEnd> {
     let code = field("exitCode").and_then(Value::as_i64);
     let never_ran = text("reason") == "ContainerStatusUnknown" && field("startedAt").is_none();
     let exit_code = code.filter(|_| !never_ran).and_then(|code| i32::try_from(code).ok());
-    let end = |message: String, class| Some(PodEnd { exit_code, message, class, taken: None });
+    let end = |message: String, class| Some(PodEnd { exit_code, message, class, disruption: None });
 
-    if let Some(taken) = disruption::of_pod(pod) {
-        let (message, class) = (taken.why.clone(), Some(Class::Transient));
-        return Some(PodEnd { exit_code, message, class, taken: Some(taken) });
+    if let Some(disruption) = disruption::of_pod(pod) {
+        let (message, class) = (disruption.why.clone(), Some(Class::Transient));
+        return Some(PodEnd { exit_code, message, class, disruption: Some(disruption) });
     }
     if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
         let message = format!("the pod was evicted: {}", shortened(of_pod("message")));

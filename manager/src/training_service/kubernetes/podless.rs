@@ -14,7 +14,7 @@ impl Shared {
             said = said.or_else(|| warnings.iter().rev().find_map(pending_reason::of_refused_pod));
         }
         let refusal = match &said {
-            Some(words) => admission_advice::with_advice(words.clone()),
+            Some(words) => admission_advice::with_advice(words.clone(), controller),
             // A controller that has not looked at the workload has met no refusal.
             None if !self.tracker().is_seen(name) => return None,
             None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),

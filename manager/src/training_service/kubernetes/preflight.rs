@@ -66,10 +66,12 @@ pub enum Refusal {
         missing: String,
     },
     /// The cluster would not take a trial's pod.
-    #[error("a pod of the role `{role}` could not be made: {}", admission_advice::with_advice(.why.to_string()))]
+    #[error("a pod of the role `{role}` could not be made: {}", admission_advice::with_advice(.why.to_string(), .controller))]
     NoPod {
-        /// Which role.
+        /// The role.
         role: String,
+        /// The controller that makes the pods.
+        controller: &'static str,
         /// The server's answer.
         why: Error,
     },
@@ -181,7 +183,8 @@ pub async fn pods(
             // A webhook that cannot be asked what if.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
-                return Ok(Some(Refusal::NoPod { role, why }));
+                let controller = workload.controller();
+                return Ok(Some(Refusal::NoPod { role, controller, why }));
             }
             Err(error) => return Err(error),
         }

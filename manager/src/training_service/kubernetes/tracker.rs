@@ -18,8 +18,9 @@ use self::job::{ForcedEnd, Job, Stop, UNREPORTED, tell_why};
 pub use self::pods::PodGoes;
 use self::pods::Pods;
 use super::disruption::Disruption;
+use super::outcome::{JobPhase, Outcome};
 use super::pending_reason::workload_of;
-use super::workload::{Outcome, Standing, StopRequest, Workload};
+use super::workload::{StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
 
 mod act;
@@ -53,7 +54,7 @@ pub struct Tracker {
     /// The latest attempt of each trial.
     latest: HashMap<TrialJobId, String>,
     /// The workloads that an earlier manager left, until they are adopted.
-    strangers: HashMap<String, Standing>,
+    strangers: HashMap<String, JobPhase>,
     /// A listing is under way: names that were made before it began, and were not listed yet.
     missing: Option<HashSet<String>>,
     listed: bool,
@@ -109,7 +110,7 @@ impl Tracker {
 
     /// An attempt is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
-        self.enter(name, trial, attempt, now, Standing::Unseen);
+        self.enter(name, trial, attempt, now, JobPhase::Unseen);
     }
 
     fn enter(
@@ -118,10 +119,10 @@ impl Tracker {
         trial: TrialJobId,
         attempt: AttemptId,
         now: Duration,
-        standing: Standing,
+        phase: JobPhase,
     ) {
         self.latest.insert(trial.clone(), name.to_owned());
-        let made = standing != Standing::Unseen;
+        let made = phase != JobPhase::Unseen;
         let job = Job {
             trial,
             attempt,
@@ -130,7 +131,7 @@ impl Tracker {
             // Of what an earlier manager made they may have been seen before.
             has_pod: made,
             made,
-            standing,
+            phase,
             why: None,
             told_why: None,
             image: None,
@@ -181,7 +182,7 @@ impl Tracker {
     /// The workload of a trial whose pods run, as far as is known.
     pub fn running(&self, trial: &TrialJobId) -> Option<String> {
         let name = self.latest.get(trial)?;
-        let runs = |job: &Job| matches!(job.standing, Standing::Starting | Standing::Running);
+        let runs = |job: &Job| matches!(job.phase, JobPhase::Starting | JobPhase::Running);
         self.jobs.get(name).is_some_and(runs).then(|| name.clone())
     }
 
@@ -203,27 +204,28 @@ impl Tracker {
         attempt: &AttemptId,
         now: Duration,
     ) -> (Adopted, Vec<Act>) {
-        let Some(standing) = self.strangers.remove(name) else {
+        let Some(phase) = self.strangers.remove(name) else {
             return (Adopted::Unknown, Vec::new());
         };
         // Its reports were lost with its pod, or were delivered: the caller knows. Nothing else is.
-        if let Standing::Completed(Outcome {
+        if let JobPhase::Completed(Outcome {
             succeeded: true,
             needs_pods: false,
             exit_code,
             class,
             ..
-        }) = standing
+        }) = phase
         {
             self.finished.push_back(attempt.clone());
             let (trial, attempt) = (trial.clone(), attempt.clone());
             let message = Some(UNREPORTED.to_owned());
-            let event = JobEvent { trial, attempt, exit_code, message, class, taken: None };
+            let unexplained = JobEvent::unexplained(trial, attempt);
+            let event = JobEvent { exit_code, message, class, succeeded: true, ..unexplained };
             return (Adopted::Gone(event), Vec::new());
         }
-        self.enter(name, trial.clone(), attempt.clone(), now, Standing::Waiting);
+        self.enter(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
-        let acts = self.workload(name, standing, now);
+        let acts = self.workload(name, phase, now);
         // What was known of it is no news of its being there.
         if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
             missing.insert(name.to_owned());
@@ -232,7 +234,7 @@ impl Tracker {
     }
 
     /// A stop of a trial is requested.
-    pub fn cancel(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
+    pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         self.stop(&name, now)
     }
@@ -241,7 +243,7 @@ impl Tracker {
     pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         // A queue that took the trial back lets it run again.
-        if self.jobs.get(&name).is_some_and(|job| job.standing == Standing::Suspended) {
+        if self.jobs.get(&name).is_some_and(|job| job.phase == JobPhase::Suspended) {
             return Vec::new();
         }
         if let Some(job) = self.jobs.get_mut(&name)
@@ -270,7 +272,7 @@ impl Tracker {
     }
 
     /// A workload stands as it was just seen.
-    pub fn workload(&mut self, name: &str, standing: Standing, now: Duration) -> Vec<Act> {
+    pub fn workload(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
@@ -278,27 +280,27 @@ impl Tracker {
             // After the first listing, foreign workloads were told of already.
             let listing = !self.listed || self.missing.is_some();
             if listing || self.strangers.contains_key(name) {
-                self.strangers.insert(name.to_owned(), standing);
+                self.strangers.insert(name.to_owned(), phase);
             }
             return Vec::new();
         };
         job.made = true;
-        let was_suspended = job.standing == Standing::Suspended;
-        job.standing = standing;
-        match &job.standing {
-            Standing::Unseen => Vec::new(),
-            Standing::Suspended => self.suspended(name, now),
+        let was_suspended = job.phase == JobPhase::Suspended;
+        job.phase = phase;
+        match &job.phase {
+            JobPhase::Unseen => Vec::new(),
+            JobPhase::Suspended => self.suspended(name, now),
             // Also of a pod that is tried again.
-            Standing::Waiting | Standing::Starting => {
+            JobPhase::Waiting | JobPhase::Starting => {
                 if was_suspended {
                     (job.why, job.asked_about, job.suspended_since) = (None, None, None);
                 }
-                job.ran |= job.standing == Standing::Starting;
+                job.ran |= job.phase == JobPhase::Starting;
                 job.waits_since = job.waits_since.or(Some(now));
                 job.runs_since = None;
                 Vec::new()
             }
-            Standing::Running => {
+            JobPhase::Running => {
                 (job.ran, job.waited, job.suspended_since) = (true, Duration::ZERO, None);
                 if job.waits_since.take().is_some() {
                     job.runs_since = Some(now);
@@ -306,20 +308,20 @@ impl Tracker {
                 }
                 Vec::new()
             }
-            Standing::Ending => {
+            JobPhase::Ending => {
                 (job.waits_since, job.runs_since, job.why) = (None, None, None);
                 job.ran = true;
                 job.ending_since = job.ending_since.or(Some(now));
                 Vec::new()
             }
-            Standing::Completed(outcome) if outcome.needs_pods => {
+            JobPhase::Completed(outcome) if outcome.needs_pods => {
                 let outcome = outcome.clone();
                 if std::mem::replace(&mut job.is_inspected, true) {
                     return Vec::new();
                 }
                 vec![Act::Inspect(name.to_owned(), outcome)]
             }
-            Standing::Completed(outcome) => {
+            JobPhase::Completed(outcome) => {
                 let outcome = outcome.clone();
                 self.explained(name, outcome)
             }
@@ -341,7 +343,7 @@ impl Tracker {
             Some(Stop::Deleted) => "it did not end within its time and was deleted".to_owned(),
             Some(Stop::Asked(_)) if self.kind.stop() == StopRequest::Delete => {
                 job.is_inspected = true;
-                job.standing = Standing::Ending;
+                job.phase = JobPhase::Ending;
                 return vec![Act::AwaitPods(name.to_owned())];
             }
             Some(Stop::Wanted | Stop::Asked(_)) | None => {
@@ -374,7 +376,7 @@ impl Tracker {
     /// Enters the reason why a pod of a workload waits, as it was just seen.
     pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.waits_since.is_none() && job.standing != Standing::Suspended {
+        if job.waits_since.is_none() && job.phase != JobPhase::Suspended {
             return Vec::new();
         }
         // What a pod no longer says, or says in fewer words, may still be so; only running disproves it.
@@ -386,9 +388,14 @@ impl Tracker {
     }
 
     /// A pod was seen: what it waits for, and whether the platform takes it away.
-    pub fn pod(&mut self, pod: &str, why: Option<String>, taken: Option<Disruption>) -> Vec<Act> {
+    pub fn pod(
+        &mut self,
+        pod: &str,
+        why: Option<String>,
+        disruption: Option<Disruption>,
+    ) -> Vec<Act> {
         let name = workload_of(pod);
-        self.pods.seen(pod, taken);
+        self.pods.seen(pod, disruption);
         if let Some(job) = self.jobs.get_mut(name)
             && !std::mem::replace(&mut job.has_pod, true)
         {
@@ -421,14 +428,14 @@ impl Tracker {
         }
         self.pods.forget(name);
         // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
-        let Outcome { exit_code, message, class, taken, .. } = outcome;
-        let (message, class, taken) = match forced {
-            None => (message, class, taken.map(|taken| taken.said)),
-            Some(ForcedEnd { message, class, taken }) => (message, class, taken),
+        let Outcome { succeeded, exit_code, message, class, disruption, .. } = outcome;
+        let (message, class, disruption) = match forced {
+            None => (message, class, disruption.map(|disruption| disruption.said)),
+            Some(ForcedEnd { message, class, disruption }) => (message, class, disruption),
         };
         let message = Some(message);
         self.finished.push_back(attempt.clone());
-        let event = JobEvent { trial, attempt, exit_code, message, class, taken };
+        let event = JobEvent { trial, attempt, exit_code, message, class, disruption, succeeded };
         let mut acts = vec![Act::Tell(JobNews::Gone(event))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tracing::warn;
 
-use super::client::{EVENTS, PODS, Seen, Thing};
+use super::client::{EVENTS, PODS, Seen, WatchedObject};
+use super::outcome::JobPhase;
 use super::tracker::{Act, PodGoes, Tracker};
-use super::workload::Standing;
 use super::{
     Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
 };
@@ -57,19 +57,19 @@ impl Shared {
             let acts = match watched {
                 Watched::Workload => self.workload(&mut tracker, seen),
                 Watched::Pod | Watched::Event | Watched::Queue => match seen {
-                    Seen::There(thing) => {
-                        let image = self.image(watched, &thing);
+                    Seen::There(object) => {
+                        let image = self.image(watched, &object);
                         let image = image.and_then(|(name, image)| tracker.image(name, image));
-                        let acts = news_of(watched, &mut tracker, &thing, self.now());
+                        let acts = news_of(watched, &mut tracker, &object, self.now());
                         if !acts.is_empty() || watched == Watched::Pod {
                             self.nearer.notify_one();
                         }
                         acts.into_iter().chain(image).collect()
                     }
-                    Seen::Gone(thing) if watched == Watched::Pod => {
-                        tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                    Seen::Gone(object) if watched == Watched::Pod => {
+                        tracker.pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
                         let (goes, now) = (PodGoes::Gone, self.now());
-                        let left = tracker.pod_goes(&thing.name, thing.uid.as_deref(), goes, now);
+                        let left = tracker.pod_goes(&object.name, object.uid.as_deref(), goes, now);
                         left.into_iter().collect()
                     }
                     Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
@@ -85,12 +85,12 @@ impl Shared {
     }
 
     /// Returns the workload and the image of a pod whose metrics are its trial's.
-    fn image<'a>(&self, watched: Watched, pod: &'a Thing) -> Option<(&'a str, String)> {
+    fn image<'a>(&self, watched: Watched, pod: &'a WatchedObject) -> Option<(&'a str, String)> {
         let spec = &self.settings.common.spec;
         let name = pending_reason::workload_of(&pod.name);
         let reporter = self.kind.reporter(spec, name, std::slice::from_ref(&pod.name));
         reporter.filter(|reporter| watched == Watched::Pod && *reporter == pod.name)?;
-        let container = manifest::reporting_container(spec, self.kind.container());
+        let container = manifest::reporting_container(&self.settings.common);
         Some((name, image::of_pod(&pod.body, &container)?))
     }
 
@@ -102,40 +102,40 @@ impl Shared {
                 Vec::new()
             }
             Seen::Complete => tracker.listing_done(),
-            Seen::There(thing) => {
-                let standing = self.kind.standing(&thing.body, &self.settings.common.spec);
+            Seen::There(object) => {
+                let phase = self.kind.phase(&object.body, &self.settings.common.spec);
                 let has_deadline =
-                    matches!(standing, Standing::Running | Standing::Suspended | Standing::Ending);
-                let acts = tracker.workload(&thing.name, standing, self.now());
+                    matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
+                let acts = tracker.workload(&object.name, phase, self.now());
                 if has_deadline {
                     self.nearer.notify_one();
                 }
                 acts
             }
-            Seen::Gone(thing) => tracker.workload_gone(&thing.name),
+            Seen::Gone(object) => tracker.workload_gone(&object.name),
             Seen::Trouble(_) => Vec::new(),
         }
     }
 }
 
 /// Enters what was seen of a pod, an event or a queue.
-fn news_of(watched: Watched, tracker: &mut Tracker, thing: &Thing, now: Duration) -> Vec<Act> {
+fn news_of(watched: Watched, tracker: &mut Tracker, object: &WatchedObject, now: Duration) -> Vec<Act> {
     match watched {
         Watched::Workload => Vec::new(),
-        Watched::Pod => enter_pod(tracker, thing, now),
-        Watched::Event => match pending_reason::of_event(&thing.body) {
+        Watched::Pod => enter_pod(tracker, object, now),
+        Watched::Event => match pending_reason::of_event(&object.body) {
             Some((pod, why)) => tracker.waits(pending_reason::workload_of(&pod), Some(why)),
             None => Vec::new(),
         },
-        Watched::Queue => match thing.owner.as_deref() {
-            Some(name) => tracker.queue(name, kueue::read(&thing.body), now),
+        Watched::Queue => match object.owner.as_deref() {
+            Some(name) => tracker.queue(name, kueue::read(&object.body), now),
             None => Vec::new(),
         },
     }
 }
 
 /// Enters what was seen of a pod.
-pub(super) fn enter_pod(tracker: &mut Tracker, pod: &Thing, now: Duration) -> Vec<Act> {
+pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
     let has_ended = pod_end::read(&pod.body).is_some();
     if has_ended {
         tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));

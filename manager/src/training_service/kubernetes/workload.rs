@@ -1,16 +1,17 @@
 //! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind says how its object is made, what the
 //! object's status means and how it is stopped; everything else is the same for all of them.
 //!
-//! To add one: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in [`workload`].
+//! To add one: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in the table
+//! `workloads!`.
 
 use std::fmt::Debug;
 
 use serde_json::Value;
-use trial_protocol::{Class, ExperimentId};
+use trial_protocol::ExperimentId;
 
 use super::client::Resource;
-use super::disruption::Disruption;
 use super::manifest::Common;
+use super::outcome::{JobPhase, Outcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 
@@ -42,8 +43,8 @@ pub trait Workload: Debug + Send + Sync {
     /// One pod of each role as the controller would make it, by its role: for a dry run.
     fn example_pods(&self, common: &Common) -> Vec<(String, Value)>;
 
-    /// Reads where an object stands.
-    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing;
+    /// Returns the phase of an object.
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
     /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
@@ -75,17 +76,30 @@ pub trait Workload: Debug + Send + Sync {
     fn is_noticed(&self, probe: &Value) -> bool;
 }
 
-/// Returns the implementation of a kind.
-pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
-    match kind {
-        WorkloadKind::Framework => &framework::Framework,
-        WorkloadKind::Job => &job::Job,
-        WorkloadKind::JobSet => &job_set::JobSet,
-        WorkloadKind::TfJob => &kubeflow::TF_JOB,
-        WorkloadKind::PyTorchJob => &kubeflow::PYTORCH_JOB,
-        WorkloadKind::XgBoostJob => &kubeflow::XGBOOST_JOB,
-        WorkloadKind::PaddleJob => &kubeflow::PADDLE_JOB,
-    }
+/// The one table of kinds: the list of all, and the implementation of each.
+macro_rules! workloads {
+    ($($kind:ident => $implementation:expr,)*) => {
+        /// Every kind: what an experiment may have left in a cluster.
+        pub const KINDS: &[WorkloadKind] = &[$(WorkloadKind::$kind),*];
+
+        /// Returns the implementation of a kind.
+        pub fn workload(kind: WorkloadKind) -> &'static dyn Workload {
+            match kind {
+                $(WorkloadKind::$kind => $implementation,)*
+            }
+        }
+    };
+}
+
+workloads! {
+    Framework => &framework::Framework,
+    // Before Jobs, which it owns.
+    JobSet => &job_set::JobSet,
+    Job => &job::Job,
+    TfJob => &kubeflow::TF_JOB,
+    PyTorchJob => &kubeflow::PYTORCH_JOB,
+    XgBoostJob => &kubeflow::XGBOOST_JOB,
+    PaddleJob => &kubeflow::PADDLE_JOB,
 }
 
 /// The labels with which Kueue takes a workload in, where a queue is wanted.
@@ -95,18 +109,6 @@ fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> 
         .into_iter()
         .filter_map(|(label, name)| Some((label.to_owned(), Value::from(name.as_deref()?))))
 }
-
-/// Every kind: what an experiment may have left in a cluster.
-pub const KINDS: [WorkloadKind; 7] = [
-    WorkloadKind::Framework,
-    // Before Jobs, which it owns.
-    WorkloadKind::JobSet,
-    WorkloadKind::Job,
-    WorkloadKind::TfJob,
-    WorkloadKind::PyTorchJob,
-    WorkloadKind::XgBoostJob,
-    WorkloadKind::PaddleJob,
-];
 
 /// The label with the queue of Kueue's that a workload waits in.
 const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
@@ -120,85 +122,4 @@ pub enum StopRequest {
     Patch(Value),
     /// The object is deleted; the workload has ended when its last pod is gone.
     Delete,
-}
-
-/// Where a workload stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Its controller has not looked at it yet.
-    Unseen,
-    /// It is not to run yet: a queue, or a person, holds it back. No deadline runs meanwhile.
-    Suspended,
-    /// Nothing runs: no pod, or none that has started.
-    Waiting,
-    /// A pod runs, and another has not started.
-    Starting,
-    /// Its pods run, or have run.
-    Running,
-    /// It is decided how it ends; pods are going.
-    Ending,
-    /// It is over.
-    Completed(Outcome),
-}
-
-/// The end of a workload.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// Set if its controller calls it succeeded.
-    pub succeeded: bool,
-    /// Exit code of the container that decided it, as a shell shows it, where there was one.
-    pub exit_code: Option<i32>,
-    /// Why, for a person.
-    pub message: String,
-    /// The prospect of a retry, where that is known.
-    pub class: Option<Class>,
-    /// The pod that decided it, where one did.
-    pub decided_by: Option<Decider>,
-    /// The platform's words, where it took that pod away.
-    pub taken: Option<Disruption>,
-    /// The object does not say why, its pods do: they are to be read before it is told.
-    pub needs_pods: bool,
-}
-
-/// The pod that decided how a workload ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decider {
-    /// The role.
-    pub role: String,
-    /// Its number in it.
-    pub index: u64,
-    /// Set if its metrics are the trial's: others are named where a person is told of them.
-    pub is_main: bool,
-}
-
-impl Decider {
-    /// Returns a message about this pod.
-    pub fn told(decided_by: Option<&Self>, message: String) -> String {
-        match decided_by.filter(|pod| !pod.is_main) {
-            Some(Self { role, index, .. }) => format!("{role} {index}: {message}"),
-            None => message,
-        }
-    }
-}
-
-impl Outcome {
-    /// A failure of which only this message is known.
-    pub fn unseen(message: String) -> Self {
-        Self {
-            succeeded: false,
-            exit_code: None,
-            message,
-            class: None,
-            decided_by: None,
-            taken: None,
-            needs_pods: false,
-        }
-    }
-
-    /// The same, where the platform took away the pod that decided it.
-    #[must_use]
-    pub fn but_taken(self, taken: Disruption) -> Self {
-        let message = Decider::told(self.decided_by.as_ref(), taken.why.clone());
-        Self { message, class: Some(Class::Transient), taken: Some(taken), ..self }
-    }
 }

@@ -131,14 +131,7 @@ impl Bed {
 }
 
 fn gone(exit_code: Option<i32>) -> JobEvent {
-    JobEvent {
-        trial: trial(),
-        attempt: attempt(),
-        exit_code,
-        message: None,
-        class: None,
-        taken: None,
-    }
+    JobEvent { exit_code, ..JobEvent::unexplained(trial(), attempt()) }
 }
 
 #[tokio::test]
@@ -186,14 +179,14 @@ async fn a_job_sees_the_gpus_it_was_given() {
 }
 
 #[tokio::test]
-async fn cancel_asks_politely() {
+async fn a_stop_asks_politely() {
     let mut bed = bed();
     let line = r#"trap 'exit 3' TERM; echo y > "$dir/ready"; while :; do sleep 0.1; done"#;
     bed.service.submit(&job(line)).await.unwrap();
     bed.file("ready").await;
-    bed.service.cancel(&trial()).await;
+    bed.service.stop(&trial()).await;
     assert_eq!(bed.event().await, gone(Some(3)));
-    bed.service.cancel(&trial()).await; // Gone already: no error, nobody else signalled.
+    bed.service.stop(&trial()).await; // Gone already: no error, nobody else signalled.
     bed.service.close().await;
 }
 
@@ -205,7 +198,7 @@ async fn a_job_of_an_earlier_manager_is_watched_until_its_lock_is_free() {
     let mut second = bed_in(Arc::clone(&first.root));
     assert_eq!(second.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
     assert_eq!(second.token_s_trial(), trial(), "what it had may have expired");
-    second.service.cancel(&trial()).await;
+    second.service.stop(&trial()).await;
     assert_eq!(second.event().await, gone(None));
 }
 
@@ -218,7 +211,7 @@ async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
     second.service.submit(&job("true")).await.unwrap();
     // Only who knows of the first can end it.
     second.until_known(&first).await;
-    second.service.cancel(&trial()).await;
+    second.service.stop(&trial()).await;
     assert_eq!(second.event().await, gone(None), "and not 125");
 }
 

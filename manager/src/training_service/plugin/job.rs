@@ -26,7 +26,7 @@ const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(super) enum Order {
     /// End it. `force`: its agent has ended already.
-    Cancel {
+    Stop {
         /// True to end what is left at once.
         force: bool,
     },
@@ -46,7 +46,7 @@ pub(super) struct Job {
     /// True if the plugin may have made it.
     pub(super) sent: bool,
     /// `Some(force)`: its end is wanted.
-    pub(super) cancelled: Option<bool>,
+    pub(super) stop_requested: Option<bool>,
     /// Its end, where the plugin told it before it answered.
     pub(super) gone: Option<Box<Gone>>,
 }
@@ -67,7 +67,7 @@ impl Job {
     /// Sees the job to its end. `None`: the experiment ends first.
     pub(super) async fn run(mut self) -> Option<JobEvent> {
         loop {
-            if self.cancelled.is_some() && !self.sent {
+            if self.stop_requested.is_some() && !self.sent {
                 return Some(self.unexplained());
             }
             let shared = Arc::clone(&self.shared);
@@ -95,7 +95,7 @@ impl Job {
                     continue;
                 }
             }
-            if let Some(force) = self.cancelled {
+            if let Some(force) = self.stop_requested {
                 self.send_cancel(&link, force);
             }
             loop {
@@ -111,11 +111,11 @@ impl Job {
         }
     }
 
-    /// Takes an order. A cancel is passed on at once: it may overtake the submit.
+    /// Takes an order. A stop is passed on at once: it may overtake the submit.
     fn take(&mut self, order: Order, link: Option<&Arc<Link>>) {
         match order {
-            Order::Cancel { force } => {
-                self.cancelled = Some(force);
+            Order::Stop { force } => {
+                self.stop_requested = Some(force);
                 if let Some(link) = link.filter(|_| self.sent) {
                     self.send_cancel(link, force);
                 }
@@ -127,7 +127,7 @@ impl Job {
 
     /// Tells a process of the job.
     async fn begin(&mut self, link: &Arc<Link>) -> Begun {
-        let spec = self.spec.clone().filter(|_| self.cancelled.is_none());
+        let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
             Some(spec) => match self.shared.submission(&self.key, spec) {
                 Ok(params) => ("submit", params, SUBMIT_TIMEOUT),
@@ -185,7 +185,7 @@ impl Job {
                     None => Begun::Ended(self.unexplained()),
                 }
             }
-            _ if self.cancelled.is_some() => Begun::Ended(self.unexplained()),
+            _ if self.stop_requested.is_some() => Begun::Ended(self.unexplained()),
             _ => self.refused("the plugin does not know the job any more".to_owned(), None),
         }
     }
@@ -225,12 +225,13 @@ impl Job {
             Reason::Preempted | Reason::NodeLost | Reason::StartFailed => Some(Class::Transient),
             Reason::Exit | Reason::Cancelled | Reason::Revoked | Reason::Unknown => None,
         });
-        let taken = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
+        let disruption = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
         JobEvent {
             exit_code: gone.exit.shell_code(),
             message: words(),
             class,
-            taken: taken.flatten(),
+            disruption: disruption.flatten(),
+            succeeded: gone.exit.shell_code() == Some(0) && words().is_some(),
             ..self.unexplained()
         }
     }

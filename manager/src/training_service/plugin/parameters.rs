@@ -8,7 +8,7 @@ use tracing::warn;
 use super::wire::Key;
 use super::{AGENT_GRACE, Settings, Shared};
 use crate::training_service::TrialJobSpec;
-use crate::training_service::local::{private_folder, write_file};
+use crate::util::files::{private_folder, write_file};
 
 impl Shared {
     /// The parameters of `open`: the files that all jobs share.

@@ -34,7 +34,7 @@ pub(super) struct Job {
     pub(super) spec: Option<TrialJobSpec>,
     /// The value for `CUDA_VISIBLE_DEVICES`.
     pub(super) gpus: Option<String>,
-    pub(super) cancelled: bool,
+    pub(super) stop_requested: bool,
     replays: u32,
 }
 
@@ -113,8 +113,14 @@ impl Board {
         let spec = self.waiting.pop_front()?;
         let (trial, attempt) = (spec.trial.clone(), spec.attempt.clone());
         let gpus = self.machines[number].gpus.as_mut().and_then(|gpus| gpus.take(&trial));
-        let job =
-            Job { attempt, machine: number, spec: Some(spec), gpus, cancelled: false, replays: 0 };
+        let job = Job {
+            attempt,
+            machine: number,
+            spec: Some(spec),
+            gpus,
+            stop_requested: false,
+            replays: 0,
+        };
         self.jobs.insert(trial.clone(), job);
         Some((trial, number))
     }
@@ -181,7 +187,8 @@ impl Board {
     pub(super) fn take_over(&mut self, trial: &TrialJobId, attempt: &AttemptId, number: usize) {
         let gpus = self.machines[number].gpus.as_mut().and_then(|gpus| gpus.take(trial));
         let attempt = attempt.clone();
-        let job = Job { attempt, machine: number, spec: None, gpus, cancelled: false, replays: 0 };
+        let job =
+            Job { attempt, machine: number, spec: None, gpus, stop_requested: false, replays: 0 };
         self.jobs.insert(trial.clone(), job);
     }
 
@@ -196,8 +203,8 @@ impl Board {
         self.jobs.remove(trial).is_some()
     }
 
-    /// Cancels a job: its attempt if it waited for a machine, or its machine and attempt.
-    pub(super) fn cancel(
+    /// Notes that a job is to stop: its attempt if it waited for a machine, or its machine and attempt.
+    pub(super) fn request_stop(
         &mut self,
         trial: &TrialJobId,
     ) -> (Option<AttemptId>, Option<(usize, AttemptId)>) {
@@ -206,7 +213,7 @@ impl Board {
         }
         let job = self.jobs.get_mut(trial);
         let on = job.map(|job| {
-            job.cancelled = true;
+            job.stop_requested = true;
             (job.machine, job.attempt.clone())
         });
         (None, on)

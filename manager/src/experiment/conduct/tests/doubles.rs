@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use super::*;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Proposal, Sample, Tuner};
-use crate::training_service::{self, Adopted, JobEvent, TrialJobSpec};
+use crate::training_service::{Adopted, JobEvent, SubmitError, TrainingService, TrialJobSpec};
 
 #[derive(Default)]
 pub(super) struct Service {
-    pub(super) cancelled: Mutex<Vec<TrialJobId>>,
+    pub(super) stopped: Mutex<Vec<TrialJobId>>,
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
@@ -44,7 +44,7 @@ impl Service {
 
 #[async_trait]
 impl TrainingService for Service {
-    async fn submit(&self, job: &TrialJobSpec) -> Result<(), training_service::Error> {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
         self.submitted.lock().unwrap().push(job.attempt.clone());
         Ok(())
     }
@@ -62,8 +62,8 @@ impl TrainingService for Service {
         self.deliver_rest().await;
     }
 
-    async fn cancel(&self, trial: &TrialJobId) {
-        self.cancelled.lock().unwrap().push(trial.clone());
+    async fn stop(&self, trial: &TrialJobId) {
+        self.stopped.lock().unwrap().push(trial.clone());
     }
 
     async fn finish(&self, trial: &TrialJobId) {

@@ -23,7 +23,7 @@ impl Bed {
     }
 
     async fn kill(&self, trial: &TrialRow) -> Result<(), Refused> {
-        self.handle.command(Command::Kill(trial.id.clone())).await
+        self.handle.command(Command::StopTrial(trial.id.clone())).await
     }
 }
 
@@ -65,10 +65,10 @@ async fn what_had_begun_when_the_disk_failed_is_done_later() {
     bed.store.fill_disk(true);
     let delayed = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(delayed, Refused::Delayed(_)), "{delayed:?}");
-    assert_eq!(*bed.service.cancelled.lock().unwrap(), [], "what is not recorded is not done");
+    assert_eq!(*bed.service.stopped.lock().unwrap(), [], "what is not recorded is not done");
     bed.store.fill_disk(false);
     soon(async {
-        while bed.service.cancelled.lock().unwrap().is_empty() {
+        while bed.service.stopped.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     })
@@ -88,7 +88,7 @@ async fn a_command_is_refused_where_nothing_waits_yet_and_the_store_is_ill() {
     assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
     bed.store.fill_disk(false);
     bed.kill(&trial).await.unwrap();
-    assert_eq!(*bed.service.cancelled.lock().unwrap(), std::slice::from_ref(&trial.id));
+    assert_eq!(*bed.service.stopped.lock().unwrap(), std::slice::from_ref(&trial.id));
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,11 +71,11 @@ async fn the_limit_of_a_trial_s_time_begins_anew_with_the_pod_that_runs_it_again
     bed.waits_for("its queue took it back").await;
     // `maxTrialDuration` is 900 s.
     bed.silence(1000).await;
-    assert_eq!(*bed.service.cancelled.lock().unwrap(), []);
+    assert_eq!(*bed.service.stopped.lock().unwrap(), []);
     bed.report(&trial, &pod(&trial, "aa"), 0, vec![started()]).await.unwrap();
     bed.trial(JobState::Running).await;
     bed.silence(10).await;
-    assert_eq!(*bed.service.cancelled.lock().unwrap(), []);
+    assert_eq!(*bed.service.stopped.lock().unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]

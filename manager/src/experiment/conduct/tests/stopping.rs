@@ -20,7 +20,7 @@ async fn why_many_trials_are_stopped_is_one_commit() {
         assert!(begun.elapsed() < BOUND, "it is not stopped");
         tokio::task::yield_now().await;
     }
-    assert_eq!(bed.service.cancelled.lock().unwrap().len(), 20);
+    assert_eq!(bed.service.stopped.lock().unwrap().len(), 20);
     bed.store.probe().await.unwrap();
     let commits = bed.store.commits() - before;
     assert_eq!(

@@ -36,7 +36,7 @@ fn a_target_ends_the_search() {
     for (mode, target, result, ends) in table {
         let mut state = governed(Policy { target: Some((mode, target)), ..Policy::default() });
         let effects = state.step(succeeded(0, result), Duration::ZERO);
-        assert_eq!(state.stands() == ExperimentState::Done, ends, "{mode:?} {target} {result}");
+        assert_eq!(state.state() == ExperimentState::Done, ends, "{mode:?} {target} {result}");
         assert_eq!(told(&effects).len(), usize::from(ends));
     }
 }
@@ -61,7 +61,7 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
             said.extend(told(&effects));
             state.step(proposed(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.stands() == ExperimentState::Stopped, holds, "{says}: {said:?}");
+        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{says}: {said:?}");
         assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
     }
 }
@@ -125,7 +125,7 @@ fn a_search_with_nothing_left_to_start_is_done_and_not_held() {
         state.step(proposed(number), Duration::ZERO);
         state.step(failed_by(number, Class::UserError), Duration::ZERO);
     }
-    assert_eq!(state.stands(), ExperimentState::Done);
+    assert_eq!(state.state(), ExperimentState::Done);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
             said.extend(told(&state.step(lost(number), Duration::ZERO)));
             state.step(proposed(number + 1), Duration::ZERO);
         }
-        assert_eq!(state.stands() == ExperimentState::Stopped, holds, "{said:?}");
+        assert_eq!(state.state() == ExperimentState::Stopped, holds, "{said:?}");
         assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
     }
     // As many as run at a time may be gone together, with their machine.
@@ -159,14 +159,14 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
     let mut held = (0..16).map(|number| {
         state.step(lost(number), Duration::ZERO);
         state.step(proposed(number + 8), Duration::ZERO);
-        state.stands() != ExperimentState::Running
+        state.state() != ExperimentState::Running
     });
     assert_eq!(held.position(|held| held), Some(8));
     // One that would be tried again waits for who mends it.
     let mut state = governed(Policy { retries: 9, ..Policy::default() });
     let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
     assert_eq!((told(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
-    assert_eq!(state.stands(), ExperimentState::Stopped);
+    assert_eq!(state.state(), ExperimentState::Stopped);
 }
 
 #[test]
@@ -194,17 +194,17 @@ fn a_failure_that_may_pass_is_tried_again_so_often() {
 fn a_lost_tuner_leaves_a_search_to_resume() {
     let mut state = governed(Policy::default());
     assert_eq!(state.step(Event::TunerLost, Duration::ZERO).len(), 1);
-    assert_eq!(state.stands(), ExperimentState::TunerNoMoreTrial);
+    assert_eq!(state.state(), ExperimentState::TunerNoMoreTrial);
     state.step(succeeded(0, 1.0), Duration::ZERO);
-    assert_eq!(state.stands(), ExperimentState::Stopped);
+    assert_eq!(state.state(), ExperimentState::Stopped);
 }
 
 #[test]
 fn a_tuner_that_thinks_holds_up_no_stop() {
     let mut state = governed(Policy::default());
     state.step(succeeded(0, 1.0), Duration::ZERO);
-    state.step(Event::Stop, Duration::ZERO);
-    assert_eq!(state.stands(), ExperimentState::Stopped);
+    state.step(Event::ExperimentStopRequested, Duration::ZERO);
+    assert_eq!(state.state(), ExperimentState::Stopped);
     assert_eq!(state.step(proposed(1), Duration::ZERO), [], "too late");
 }
 
@@ -212,7 +212,7 @@ fn a_tuner_that_thinks_holds_up_no_stop() {
 fn what_was_given_up_teaches_by_its_last_result() {
     for (reason, learned) in [(StopReason::EarlyStop, true), (StopReason::User, false)] {
         let mut state = governed(Policy::default());
-        state.step(Event::Cancel { trial: id(0), reason }, Duration::ZERO);
+        state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
         let gone = Event::Gone {
             trial: id(0),
             gone: unknown_end(),

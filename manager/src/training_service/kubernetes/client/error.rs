@@ -2,8 +2,8 @@
 
 use kube::client::AuthError;
 
-use crate::training_service::kubernetes::text::shortened;
 use crate::util::errors::chain;
+use crate::util::excerpt::shortened;
 
 /// The format of the time at which a certificate expired.
 pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";

@@ -1,4 +1,4 @@
-//! The way of every request. Two things are looked after here for all callers: a server that wants to be left alone for
+//! The way of every request. Two objects are looked after here for all callers: a server that wants to be left alone for
 //! a while (`Retry-After`) is, and when it no longer knows us, our credentials are read again, which may have been
 //! renewed.
 

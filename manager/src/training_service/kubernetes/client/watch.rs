@@ -28,7 +28,7 @@ const WATCH_S: u32 = 60;
 /// both are passed over, many times for each trial.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Read")]
-pub struct Thing {
+pub struct WatchedObject {
     /// Its name.
     pub name: String,
     /// Its `status`, what its `spec` says of whether it may run, and `metadata.deletionTimestamp`; of an event, what it says
@@ -98,7 +98,7 @@ impl RunSpec {
     }
 }
 
-impl From<Read> for Thing {
+impl From<Read> for WatchedObject {
     fn from(read: Read) -> Self {
         let Read { metadata, spec, status, involved_object, r#type, reason, message } = read;
         let spec = spec.as_ref().and_then(RunSpec::says);
@@ -129,7 +129,7 @@ impl From<Read> for Thing {
 }
 
 /// Its kind is the one that its [`ApiResource`] says.
-impl Resource for Thing {
+impl Resource for WatchedObject {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
@@ -164,11 +164,11 @@ pub enum Seen {
     /// Everything is told again from here on.
     Begin,
     /// An object is as it is now.
-    There(Thing),
+    There(WatchedObject),
     /// Everything has been told: what was not among it since [`Seen::Begin`] is gone.
     Complete,
     /// An object is gone.
-    Gone(Thing),
+    Gone(WatchedObject),
     /// The watch was interrupted. It goes on by itself.
     Trouble(String),
 }
@@ -209,12 +209,12 @@ impl Cluster {
             ..watcher::Config::default()
         };
         let server = self.server.clone();
-        let stream = follow(self.things(resource), config).backoff(Pauses::default());
+        let stream = follow(self.objects(resource), config).backoff(Pauses::default());
         Box::pin(stream.map(move |event| match event {
             Ok(Event::Init) => Seen::Begin,
-            Ok(Event::InitApply(thing) | Event::Apply(thing)) => Seen::There(thing),
+            Ok(Event::InitApply(object) | Event::Apply(object)) => Seen::There(object),
             Ok(Event::InitDone) => Seen::Complete,
-            Ok(Event::Delete(thing)) => Seen::Gone(thing),
+            Ok(Event::Delete(object)) => Seen::Gone(object),
             Err(
                 watcher::Error::InitialListFailed(source)
                 | watcher::Error::WatchStartFailed(source)
@@ -238,34 +238,34 @@ mod tests {
             "metadata": {"name": "f", "resourceVersion": "7", "managedFields": [{"fieldsV1": {"f:spec": {}}}]},
             "spec": {"taskRoles": []}, "status": {"state": "Completed"},
         });
-        let thing: Thing = serde_json::from_value(framework).unwrap();
-        assert_eq!(thing.body, json!({"status": {"state": "Completed"}}));
+        let object: WatchedObject = serde_json::from_value(framework).unwrap();
+        assert_eq!(object.body, json!({"status": {"state": "Completed"}}));
         assert_eq!(
-            (thing.name.as_str(), thing.meta().resource_version.as_deref()),
+            (object.name.as_str(), object.meta().resource_version.as_deref()),
             ("f", Some("7"))
         );
         let event = json!({
             "metadata": {"name": "e"}, "type": "Warning", "reason": "FailedMount", "message": "no",
             "involvedObject": {"kind": "Pod", "name": "p"}, "source": {}, "eventTime": null,
         });
-        let thing: Thing = serde_json::from_value(event.clone()).unwrap();
+        let object: WatchedObject = serde_json::from_value(event.clone()).unwrap();
         for field in ["type", "reason", "message", "involvedObject"] {
-            assert_eq!(thing.body[field], event[field]);
+            assert_eq!(object.body[field], event[field]);
         }
         let job = json!({
             "metadata": {"name": "j", "deletionTimestamp": "2026-11-23T00:00:00Z", "ownerReferences": [{"name": "o"}]},
             "spec": {"suspend": true, "template": {}},
         });
-        let thing: Thing = serde_json::from_value(job).unwrap();
+        let object: WatchedObject = serde_json::from_value(job).unwrap();
         let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true}});
-        assert_eq!((thing.body, thing.owner.as_deref()), (expected, Some("o")));
+        assert_eq!((object.body, object.owner.as_deref()), (expected, Some("o")));
         let parts = [
             json!({"runPolicy": {"suspend": true, "cleanPodPolicy": "Running"}, "tfReplicaSpecs": {}}),
             json!({"active": false, "podSets": []}),
         ];
         for spec in parts {
             let whole = json!({"metadata": {"name": "x", "uid": "u"}, "spec": spec.clone()});
-            let thing: Thing = serde_json::from_value(whole).unwrap();
+            let thing: WatchedObject = serde_json::from_value(whole).unwrap();
             assert_eq!(thing.uid.as_deref(), Some("u"));
             let suspended = thing.body.pointer("/spec/runPolicy/suspend");
             assert!(suspended == spec.pointer("/runPolicy/suspend"), "{}", thing.body);
@@ -277,7 +277,7 @@ mod tests {
         }
         // One that no controller has looked at yet.
         let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
-        let thing: Thing = serde_json::from_value(unseen).unwrap();
-        assert_eq!(thing.body, json!({}));
+        let object: WatchedObject = serde_json::from_value(unseen).unwrap();
+        assert_eq!(object.body, json!({}));
     }
 }

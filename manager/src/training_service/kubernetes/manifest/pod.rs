@@ -6,8 +6,7 @@ use super::{Common, experiment_name, parameters, registry_name, set_default, wor
 use crate::config::kubernetes::{AgentSource, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
-use crate::training_service::kubernetes::workload::workload;
-use crate::training_service::share::{self, Share};
+use crate::training_service::kubernetes::share::{self, Share};
 
 /// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
 pub(super) const GRACE_S: u64 = 30;
@@ -170,7 +169,7 @@ fn container(
     position: usize,
 ) {
     let spec = &common.spec;
-    set_default(container, "name", Value::from(workload(spec.workload).container()));
+    set_default(container, "name", Value::from(common.container_name));
     if let Some(image) = &role.image {
         container["image"] = Value::from(image.as_str());
     }

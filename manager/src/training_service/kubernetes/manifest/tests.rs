@@ -10,6 +10,7 @@ use super::*;
 use crate::config::TrainingServiceSpec;
 use crate::config::kubernetes::is_name;
 use crate::training_service::kubernetes::workload::framework::{framework, pods};
+use crate::training_service::kubernetes::workload::workload;
 use crate::training_service::{Token, parameter_record};
 
 pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
@@ -43,6 +44,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
     Common {
         experiment: ExperimentId::new("abcd1234").unwrap(),
+        container_name: workload(spec.workload).container(),
         spec: *spec,
         namespace: "lab".to_owned(),
         objective: None,

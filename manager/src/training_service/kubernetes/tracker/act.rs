@@ -3,7 +3,7 @@
 use trial_protocol::AttemptId;
 
 use crate::training_service::JobNews;
-use crate::training_service::kubernetes::workload::Outcome;
+use crate::training_service::kubernetes::outcome::Outcome;
 
 /// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]

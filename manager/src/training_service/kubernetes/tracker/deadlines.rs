@@ -7,7 +7,8 @@ use trial_protocol::Class;
 use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, Tracker, UNHEARD, UNSEEN};
 use crate::training_service::kubernetes::pending_reason::workload_of;
-use crate::training_service::kubernetes::workload::{Outcome, Standing, StopRequest};
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::workload::StopRequest;
 
 /// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not
 /// complete it.
@@ -74,7 +75,7 @@ impl Tracker {
                 job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
             let waited = self.start_up.as_secs();
             let message = format!("it did not start within {waited} s (startUpDeadline): {why}");
-            job.forced = Some(ForcedEnd { message, class, taken: None });
+            job.forced = Some(ForcedEnd { message, class, disruption: None });
             acts.extend(self.stop(name, now));
         }
         acts
@@ -98,7 +99,7 @@ impl Tracker {
             job.forced.get_or_insert(ForcedEnd {
                 message: message.to_owned(),
                 class: Some(Class::Transient),
-                taken: Some("NodeLost: its pod does not end".to_owned()),
+                disruption: Some("NodeLost: its pod does not end".to_owned()),
             });
             acts.push(Act::Discard(name.clone()));
             acts.extend(self.end(&name, Outcome::unseen(message.to_owned())));
@@ -153,7 +154,7 @@ impl Job {
         }
         let waits = self.waits_since.map(|since| since + start_up.saturating_sub(self.waited));
         let unnoticed = self.unnoticed_since(queued).map(|since| since + start_up);
-        let never = self.never_fits_since.filter(|_| self.standing == Standing::Suspended);
+        let never = self.never_fits_since.filter(|_| self.phase == JobPhase::Suspended);
         let never = never.map(|since| since + start_up);
         match (waits.into_iter().chain(unnoticed).min(), never) {
             (Some(at), Some(never)) if at < never => Some((at, None)),
@@ -165,11 +166,11 @@ impl Job {
 
     /// Returns whether its controller may have decided how it ends without being able to complete it.
     fn is_to_be_settled(&self, deletes: bool) -> bool {
-        deletes && self.standing == Standing::Ending && self.stop.is_none() && !self.is_inspected
+        deletes && self.phase == JobPhase::Ending && self.stop.is_none() && !self.is_inspected
     }
 
     /// Returns whether it ends with its pods, whoever deleted them.
     fn awaits_pods(&self) -> bool {
-        self.stop.is_none() && !self.is_inspected && self.standing != Standing::Suspended
+        self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
     }
 }

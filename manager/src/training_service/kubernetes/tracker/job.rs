@@ -5,7 +5,8 @@ use std::time::Duration;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::Act;
-use crate::training_service::kubernetes::workload::{Standing, Workload};
+use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
 
 /// Why a workload waits that is not to run yet, until its queue says more.
@@ -44,7 +45,7 @@ pub(super) struct Job {
     pub(super) has_pod: bool,
     /// The cluster has it.
     pub(super) made: bool,
-    pub(super) standing: Standing,
+    pub(super) phase: JobPhase,
     /// Why it waits, and whether that was told.
     pub(super) why: Option<String>,
     pub(super) told_why: Option<String>,
@@ -67,13 +68,13 @@ pub(super) struct ForcedEnd {
     /// The prospect of a retry, where that is known.
     pub(super) class: Option<Class>,
     /// The platform's words, where it took the workload away.
-    pub(super) taken: Option<String>,
+    pub(super) disruption: Option<String>,
 }
 
 impl ForcedEnd {
     /// A failure of which only this message is known.
     pub(super) fn failure(message: String) -> Self {
-        Self { message, class: None, taken: None }
+        Self { message, class: None, disruption: None }
     }
 }
 
@@ -86,20 +87,20 @@ impl Job {
     /// Returns the probable reason if nothing has happened to it for a while, where nothing else says why.
     pub(super) fn left_alone(&self, kind: &dyn Workload) -> Option<String> {
         let controller = kind.controller();
-        match self.standing {
+        match self.phase {
             _ if self.why.is_some() || !self.made => None,
-            Standing::Unseen => Some(format!(
+            JobPhase::Unseen => Some(format!(
                 "{controller} has not looked at it; does its pod run, and does it watch this namespace?"
             )),
-            Standing::Waiting if !self.has_pod => Some(format!(
+            JobPhase::Waiting if !self.has_pod => Some(format!(
                 "{controller} has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? {controller}'s log says so"
             )),
-            Standing::Suspended
-            | Standing::Waiting
-            | Standing::Starting
-            | Standing::Running
-            | Standing::Ending
-            | Standing::Completed(_) => None,
+            JobPhase::Suspended
+            | JobPhase::Waiting
+            | JobPhase::Starting
+            | JobPhase::Running
+            | JobPhase::Ending
+            | JobPhase::Completed(_) => None,
         }
     }
 }

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
+use crate::training_service::kubernetes::outcome::{Decider, Outcome};
 use crate::training_service::kubernetes::pending_reason::workload_of;
-use crate::training_service::kubernetes::workload::Outcome;
+use crate::training_service::kubernetes::outcome::Outcome;
 use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
@@ -75,7 +76,7 @@ pub(super) struct Pods {
     /// Every pod that was seen.
     known: HashSet<String>,
     /// Pods that the platform takes away, or has taken, and what it says of it.
-    taken: HashMap<String, Disruption>,
+    disruptions: HashMap<String, Disruption>,
     /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
     /// failed.
     ended: HashMap<String, Value>,
@@ -87,11 +88,11 @@ pub(super) struct Pods {
 
 impl Pods {
     /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
-    pub(super) fn seen(&mut self, pod: &str, taken: Option<Disruption>) {
+    pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.known.insert(pod.to_owned());
-        match taken {
-            Some(taken) => self.taken.insert(pod.to_owned(), taken),
-            None => self.taken.remove(pod),
+        match disruption {
+            Some(disruption) => self.disruptions.insert(pod.to_owned(), disruption),
+            None => self.disruptions.remove(pod),
         };
     }
 
@@ -136,16 +137,16 @@ impl Pods {
 
     /// Returns the outcome with the disruption of the pod that decided it, where the workload does not say so.
     pub(super) fn explain(&self, name: &str, outcome: Outcome) -> Outcome {
-        let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.taken.is_none());
+        let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.disruption.is_none());
         let seen = decided_by.and_then(|by| {
             let whole = format!("{name}-{}-{}", by.role, by.index);
             // Of a JobSet; what follows is made up anew for each pod.
             let prefix = format!("{name}-{}-0-{}-", by.role, by.index);
             let own = |pod: &String| *pod == whole || pod.starts_with(&prefix);
-            self.taken.iter().find(|(pod, _)| own(pod)).map(|(_, taken)| taken)
+            self.disruptions.iter().find(|(pod, _)| own(pod)).map(|(_, disruption)| disruption)
         });
         match seen {
-            Some(taken) => outcome.but_taken(taken.clone()),
+            Some(disruption) => outcome.with_disruption(disruption.clone()),
             None => outcome,
         }
     }
@@ -153,7 +154,7 @@ impl Pods {
     /// Forgets the pods of a workload.
     pub(super) fn forget(&mut self, name: &str) {
         self.known.retain(|pod| workload_of(pod) != name);
-        self.taken.retain(|pod, _| workload_of(pod) != name);
+        self.disruptions.retain(|pod, _| workload_of(pod) != name);
         self.ended.retain(|pod, _| workload_of(pod) != name);
         self.going.retain(|pod, _| workload_of(pod) != name);
         self.left.retain(|(pod, _)| workload_of(pod) != name);

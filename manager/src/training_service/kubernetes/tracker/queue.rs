@@ -7,7 +7,7 @@ use trial_protocol::{Class, TrialJobId};
 use super::job::{ForcedEnd, SUSPENDED, tell_why};
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
-use crate::training_service::kubernetes::workload::Standing;
+use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::{JobNews, JobWaits};
 
 impl Tracker {
@@ -50,16 +50,16 @@ impl Tracker {
             }
             QueueState::Waits(why) | QueueState::NeverFits(why) => {
                 job.queue_why = Some(why.clone());
-                if matches!(job.standing, Standing::Suspended | Standing::Unseen) {
+                if matches!(job.phase, JobPhase::Suspended | JobPhase::Unseen) {
                     self.waits(name, Some(why))
                 } else {
                     Vec::new()
                 }
             }
-            QueueState::Ended(QueueEnd { why, taken }) => {
+            QueueState::Ended(QueueEnd { why, disruption }) => {
                 if job.stop.is_none() {
                     job.forced =
-                        Some(ForcedEnd { message: why, class: Some(Class::Permanent), taken });
+                        Some(ForcedEnd { message: why, class: Some(Class::Permanent), disruption });
                 }
                 self.stop(name, now)
             }

@@ -5,7 +5,7 @@ use trial_protocol::Class;
 use super::job::SUSPENDED;
 use super::*;
 use crate::training_service::JobWaits;
-use crate::training_service::kubernetes::workload::Decider;
+use crate::training_service::kubernetes::outcome::Decider;
 use crate::training_service::kubernetes::workload::framework::Framework;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 
@@ -43,17 +43,18 @@ fn made() -> Tracker {
     tracker
 }
 
-fn completed(exit_code: Option<i32>, message: &str) -> Standing {
+fn completed(exit_code: Option<i32>, message: &str) -> JobPhase {
     let succeeded = exit_code == Some(0);
     let outcome = Outcome { succeeded, exit_code, ..Outcome::unseen(message.to_owned()) };
-    Standing::Completed(outcome)
+    JobPhase::Completed(outcome)
 }
 
 fn gone(exit_code: Option<i32>, message: &str) -> Act {
     let (trial, attempt) = (trial("a"), attempt("a"));
     let message = Some(message.to_owned());
-    let (class, taken) = (None, None);
-    Act::Tell(JobNews::Gone(JobEvent { trial, attempt, exit_code, message, class, taken }))
+    let succeeded = exit_code == Some(0);
+    let unexplained = JobEvent::unexplained(trial, attempt);
+    Act::Tell(JobNews::Gone(JobEvent { exit_code, message, succeeded, ..unexplained }))
 }
 
 fn waits(why: &str) -> Act {
@@ -64,8 +65,8 @@ fn waits(why: &str) -> Act {
 #[test]
 fn the_end_is_told_once() {
     let mut tracker = made();
-    for standing in [Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending] {
-        assert_eq!(tracker.workload("fa", standing, at(1)), []);
+    for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending] {
+        assert_eq!(tracker.workload("fa", phase, at(1)), []);
     }
     assert_eq!(
         tracker.workload("fa", completed(Some(7), "it failed"), at(1)),
@@ -75,7 +76,7 @@ fn the_end_is_told_once() {
     assert_eq!(tracker.workload_gone("fa"), []);
     tracker.listing();
     assert_eq!(tracker.listing_done(), []);
-    assert_eq!(tracker.cancel(&trial("a"), at(9)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(9)), []);
     assert_eq!(tracker.next_deadline(), None);
 }
 
@@ -94,7 +95,7 @@ fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
     assert_eq!(tracker.listing_done(), []);
     // Listed: it is there.
     tracker.listing();
-    assert_eq!(tracker.workload("fa", Standing::Running, at(1)), []);
+    assert_eq!(tracker.workload("fa", JobPhase::Running, at(1)), []);
     assert_eq!(tracker.listing_done(), []);
     // Gone between its turn in the list and the list's end.
     tracker.listing();
@@ -111,9 +112,9 @@ fn a_refusal_is_the_end() {
 #[test]
 fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
     let mut tracker = made();
-    tracker.workload("fa", Standing::Running, at(1));
-    assert_eq!(tracker.cancel(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
-    assert_eq!(tracker.cancel(&trial("a"), at(6)), []);
+    tracker.workload("fa", JobPhase::Running, at(1));
+    assert_eq!(tracker.stop_trial(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(6)), []);
     assert_eq!(tracker.next_deadline(), Some(at(5) + patience()));
     assert_eq!(tracker.tick(at(5)), []);
     assert_eq!(tracker.tick(at(5) + patience()), [Act::Delete("fa".to_owned())]);
@@ -127,7 +128,7 @@ fn a_stop_is_asked_for_once_and_enforced_after_a_while() {
 #[test]
 fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     let mut tracker = made();
-    tracker.workload("fa", Standing::Running, at(1));
+    tracker.workload("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.finish(&trial("a"), at(5)), [Act::Stop("fa".to_owned())]);
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
@@ -135,7 +136,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
     // After a stop of the user's, that is why.
     let mut tracker = made();
-    tracker.cancel(&trial("a"), at(5));
+    tracker.stop_trial(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
     let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     assert_eq!(ended, [gone(None, "stopped on request")]);
@@ -145,7 +146,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
 fn a_stop_before_it_is_made_waits_for_that() {
     let mut tracker = tracker();
     assert!(!tracker.is_unwanted("fa"));
-    assert_eq!(tracker.cancel(&trial("a"), at(1)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(1)), []);
     assert!(tracker.is_unwanted("fa"));
     assert_eq!(tracker.submitted("fa", Ok(()), at(2)), [Act::Stop("fa".to_owned())]);
 }
@@ -159,7 +160,7 @@ fn a_reason_to_wait_is_told_when_it_is_new() {
     assert_eq!(tracker.waits("fa", None), []);
     assert_eq!(tracker.waits("fa", Some("no".to_owned())), [], "it was known better");
     assert_eq!(tracker.waits("fa", Some("no image".to_owned())), [waits("no image")]);
-    tracker.workload("fa", Standing::Running, at(1));
+    tracker.workload("fa", JobPhase::Running, at(1));
     assert_eq!(tracker.waits("fa", Some("late news".to_owned())), []);
     assert_eq!(tracker.waits("other", Some("no job".to_owned())), []);
 }
@@ -182,7 +183,7 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
     // An operator whose pods are refused leaves the status empty, and says so in an event.
     let mut tracker = made();
-    tracker.workload("fa", Standing::Unseen, at(1));
+    tracker.workload("fa", JobPhase::Unseen, at(1));
     assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
     assert!(!tracker.is_seen("fa"));
     assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
@@ -194,7 +195,7 @@ fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
 #[test]
 fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     let mut tracker = made();
-    tracker.workload("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", JobPhase::Waiting, at(1));
     assert_eq!(tracker.next_deadline(), Some(UNSEEN));
     assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
     assert_eq!(tracker.tick(UNSEEN + at(1)), []);
@@ -213,7 +214,7 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     assert_eq!(ended, [gone(None, why)]);
     // One with a pod says itself why.
     let mut tracker = made();
-    tracker.workload("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.pod("fa-worker-0", None, None);
     assert_eq!(tracker.tick(UNSEEN), []);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
@@ -243,7 +244,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
     let deleted = |role: &str| {
         let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
         let outcome = Outcome::unseen("somebody deleted the trial's pod".to_owned());
-        Standing::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
+        JobPhase::Completed(Outcome { decided_by: Some(decided_by), ..outcome })
     };
     let none = "somebody deleted the trial's pod";
     #[rustfmt::skip]
@@ -265,24 +266,24 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
         let acts = tracker.workload("fa", deleted(role), at(1));
         let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
         assert_eq!(event.message.as_deref(), Some(message), "{pods:?}");
-        assert_eq!(event.taken.is_some(), is_taken, "{pods:?}");
+        assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
     // Why we stopped it outranks what became of its pod meanwhile.
     let mut tracker = made();
-    tracker.workload("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
     tracker.pod("fa-worker-0", None, Some(taken("Evicted")));
     let acts = tracker.workload("fa", deleted("worker"), START_UP);
     let [Act::Tell(JobNews::Gone(event))] = &acts[..] else { panic!("{acts:?}") };
     assert!(event.message.as_deref().is_some_and(|why| why.contains("startUpDeadline")));
-    assert_eq!(event.taken, None);
+    assert_eq!(event.disruption, None);
 }
 
 #[test]
 fn what_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = made();
-    tracker.workload("fa", Standing::Waiting, at(1));
+    tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.waits("fa", Some("the image x cannot be pulled".to_owned()));
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
@@ -293,20 +294,20 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
     );
     // What has run has started.
     let mut tracker = made();
-    tracker.workload("fa", Standing::Running, at(1));
+    tracker.workload("fa", JobPhase::Running, at(1));
     tracker.tick(at(1) + UNHEARD);
     tracker.unheard("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
     // One that is tried again waits again.
-    tracker.workload("fa", Standing::Waiting, at(2000));
+    tracker.workload("fa", JobPhase::Waiting, at(2000));
     assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
 
 #[test]
 fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() {
     let mut tracker = made();
-    assert_eq!(tracker.workload("fa", Standing::Starting, at(1)), []);
+    assert_eq!(tracker.workload("fa", JobPhase::Starting, at(1)), []);
     assert_eq!(tracker.waits("fa", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): no room";
@@ -317,7 +318,7 @@ fn a_pod_that_waits_while_another_runs_is_waited_for_no_longer_than_the_first() 
 #[test]
 fn pods_that_run_without_a_word_are_told_of_once() {
     let mut tracker = made();
-    tracker.workload("fa", Standing::Running, at(5));
+    tracker.workload("fa", JobPhase::Running, at(5));
     assert_eq!(tracker.next_deadline(), Some(at(5) + UNHEARD));
     assert_eq!(tracker.tick(at(5) + UNHEARD), [Act::Listen("fa".to_owned())]);
     assert_eq!(tracker.tick(at(6) + UNHEARD), []);
@@ -331,24 +332,24 @@ fn pods_that_run_without_a_word_are_told_of_once() {
             "{told:?}"
         );
     }
-    tracker.workload("fa", Standing::Running, at(50));
+    tracker.workload("fa", JobPhase::Running, at(50));
     assert_eq!(tracker.next_deadline(), None);
 }
 
 #[test]
 fn a_manager_that_comes_back_adopts_what_it_finds() {
-    let adopted = |standing: Option<Standing>| {
+    let adopted = |phase: Option<JobPhase>| {
         let mut tracker = Tracker::new(&Framework, START_UP, at(30));
         tracker.listing();
-        if let Some(standing) = standing {
-            tracker.workload("fa", standing, at(1));
+        if let Some(phase) = phase {
+            tracker.workload("fa", phase, at(1));
         }
         tracker.listing_done();
         tracker.adopt("fa", &trial("a"), &attempt("a"), at(3))
     };
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
-    assert_eq!(adopted(Some(Standing::Waiting)), (Adopted::Alive, vec![]));
-    assert_eq!(adopted(Some(Standing::Running)), (Adopted::Alive, vec![]));
+    assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
+    assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
     // Where another pod's success ended the one that reports, the word on it is what tells.
     let Act::Tell(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
     let found = adopted(Some(completed(Some(0), "")));
@@ -361,8 +362,8 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
 fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.listing();
-    tracker.workload("fa", Standing::Running, at(1));
-    tracker.workload("fb", Standing::Running, at(1));
+    tracker.workload("fa", JobPhase::Running, at(1));
+    tracker.workload("fb", JobPhase::Running, at(1));
     tracker.listing_done();
     // The watch was cut in the middle of a resume, and its listing, too.
     tracker.listing();
@@ -431,15 +432,15 @@ fn batch_job() -> Tracker {
 #[test]
 fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
     let mut tracker = batch_job();
-    assert_eq!(tracker.workload("ja", Standing::Running, at(1)), []);
-    assert_eq!(tracker.cancel(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
+    assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
+    assert_eq!(tracker.stop_trial(&trial("a"), at(2)), [Act::Stop("ja".to_owned())]);
     assert_eq!(tracker.workload_gone("ja"), [Act::AwaitPods("ja".to_owned())]);
     assert_eq!(tracker.workload_gone("ja"), [], "it is awaited once");
     assert_eq!(tracker.pods_gone("ja"), [gone(None, "stopped on request")]);
     assert_eq!(tracker.pods_gone("ja"), []);
 
     let mut tracker = batch_job();
-    assert_eq!(tracker.workload("ja", Standing::Running, at(1)), []);
+    assert_eq!(tracker.workload("ja", JobPhase::Running, at(1)), []);
     assert_eq!(tracker.workload_gone("ja"), [gone(None, "somebody deleted its Job")]);
 }
 
@@ -447,22 +448,22 @@ fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
 fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
     let suspended = [waits(SUSPENDED), Act::WatchQueue];
-    assert_eq!(tracker.workload("ja", Standing::Suspended, at(1)), suspended);
+    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(1)), suspended);
     assert_eq!(tracker.waits("ja", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
     // It is admitted, and runs; then its queue takes it back. What its agent reports of that is not the end.
     let admitted = START_UP * 20;
-    assert_eq!(tracker.workload("ja", Standing::Waiting, admitted), []);
+    assert_eq!(tracker.workload("ja", JobPhase::Waiting, admitted), []);
     assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN));
-    assert_eq!(tracker.workload("ja", Standing::Running, admitted), []);
+    assert_eq!(tracker.workload("ja", JobPhase::Running, admitted), []);
     let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
     let requeued = Act::Tell(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
-    assert_eq!(tracker.workload("ja", Standing::Suspended, admitted), [requeued]);
+    assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
     // After the admission it has its time to start anew.
     let again = START_UP * 30;
-    assert_eq!(tracker.workload("ja", Standing::Waiting, again), []);
+    assert_eq!(tracker.workload("ja", JobPhase::Waiting, again), []);
     let acts = tracker.tick(again + START_UP);
     assert!(acts.contains(&Act::Stop("ja".to_owned())), "{acts:?}");
 }

@@ -2,20 +2,20 @@
 
 use super::job::{Job, tell_why};
 use super::{Act, Tracker};
-use crate::training_service::kubernetes::text::shortened;
-use crate::training_service::kubernetes::workload::Standing;
+use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::util::excerpt::shortened;
 
 impl Tracker {
     /// Returns whether the controller of a workload has looked at it.
     pub fn is_seen(&self, name: &str) -> bool {
-        self.jobs.get(name).is_some_and(|job| job.standing != Standing::Unseen)
+        self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
     }
 
     /// Why a workload has no pod, as the cluster says. `None`: it does not say.
     pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let kind = self.kind;
         // Of several pods one can be there and another refused; then the status may stay empty for ever.
-        let is_settled = |job: &&Job| job.has_pod && job.standing != Standing::Unseen;
+        let is_settled = |job: &&Job| job.has_pod && job.phase != JobPhase::Unseen;
         let Some(job) = self.jobs.get(name).filter(|job| !is_settled(job)) else {
             return Vec::new();
         };
@@ -26,7 +26,7 @@ impl Tracker {
     /// Enters the last output of the pod of a workload that is not heard of, where it is known.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
-        if job.standing != Standing::Running {
+        if job.phase != JobPhase::Running {
             return Vec::new();
         }
         let said = match said {

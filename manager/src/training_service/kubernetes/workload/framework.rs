@@ -8,13 +8,14 @@ pub mod status;
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::{Outcome, Standing, StopRequest, Workload};
+use super::{StopRequest, Workload};
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, set_default, workload_name,
 };
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 
 /// Frameworks, as the API names them.
 pub const FRAMEWORKS: Resource = Resource {
@@ -23,6 +24,9 @@ pub const FRAMEWORKS: Resource = Resource {
     kind: "Framework",
     plural: "frameworks",
 };
+
+/// The controller, as people call it.
+const CONTROLLER: &str = "FrameworkController";
 
 /// The time beyond its own for which a deleted pod is waited for before it counts as gone with its node, in seconds. An
 /// attempt that lives on all the same does no harm: the next one has another number.
@@ -42,7 +46,7 @@ impl Workload for Framework {
     }
 
     fn controller(&self) -> &'static str {
-        "FrameworkController"
+        CONTROLLER
     }
 
     fn installation(&self) -> &'static str {
@@ -57,7 +61,7 @@ impl Workload for Framework {
         pods(common)
     }
 
-    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
         let (role, index) = &spec.metrics_from;
         status::read(object, (role.as_str(), *index))
     }

@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use trial_protocol::{Class, ExperimentId};
 
-use super::{Outcome, Standing, StopRequest, Workload, queue_labels};
+use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
@@ -16,9 +16,10 @@ use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 use crate::training_service::kubernetes::pod_end;
-use crate::training_service::kubernetes::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// Jobs, as the API names them.
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
@@ -61,8 +62,8 @@ impl Workload for Job {
         vec![(role.name.clone(), example_pod(common, template, &format!("{name}-0")))]
     }
 
-    fn standing(&self, object: &Value, _spec: &KubernetesSpec) -> Standing {
-        standing(object)
+    fn phase(&self, object: &Value, _spec: &KubernetesSpec) -> JobPhase {
+        phase(object)
     }
 
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
@@ -209,36 +210,36 @@ pub(super) fn pod_template(
 }
 
 /// Reads where a Job stands.
-fn standing(object: &Value) -> Standing {
+fn phase(object: &Value) -> JobPhase {
     let status = object.get("status").filter(|status| status.is_object());
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let Some(status) = status.filter(|status| status.as_object().is_some_and(|s| !s.is_empty()))
     else {
-        return if suspended { Standing::Suspended } else { Standing::Unseen };
+        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     if holds("Complete").is_some() {
         let message = "the pod succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return Standing::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
     if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
         // While it is suspended nothing more comes: a pod that was stopped for its queue had ended in a failure.
         return match (suspended, holds("Failed")) {
-            (true, _) => Standing::Completed(taken_back(&text(failed, "message"))),
-            (false, Some(_)) => Standing::Completed(failure(failed)),
-            (false, None) => Standing::Ending,
+            (true, _) => JobPhase::Completed(taken_back(&text(failed, "message"))),
+            (false, Some(_)) => JobPhase::Completed(failure(failed)),
+            (false, None) => JobPhase::Ending,
         };
     }
     if holds("SuccessCriteriaMet").is_some() {
-        return Standing::Ending;
+        return JobPhase::Ending;
     }
     match (suspended, count("active"), count("ready")) {
-        (true, ..) => Standing::Suspended,
-        (false, active, ready) if active > 0 && ready >= active => Standing::Running,
-        (false, active, ready) if active > 0 && ready > 0 => Standing::Starting,
-        (false, ..) => Standing::Waiting,
+        (true, ..) => JobPhase::Suspended,
+        (false, active, ready) if active > 0 && ready >= active => JobPhase::Running,
+        (false, active, ready) if active > 0 && ready > 0 => JobPhase::Starting,
+        (false, ..) => JobPhase::Waiting,
     }
 }
 
@@ -249,10 +250,10 @@ fn failure(condition: &Value) -> Outcome {
         "DeadlineExceeded" => {
             let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
             let said = format!("DeadlineExceeded: {message}");
-            let taken = Some(Disruption { said, why: why.clone() });
+            let disruption = Some(Disruption { said, why: why.clone() });
             // The same again would take as long. The exit code is the pod's, and the message is not.
             let class = Some(Class::Permanent);
-            Outcome { class, taken, needs_pods: true, ..Outcome::unseen(why) }
+            Outcome { class, disruption, needs_pods: true, ..Outcome::unseen(why) }
         }
         "BackoffLimitExceeded" => {
             let message = "its pod failed, and is gone".to_owned();
@@ -267,8 +268,8 @@ fn failure(condition: &Value) -> Outcome {
 pub(super) fn taken_back(message: &str) -> Outcome {
     let why =
         format!("its queue took it back as its pod ended, and it cannot be resumed ({message})");
-    let taken = Some(Disruption { said: format!("Suspended: {message}"), why: why.clone() });
-    Outcome { class: Some(Class::Transient), taken, needs_pods: true, ..Outcome::unseen(why) }
+    let disruption = Some(Disruption { said: format!("Suspended: {message}"), why: why.clone() });
+    Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::unseen(why) }
 }
 
 /// Completes a Job's failure with what its pods show: the pod that the Job names, else one that failed.
@@ -286,7 +287,7 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     let pod = pods.iter().find(named).or_else(|| pods.iter().find(by_itself));
     let pod = pod.or_else(|| pods.iter().find(taken));
     let pod = pod.or_else(|| going.min_by_key(|pod| deleted(pod))).or(pods.first());
-    if outcome.taken.is_some() {
+    if outcome.disruption.is_some() {
         let exit_code = pod.and_then(pod_end::read).and_then(|end| end.exit_code);
         return Outcome { exit_code, needs_pods: false, ..outcome };
     }
@@ -302,7 +303,7 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
         exit_code: end.exit_code,
         message: end.message,
         class: end.class,
-        taken: end.taken,
+        disruption: end.disruption,
         needs_pods: false,
         ..outcome
     }

@@ -9,13 +9,14 @@ use trial_protocol::ExperimentId;
 
 use super::job::{CONTAINER_NAME, example_pod, job_spec, pod_template, taken_back};
 use super::several_pods::{self, Ended};
-use super::{Decider, Outcome, Standing, StopRequest, Workload, queue_labels};
+use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, workload_name,
 };
+use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 const JOB_SETS: Resource =
@@ -89,8 +90,8 @@ impl Workload for JobSet {
         pods.collect()
     }
 
-    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
-        standing(object, spec)
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+        phase(object, spec)
     }
 
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
@@ -172,33 +173,33 @@ fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position
 }
 
 /// Reads where a `JobSet` stands.
-fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
+fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let status =
         object.get("status").and_then(Value::as_object).filter(|status| !status.is_empty());
     let Some(status) = status else {
-        return if suspended { Standing::Suspended } else { Standing::Unseen };
+        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let conditions = &object["status"];
     let holds = |kind: &str| condition(conditions, kind).filter(|it| is(it, "status", "True"));
     if holds("Completed").is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
-        return Standing::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+        return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
     if let Some(failed) = holds("Failed").filter(|_| suspended) {
-        return Standing::Completed(taken_back(&text(failed, "message")));
+        return JobPhase::Completed(taken_back(&text(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
         let (role, index) = spec.metrics_from.clone();
-        return Standing::Completed(Outcome {
+        return JobPhase::Completed(Outcome {
             decided_by: Some(Decider { role, index, is_main: true }),
             needs_pods: true,
             ..Outcome::unseen(text(failed, "message"))
         });
     }
     if suspended {
-        return Standing::Suspended;
+        return JobPhase::Suspended;
     }
     // The numbers count Jobs, of which each role has one.
     let jobs = status.get("replicatedJobsStatus").and_then(Value::as_array);
@@ -207,9 +208,9 @@ fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
         counts.filter_map(|field| job.get(*field)?.as_u64()).any(|count| count > 0)
     });
     match begun.count() {
-        0 => Standing::Waiting,
-        begun if begun < spec.roles.len() => Standing::Starting,
-        _ => Standing::Running,
+        0 => JobPhase::Waiting,
+        begun if begun < spec.roles.len() => JobPhase::Starting,
+        _ => JobPhase::Running,
     }
 }
 

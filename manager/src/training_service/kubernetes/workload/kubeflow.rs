@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 use trial_protocol::ExperimentId;
 
 use super::several_pods::{self, Ended};
-use super::{Decider, Outcome, Standing, StopRequest, Workload, queue_labels};
+use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
+use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
 /// A kind of the training operator's, and trials as objects of it.
@@ -147,8 +148,8 @@ impl Workload for TrainingJob {
         pods.collect()
     }
 
-    fn standing(&self, object: &Value, spec: &KubernetesSpec) -> Standing {
-        standing(object, spec)
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+        phase(object, spec)
     }
 
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
@@ -236,11 +237,11 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
 
 /// Reads where a job stands. Conditions are found by their type: the operator moves those that change to the end, and
 /// keeps some that are over as "False".
-fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
+fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let suspended = object.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
     let status = object.get("status").filter(|status| status.get("conditions").is_some());
     let Some(status) = status else {
-        return if suspended { Standing::Suspended } else { Standing::Unseen };
+        return if suspended { JobPhase::Suspended } else { JobPhase::Unseen };
     };
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
     let (role, index) = &spec.metrics_from;
@@ -250,7 +251,7 @@ fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
             // With both, one role succeeded as another failed: the pod that decides tells.
             let message = text(failed, "message");
             let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
-            return Standing::Completed(Outcome {
+            return JobPhase::Completed(Outcome {
                 succeeded,
                 decided_by,
                 needs_pods: true,
@@ -260,7 +261,7 @@ fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
         (Some(_), None) => {
             let (succeeded, exit_code) = (true, Some(0));
             let message = "its pods succeeded".to_owned();
-            return Standing::Completed(Outcome {
+            return JobPhase::Completed(Outcome {
                 succeeded,
                 exit_code,
                 ..Outcome::unseen(message)
@@ -269,7 +270,7 @@ fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
         (None, None) => {}
     }
     if suspended || holds("Suspended").is_some() {
-        return Standing::Suspended;
+        return JobPhase::Suspended;
     }
     let counts = status.get("replicaStatuses").and_then(Value::as_object);
     let count = |of: &str| {
@@ -280,11 +281,11 @@ fn standing(object: &Value, spec: &KubernetesSpec) -> Standing {
     let started = started.into_iter().fold(0, u64::saturating_add);
     let wanted = spec.roles.iter().map(|role| role.task_number).sum::<u64>();
     match (count("active"), holds("Running").is_some()) {
-        (1.., _) if started >= wanted => Standing::Running,
-        (1.., _) => Standing::Starting,
+        (1.., _) if started >= wanted => JobPhase::Running,
+        (1.., _) => JobPhase::Starting,
         // All that ran have ended, and the operator has not said so yet.
-        (0, true) if started > 0 => Standing::Running,
-        (0, _) => Standing::Waiting,
+        (0, true) if started > 0 => JobPhase::Running,
+        (0, _) => JobPhase::Waiting,
     }
 }
 

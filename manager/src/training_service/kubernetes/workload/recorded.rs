@@ -9,7 +9,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Workload;
 use crate::config::kubernetes::KubernetesSpec;
-use crate::training_service::kubernetes::client::Thing;
+use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
 use crate::training_service::kubernetes::watching::enter_pod;
 use crate::training_service::kubernetes::{kueue, pod_end};
@@ -104,13 +104,13 @@ fn see(
     let gone = line["type"] == "DELETED";
     let Some(seen) = line["kind"].as_str() else { return Vec::new() };
     // As the watch has it, which passes most of an object over.
-    let thing: Thing = serde_json::from_value(line["object"].clone()).unwrap();
+    let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
     let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
     match seen {
         seen if seen == kind.resource().kind && thing.name != "tkx" => Vec::new(),
         seen if seen == kind.resource().kind && gone => tracker.workload_gone("tkx"),
         seen if seen == kind.resource().kind => {
-            tracker.workload("tkx", kind.standing(&thing.body, spec), Duration::ZERO)
+            tracker.workload("tkx", kind.phase(&thing.body, spec), Duration::ZERO)
         }
         "Pod" => {
             // As a listing at the workload's end has it.

@@ -3,9 +3,9 @@
 use serde_json::Value;
 use trial_protocol::Class;
 
-use super::{Decider, Outcome};
+use crate::training_service::kubernetes::outcome::{Decider, Outcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
-use crate::training_service::kubernetes::text::shortened;
+use crate::util::excerpt::shortened;
 
 /// A pod that has ended, or is to end.
 #[derive(Debug, Clone)]
@@ -21,7 +21,9 @@ impl Ended {
     pub(super) fn read(pod: &Value, role: &str, index: u64) -> Option<Self> {
         let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
         let end = match pod_end::read(pod) {
-            Some(PodEnd { exit_code: Some(code), taken: None, .. }) if deleted && code == 0 => {
+            Some(PodEnd { exit_code: Some(code), disruption: None, .. })
+                if deleted && code == 0 =>
+            {
                 // Its controller called it failed when it was deleted, and not when it ended.
                 PodEnd { exit_code: Some(code), ..was_deleted() }
             }
@@ -43,7 +45,7 @@ fn was_deleted() -> PodEnd {
         exit_code: None,
         message: "the trial's pod was deleted".to_owned(),
         class: Some(Class::Transient),
-        taken: None,
+        disruption: None,
     }
 }
 
@@ -55,10 +57,10 @@ pub(super) fn caused(
     ends: &[Ended],
     named: impl Fn(&Ended) -> bool,
 ) -> Outcome {
-    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.taken.is_some();
+    let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.disruption.is_some();
     // Pods that are deleted are either the cause, or are cleaned up after it.
     let by_itself = |end: &&Ended| !end.deleted && failed(end);
-    let taken = |end: &&Ended| end.end.taken.is_some();
+    let taken = |end: &&Ended| end.end.disruption.is_some();
     let deleted = |end: &&Ended| end.deleted && named(end);
     let cause = ends
         .iter()
@@ -84,7 +86,7 @@ pub(super) fn caused(
         message: Decider::told(decided_by.as_ref(), end.message),
         class: end.class,
         decided_by,
-        taken: end.taken,
+        disruption: end.disruption,
         needs_pods: false,
     }
 }

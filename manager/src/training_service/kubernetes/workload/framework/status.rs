@@ -10,10 +10,11 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
 
-use super::super::{Decider, Outcome, Standing};
+use super::CONTROLLER;
 use crate::training_service::kubernetes::admission_advice;
 use crate::training_service::kubernetes::disruption;
-use crate::training_service::kubernetes::text::shortened;
+use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::util::excerpt::shortened;
 
 /// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
 const UNFOLDED_BYTES: u64 = 64 << 20;
@@ -25,23 +26,23 @@ const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more th
 
 /// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
 /// which pod decided.
-pub fn read(framework: &Value, main: (&str, u64)) -> Standing {
+pub fn read(framework: &Value, main: (&str, u64)) -> JobPhase {
     let status = framework.get("status").filter(|status| status.is_object());
     let Some(state) = status.and_then(|status| status.get("state")?.as_str()) else {
-        return Standing::Unseen;
+        return JobPhase::Unseen;
     };
     let status = status.unwrap_or(&Value::Null);
     let completion = status.pointer("/attemptStatus/completionStatus").filter(|c| c.is_object());
     match state {
         "AttemptCreationPending" | "AttemptCreationRequested" | "AttemptPreparing" => {
-            Standing::Waiting
+            JobPhase::Waiting
         }
-        "AttemptRunning" if is_starting(status) => Standing::Starting,
-        "AttemptRunning" => Standing::Running,
-        "Completed" => Standing::Completed(outcome(status, completion, main)),
+        "AttemptRunning" if is_starting(status) => JobPhase::Starting,
+        "AttemptRunning" => JobPhase::Running,
+        "Completed" => JobPhase::Completed(outcome(status, completion, main)),
         // It is going, or about to be tried again.
-        _ if completion.is_some() => Standing::Ending,
-        _ => Standing::Waiting,
+        _ if completion.is_some() => JobPhase::Ending,
+        _ => JobPhase::Waiting,
     }
 }
 
@@ -119,7 +120,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         reason => disruption::of_reason(reason, pods[1]),
     };
     match taken.filter(|_| !succeeded) {
-        Some(taken) => outcome.but_taken(taken),
+        Some(taken) => outcome.with_disruption(taken),
         None => outcome,
     }
 }
@@ -132,7 +133,7 @@ fn class(completion: &Value) -> Option<Class> {
     classes.into_iter().find(|(name, _)| has(name)).map(|(_, class)| class)
 }
 
-/// Why it failed, for a person.
+/// Returns the reason of a failure, for a person.
 fn failure(
     code: Option<i64>,
     phrase: &str,
@@ -182,7 +183,8 @@ fn failure(
             let detail = shortened(first_line(diagnostics));
             // Nothing of the pod was made: the API server's words are all that there is.
             let refused = matches!(code, Some(-200 | -310));
-            let detail = if refused { admission_advice::with_advice(detail) } else { detail };
+            let detail =
+                if refused { admission_advice::with_advice(detail, CONTROLLER) } else { detail };
             format!("{known}: {detail}")
         }
     }

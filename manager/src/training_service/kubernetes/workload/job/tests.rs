@@ -50,7 +50,7 @@ fn every_recorded_end_is_told_as_it_was() {
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -92,7 +92,7 @@ fn what_kueue_does_to_a_job_is_told_as_it_was() {
         let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -156,20 +156,20 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
         |kind: &str| json!([{"type": kind, "status": "True", "reason": "R", "message": "M"}]);
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                            Standing::Unseen),
-        (job(false, json!({})),                                Standing::Unseen),
-        (job(true, json!({})),                                 Standing::Suspended),
-        (job(true, json!({"active": 1, "ready": 1})),          Standing::Suspended),
-        (job(false, json!({"active": 1, "ready": 0})),         Standing::Waiting),
-        (job(false, json!({"active": 2, "ready": 1})),         Standing::Starting),
-        (job(false, json!({"active": 2, "ready": 2})),         Standing::Running),
+        (json!({}),                                            JobPhase::Unseen),
+        (job(false, json!({})),                                JobPhase::Unseen),
+        (job(true, json!({})),                                 JobPhase::Suspended),
+        (job(true, json!({"active": 1, "ready": 1})),          JobPhase::Suspended),
+        (job(false, json!({"active": 1, "ready": 0})),         JobPhase::Waiting),
+        (job(false, json!({"active": 2, "ready": 1})),         JobPhase::Starting),
+        (job(false, json!({"active": 2, "ready": 2})),         JobPhase::Running),
         // A pod that was deleted by hand is going, and nothing else is there.
-        (job(false, json!({"active": 0, "terminating": 1})),   Standing::Waiting),
-        (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), Standing::Ending),
-        (job(false, json!({"conditions": condition("FailureTarget")})),                   Standing::Ending),
+        (job(false, json!({"active": 0, "terminating": 1})),   JobPhase::Waiting),
+        (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), JobPhase::Ending),
+        (job(false, json!({"conditions": condition("FailureTarget")})),                   JobPhase::Ending),
     ];
     for (object, expected) in table {
-        assert_eq!(standing(&object), expected, "{object}");
+        assert_eq!(phase(&object), expected, "{object}");
     }
 }
 
@@ -216,7 +216,7 @@ proptest! {
             "conditions": [{"type": kind, "status": status, "message": number}, 3],
             "active": number, "ready": kind,
         }});
-        if let Standing::Completed(outcome) = standing(&object) {
+        if let JobPhase::Completed(outcome) = phase(&object) {
             let outcome = explain(outcome, std::slice::from_ref(&object));
             prop_assert!(!outcome.needs_pods);
         }

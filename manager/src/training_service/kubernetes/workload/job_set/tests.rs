@@ -53,7 +53,7 @@ fn every_recorded_end_is_told_as_it_was() {
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -78,20 +78,20 @@ fn a_job_set_stands_where_its_jobs_and_conditions_say() {
     };
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                 Standing::Unseen),
-        (set(false, json!({})),                     Standing::Unseen),
-        (set(true, json!({})),                      Standing::Suspended),
-        (set(true, jobs("suspended", "suspended")), Standing::Suspended),
-        (set(false, json!({"restarts": 0})),        Standing::Waiting),
-        (set(false, jobs("active", "active")),      Standing::Waiting),
-        (set(false, jobs("ready", "active")),       Standing::Starting),
-        (set(false, jobs("ready", "ready")),        Standing::Running),
+        (json!({}),                                 JobPhase::Unseen),
+        (set(false, json!({})),                     JobPhase::Unseen),
+        (set(true, json!({})),                      JobPhase::Suspended),
+        (set(true, jobs("suspended", "suspended")), JobPhase::Suspended),
+        (set(false, json!({"restarts": 0})),        JobPhase::Waiting),
+        (set(false, jobs("active", "active")),      JobPhase::Waiting),
+        (set(false, jobs("ready", "active")),       JobPhase::Starting),
+        (set(false, jobs("ready", "ready")),        JobPhase::Running),
         // One role has done its work, and the other goes on.
-        (set(false, jobs("ready", "succeeded")),    Standing::Running),
-        (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), Standing::Waiting),
+        (set(false, jobs("ready", "succeeded")),    JobPhase::Running),
+        (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), JobPhase::Waiting),
     ];
     for (object, expected) in table {
-        assert_eq!(standing(&object, &spec), expected, "{object}");
+        assert_eq!(phase(&object, &spec), expected, "{object}");
     }
 }
 
@@ -163,7 +163,7 @@ proptest! {
             "conditions": [{"type": kind, "status": "True", "message": message}, 3],
             "replicatedJobsStatus": [{"ready": number}, kind],
         }});
-        if let Standing::Completed(outcome) = standing(&object, &common(&two()).spec) {
+        if let JobPhase::Completed(outcome) = phase(&object, &common(&two()).spec) {
             let outcome = explain(outcome, std::slice::from_ref(&object));
             prop_assert!(!outcome.needs_pods);
         }

@@ -72,7 +72,7 @@ fn every_recorded_end_is_told_as_it_was() {
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
-        let disruption = end.taken.as_deref().and_then(|said| said.split(':').next());
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
         assert_eq!(disruption, taken, "{case}");
     }
 }
@@ -95,21 +95,21 @@ fn a_job_stands_where_its_conditions_and_counts_say() {
         |status: Value| json!({"spec": {"runPolicy": {"suspend": true}}, "status": status});
     #[rustfmt::skip]
     let table = [
-        (json!({}),                                                   Standing::Unseen),
-        (json!({"status": {}}),                                       Standing::Unseen),
-        (suspend(Value::Null),                                        Standing::Suspended),
-        (at(std::slice::from_ref(&created), json!({"Worker": {}})),   Standing::Waiting),
-        (at(&[running.clone(), created.clone()], one.clone()),        Standing::Starting),
-        (at(&[running.clone(), created.clone()], both.clone()),       Standing::Running),
+        (json!({}),                                                   JobPhase::Unseen),
+        (json!({"status": {}}),                                       JobPhase::Unseen),
+        (suspend(Value::Null),                                        JobPhase::Suspended),
+        (at(std::slice::from_ref(&created), json!({"Worker": {}})),   JobPhase::Waiting),
+        (at(&[running.clone(), created.clone()], one.clone()),        JobPhase::Starting),
+        (at(&[running.clone(), created.clone()], both.clone()),       JobPhase::Running),
         // Created can be missing for ever.
-        (at(std::slice::from_ref(&running), both.clone()),            Standing::Running),
-        (at(&[condition("Suspended", "True")], json!({})),            Standing::Suspended),
-        (at(&[running, condition("Suspended", "False")], both),       Standing::Running),
-        (at(&[condition("Restarting", "True")], json!({"Worker": {}})), Standing::Waiting),
+        (at(std::slice::from_ref(&running), both.clone()),            JobPhase::Running),
+        (at(&[condition("Suspended", "True")], json!({})),            JobPhase::Suspended),
+        (at(&[running, condition("Suspended", "False")], both),       JobPhase::Running),
+        (at(&[condition("Restarting", "True")], json!({"Worker": {}})), JobPhase::Waiting),
     ];
     let spec = common(&section("tf-operator", &[("worker", 1), ("ps", 1)])).spec;
     for (object, expected) in table {
-        assert_eq!(standing(&object, &spec), expected, "{object}");
+        assert_eq!(phase(&object, &spec), expected, "{object}");
     }
 }
 
@@ -118,7 +118,7 @@ fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() 
     let spec = common(&section("tf-operator", &[("worker", 2)])).spec;
     let condition = |kind: &str| json!({"type": kind, "status": "True", "message": "TFJob lab/tkx has failed because 1 Worker replica(s) failed."});
     let object = json!({"status": {"conditions": [condition("Succeeded"), condition("Failed")]}});
-    let Standing::Completed(outcome) = standing(&object, &spec) else { panic!() };
+    let JobPhase::Completed(outcome) = phase(&object, &spec) else { panic!() };
     let pod = |index: u64, code: i32| {
         let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "t"}});
         json!({"metadata": {"name": format!("tkx-worker-{index}")}, "status": {"containerStatuses": [{"name": "tensorflow", "state": state}]}})
@@ -133,8 +133,8 @@ fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() 
 fn an_init_container_of_the_operators_that_fails_is_named() {
     let spec = common(&section("pytorch-operator", &[("master", 1), ("worker", 1)])).spec;
     let condition = json!({"type": "Failed", "status": "True", "message": "PyTorchJob tkx is failed because 1 Worker replica(s) failed."});
-    let Standing::Completed(outcome) =
-        standing(&json!({"status": {"conditions": [condition]}}), &spec)
+    let JobPhase::Completed(outcome) =
+        phase(&json!({"status": {"conditions": [condition]}}), &spec)
     else {
         panic!()
     };
@@ -244,7 +244,7 @@ proptest! {
                 "conditions": [{"type": kind, "status": status, "message": number}, 3],
                 "replicaStatuses": replicas, "phase": kind,
             }});
-            if let Standing::Completed(outcome) = standing(&object, &spec) {
+            if let JobPhase::Completed(outcome) = phase(&object, &spec) {
                 let outcome = explain(outcome, std::slice::from_ref(&object));
                 prop_assert!(!outcome.needs_pods);
             }

@@ -16,9 +16,9 @@ fn recording(case: &str) -> Vec<Value> {
 }
 
 /// Where the Framework stands, version by version, repetitions left out.
-fn standings(case: &str) -> Vec<Standing> {
+fn standings(case: &str) -> Vec<JobPhase> {
     let frameworks = recording(case).into_iter().filter(|step| step["kind"] == "framework");
-    let mut standings: Vec<Standing> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
+    let mut standings: Vec<JobPhase> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
     standings.dedup();
     standings
 }
@@ -50,7 +50,7 @@ fn every_recorded_end_is_read() {
     ];
     for (case, succeeded, exit_code, message) in table {
         let last = standings(case).pop();
-        let Some(Standing::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
+        let Some(JobPhase::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
         assert_eq!((outcome.succeeded, outcome.exit_code), (succeeded, exit_code), "{case}");
         assert!(outcome.message.starts_with(message), "{case}: {}", outcome.message);
     }
@@ -64,18 +64,18 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
         json!({"status": {"state": "AttemptRunning", "attemptStatus": {"taskRoleStatuses": roles}}})
     };
     #[rustfmt::skip]
-    let table: [(&[&str], Standing); 5] = [
-        (&["AttemptRunning", "AttemptPreparing"],       Standing::Starting),
-        (&["AttemptCreationPending", "AttemptRunning"], Standing::Starting),
-        (&["AttemptRunning", "AttemptRunning"],         Standing::Running),
-        (&["AttemptDeletionPending", "Completed"],      Standing::Running),
-        (&[],                                           Standing::Running),
+    let table: [(&[&str], JobPhase); 5] = [
+        (&["AttemptRunning", "AttemptPreparing"],       JobPhase::Starting),
+        (&["AttemptCreationPending", "AttemptRunning"], JobPhase::Starting),
+        (&["AttemptRunning", "AttemptRunning"],         JobPhase::Running),
+        (&["AttemptDeletionPending", "Completed"],      JobPhase::Running),
+        (&[],                                           JobPhase::Running),
     ];
     for (states, stands) in table {
         assert_eq!(read(&status(states), ("worker", 0)), stands, "{states:?}");
     }
     // A pod that the controller tries again, as it was recorded.
-    let again = [Standing::Running, Standing::Starting, Standing::Running];
+    let again = [JobPhase::Running, JobPhase::Starting, JobPhase::Running];
     assert!(standings("taskretry").windows(3).any(|seen| seen == again));
 }
 
@@ -83,31 +83,31 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
 fn what_never_ends_is_never_said_to_have_ended() {
     #[rustfmt::skip]
     let table = [
-        ("toobig",            Standing::Waiting),
-        ("badimage",          Standing::Waiting),
-        ("fake-gpu-too-many", Standing::Waiting),
-        ("nnifail",           Standing::Running),
+        ("toobig",            JobPhase::Waiting),
+        ("badimage",          JobPhase::Waiting),
+        ("fake-gpu-too-many", JobPhase::Waiting),
+        ("nnifail",           JobPhase::Running),
     ];
     for (case, stands) in table {
         let seen = standings(case);
         assert_eq!(seen.last(), Some(&stands), "{case}");
-        assert!(!seen.iter().any(|standing| matches!(standing, Standing::Completed(_))), "{case}");
+        assert!(!seen.iter().any(|phase| matches!(phase, JobPhase::Completed(_))), "{case}");
     }
 }
 
 #[test]
 fn a_framework_waits_runs_ends_and_is_completed_once() {
     let (unseen, waiting, running, ending) =
-        (Standing::Unseen, Standing::Waiting, Standing::Running, Standing::Ending);
+        (JobPhase::Unseen, JobPhase::Waiting, JobPhase::Running, JobPhase::Ending);
     let seen = standings("ok5");
     assert_eq!(seen[..4], [unseen.clone(), waiting.clone(), running.clone(), ending.clone()]);
     assert_eq!(seen.len(), 5);
     // A command that is not found never runs; a second attempt waits and runs again.
     assert!(!standings("badcmd").contains(&running));
     let retried = standings("retry");
-    let runs = retried.iter().filter(|standing| **standing == running).count();
+    let runs = retried.iter().filter(|phase| **phase == running).count();
     assert_eq!(runs, 3, "{retried:?}");
-    assert!(matches!(retried.last(), Some(Standing::Completed(_))));
+    assert!(matches!(retried.last(), Some(JobPhase::Completed(_))));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_compressed_status_is_unfolded() {
             "trigger": {"taskRoleName": "worker", "taskIndex": 3, "message": ""},
         },
     }}});
-    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     assert_eq!(outcome.exit_code, Some(9));
     assert_eq!(outcome.message, "worker 3: the container ended with exit code 9: No disk.");
 }
@@ -145,7 +145,7 @@ fn the_agents_own_words_are_taken_from_the_termination_message() {
         "code": 1, "type": {"name": "Failed"}, "trigger": null,
         "pod": {"containers": [{"name": "framework", "code": 1, "message": verdict.to_string()}]},
     }}}});
-    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     assert_eq!(outcome.message, "ValueError: bad learning rate");
 }
 
@@ -159,7 +159,7 @@ fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Ou
         "phrase": if code == -1000 { "PodEvicted" } else { "" },
         "pod": {"containers": [container]},
     }}}});
-    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     outcome
 }
 
@@ -207,7 +207,7 @@ fn a_pod_that_is_refused_says_what_to_do() {
         "type": {"name": "Failed", "attributes": ["Permanent"]},
         "trigger": {"taskRoleName": "worker", "taskIndex": 0},
     }}}});
-    let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+    let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
     let told = format!("the cluster refuses the pod: {message}; ");
     let advice = outcome.message.strip_prefix(&told).unwrap_or_default();
     assert!(advice.contains("kubectl create serviceaccount"), "{}", outcome.message);
@@ -245,9 +245,13 @@ fn a_pod_that_its_node_ended_says_why() {
                 "trigger": {"taskRoleName": "worker", "taskIndex": 0},
             },
         }}});
-        let Standing::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
+        let JobPhase::Completed(outcome) = read(&framework, ("worker", 0)) else { panic!() };
         assert!(outcome.message.starts_with(message), "{code}: {}", outcome.message);
-        assert_eq!((outcome.class, outcome.taken.is_some()), (class, is_taken), "{code} {pod}");
+        assert_eq!(
+            (outcome.class, outcome.disruption.is_some()),
+            (class, is_taken),
+            "{code} {pod}"
+        );
     }
 }
 
@@ -301,8 +305,8 @@ fn another_container_that_failed_is_named() {
         });
         let status =
             json!({"state": "Completed", "attemptStatus": {"completionStatus": completion}});
-        let standing = read(&json!({"status": status}), ("worker", 0));
-        let Standing::Completed(outcome) = standing else { panic!("it is {standing:?}") };
+        let phase = read(&json!({"status": status}), ("worker", 0));
+        let JobPhase::Completed(outcome) = phase else { panic!("it is {phase:?}") };
         outcome.message
     };
     let barrier = json!({"name": "frameworkbarrier", "code": 210, "reason": "Error", "message": "no Framework\n"});

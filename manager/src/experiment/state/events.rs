@@ -1,5 +1,4 @@
-//! PURE: the vocabulary of an experiment's life: where it stands, what bounds it, what happens and what is to
-//! be done about it. It decides nothing.
+//! PURE: the states, limits, events and effects of an experiment. It decides nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal};
 
-/// Where an experiment stands, in NNI's words.
+/// The state of an experiment, in NNI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExperimentState {
     /// Trials are started as there is room.
@@ -42,7 +41,7 @@ impl ExperimentState {
     }
 
     /// Returns whether trials may still be started, be it again.
-    pub fn goes_on(self) -> bool {
+    pub fn is_active(self) -> bool {
         match self {
             Self::Running | Self::NoMoreTrial | Self::TunerNoMoreTrial => true,
             Self::Done | Self::Stopping | Self::Stopped => false,
@@ -109,14 +108,14 @@ pub enum Event {
         result: Option<MetricValue>,
     },
     /// A stop of one trial is requested.
-    Cancel {
+    StopRequested {
         /// Which trial.
         trial: TrialJobId,
         /// Why.
         reason: StopReason,
     },
     /// A stop of the experiment is requested.
-    Stop,
+    ExperimentStopRequested,
     /// Time has passed: deadlines are looked at.
     Tick,
 }
@@ -162,7 +161,7 @@ pub enum Effect {
         trial: TrialJobId,
     },
     /// Record the intent, then stop the trial.
-    Stop {
+    StopTrial {
         /// Which trial.
         trial: TrialJobId,
         /// Why.

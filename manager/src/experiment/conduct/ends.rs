@@ -1,5 +1,5 @@
-//! What an experiment's task does when jobs are gone. Those that are gone at the same time are dealt with together: a
-//! commit costs as much for one end as for a hundred. It does not decide how a trial ended.
+//! The ends of jobs. Those that end at the same time are handled together: a commit costs as much for one end as for a
+//! hundred. [`ending`] decides how a trial ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,56 +8,33 @@ use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
 
+use super::ExperimentTask;
 use super::patience::Watch;
-use super::{ExperimentTask, result};
 use crate::experiment::ending::{self, End, Gone};
 use crate::experiment::notice::Notice;
-use crate::experiment::result::TrialResult;
+use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
 use crate::job_state::JobState;
 use crate::store::{self, LastWords, Span, TrialChange};
-use crate::training_service::{JobEvent, JobNews, PodLeft};
+use crate::training_service::JobEvent;
 
-/// The reports of gone trials, until their ends are recorded.
-pub(super) type Known = HashMap<TrialJobId, Found>;
+/// The reports of trials that have ended, until their ends are recorded.
+pub(super) type PendingEnds = HashMap<TrialJobId, StoredEnd>;
 
-/// The reports of its agent.
+/// The reports of an agent whose trial has ended.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct StoredEnd {
     result: TrialResult,
     verdict: Option<Verdict>,
     started_at_ms: Option<i64>,
 }
 
 impl ExperimentTask {
-    /// The training service has news, ends before all else.
-    pub(super) async fn news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
-        let (mut gone, mut waiting) = (Vec::new(), Vec::new());
-        for news in news {
-            match news {
-                JobNews::Gone(event) => gone.push(event),
-                JobNews::Waits(_) | JobNews::Requeued(_) => waiting.push(news),
-                JobNews::PodLeft(PodLeft { trial, attempt, incarnation }) => {
-                    if self.is_present(&trial, &attempt) {
-                        self.deps.handle.departed().enter(&trial, incarnation);
-                    }
-                }
-                JobNews::Image(image) => self.record_image(image).await?,
-            }
-        }
-        self.gone(gone).await?;
-        for news in waiting {
-            match news {
-                JobNews::Requeued(waits) => self.requeued(waits).await?,
-                JobNews::Waits(waits) => self.waits(waits).await?,
-                JobNews::Gone(_) | JobNews::PodLeft(_) | JobNews::Image(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Jobs are gone. The store, not the order in which events came, says what their agents reported.
-    pub(super) async fn gone(&mut self, mut events: Vec<JobEvent>) -> Result<(), store::Error> {
+    /// Handles the ends of jobs. The store, not the order in which events came, says what their agents reported.
+    pub(super) async fn handle_ends(
+        &mut self,
+        mut events: Vec<JobEvent>,
+    ) -> Result<(), store::Error> {
         // Others are of attempts that were given up before.
         events.retain(|event| {
             self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
@@ -66,8 +43,8 @@ impl ExperimentTask {
             return Ok(());
         }
         // What an agent said before it went was told before it went: its start, above all.
-        while let Some(event) = self.deps.inbox.waiting() {
-            self.told_all(event).await?;
+        while let Some(event) = self.recorder.inbox().waiting() {
+            self.handle_batch(event).await?;
         }
         let attempts: Vec<_> = events.iter().map(|event| self.attempt_of(event)).collect();
         let words = self.last_words(&attempts).await?;
@@ -90,28 +67,29 @@ impl ExperimentTask {
                 self.perform(stop).await?;
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
-            let found = result::pick(metrics, &attempt, self.deps.spec.objective.as_deref());
-            let JobEvent { exit_code, message, class, taken, .. } = event;
-            let gone = Gone { exit_code, message, class, taken };
+            let found = result::pick(metrics, &attempt, self.spec.objective.as_deref());
+            let JobEvent { exit_code, message, class, disruption, succeeded, .. } = event;
+            let gone = Gone { exit_code, message, class, disruption, succeeded };
             let intent = self.state.intent(&trial);
             let verdict = match ending::preempted(intent, verdict.as_ref(), &gone) {
-                Some(own) => Some(self.judged(&trial, &attempt, own).await?),
+                Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };
             // Neither was asked to say a last word.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
-            let found = if cut { self.concluded(&trial, &attempt, found).await? } else { found };
+            let found =
+                if cut { self.derive_result(&trial, &attempt, found).await? } else { found };
             let result = found.last.clone();
-            let words = Found { result: found, verdict: verdict.clone(), started_at_ms };
-            self.known.insert(trial.clone(), words);
+            let words = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
+            self.pending_ends.insert(trial.clone(), words);
             let verdict = verdict.map(Box::new);
             let event = state::Event::Gone { trial, gone, verdict, result };
             effects.extend(self.state.step(event, self.elapsed()));
         }
-        self.do_all(effects).await?;
+        self.perform_all(effects).await?;
         // What was tried again, or had ended before, is not asked for.
-        self.known.clear();
+        self.pending_ends.clear();
         Ok(())
     }
 
@@ -128,33 +106,31 @@ impl ExperimentTask {
         attempts: &[(TrialJobId, AttemptId)],
     ) -> Result<Vec<LastWords>, store::Error> {
         loop {
-            let known = || self.deps.store.last_words(attempts.to_vec());
-            let words = self.deps.inbox.patiently(known).await?;
+            let words = self.recorder.last_words(attempts).await?;
             if words.iter().all(|words| words.ended) {
                 return Ok(words);
             }
-            let watch = Watch::begin(&self.deps.store);
+            let watch = Watch::begin(self.recorder.store());
             for ((trial, _), _) in attempts.iter().zip(&words).filter(|(_, words)| !words.ended) {
                 self.recover(trial).await?;
             }
             if watch.took_all() {
-                let known = || self.deps.store.last_words(attempts.to_vec());
-                return self.deps.inbox.patiently(known).await;
+                return self.recorder.last_words(attempts).await;
             }
-            self.deps.inbox.mended(&self.deps.store).await?;
+            self.recorder.wait_until_mended().await?;
         }
     }
 
     /// Lets the service deliver what an agent left; its reports come through our own intake, which must
     /// not wait for us meanwhile.
     async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
-        let service = Arc::clone(&self.deps.service);
+        let service = Arc::clone(self.launcher.service());
         let recover = service.recover(trial);
         tokio::pin!(recover);
         loop {
             tokio::select! {
                 () = &mut recover => return Ok(()),
-                Some(event) = self.deps.inbox.next() => self.told(event).await?,
+                Some(event) = self.recorder.inbox().next() => self.handle_event(event).await?,
             }
         }
     }
@@ -166,28 +142,26 @@ impl ExperimentTask {
         trial: &TrialJobId,
         attempt: &AttemptId,
     ) -> Result<Option<Verdict>, store::Error> {
-        match self.deps.service.kept_verdict(trial, attempt).await {
-            Some(verdict) => Ok(Some(self.judged(trial, attempt, verdict).await?)),
+        match self.launcher.service().kept_verdict(trial, attempt).await {
+            Some(verdict) => Ok(Some(self.record_verdict(trial, attempt, verdict).await?)),
             None => Ok(None),
         }
     }
 
     /// Records a verdict that is not the agent's.
-    async fn judged(
+    async fn record_verdict(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
         verdict: Verdict,
     ) -> Result<Verdict, store::Error> {
-        let now = self.deps.clock.now_ms();
-        let record = || self.deps.store.judge(trial, attempt, verdict.clone(), now);
-        self.deps.inbox.patiently(record).await?;
+        self.recorder.record_verdict(trial, attempt, &verdict).await?;
         Ok(verdict)
     }
 
     /// The results of a gone trial that was ended: it has its last intermediate result for its final one, which is recorded
     /// as derived.
-    async fn concluded(
+    async fn derive_result(
         &mut self,
         trial: &TrialJobId,
         attempt: &AttemptId,
@@ -206,9 +180,7 @@ impl ExperimentTask {
             value: value.clone(),
             derived: true,
         };
-        let now = self.deps.clock.now_ms();
-        let record = || self.deps.store.derive(trial, attempt, metric.clone(), now);
-        self.deps.inbox.patiently(record).await?;
+        self.recorder.record_derived(trial, attempt, &metric).await?;
         Ok(TrialResult { last: Some(value), ..found })
     }
 
@@ -219,17 +191,17 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let (mut changes, mut told) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
-            self.leases.forget(&trial);
+            self.leases.end(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
-            self.deps.handle.forget(&trial, &job.attempt);
-            self.deps.handle.departed().forget(&trial);
+            self.handle.forget(&trial, &job.attempt);
+            self.handle.departed().forget(&trial);
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }
-            self.deps.advice.assessed(&trial, end.state, &job.steps);
+            self.advice.assessed(&trial, end.state, &job.steps);
             let ran = job.running_since.take().map(|since| since.elapsed());
             job.renew_at = None;
-            let words = self.known.get(&trial);
+            let words = self.pending_ends.get(&trial);
             let verdict = words.and_then(|words| words.verdict.as_ref());
             // A manager may notice it hours later.
             let span = Span {
@@ -238,7 +210,7 @@ impl ExperimentTask {
             };
             let change = TrialChange {
                 state: end.state,
-                at_ms: self.deps.clock.now_ms(),
+                at_ms: self.recorder.now_ms(),
                 message: end.message.clone(),
                 exit_code: end.exit_code,
                 attempt: None,
@@ -247,26 +219,27 @@ impl ExperimentTask {
             changes.push((trial.clone(), change));
             let (sequence, parameters) = (job.sequence, job.parameters.clone());
             if let Some(ran) = ran.filter(|_| end.state == JobState::Succeeded) {
-                self.succeeded_after(ran);
+                self.rules.record_success(ran);
             }
             told.push((trial, sequence, parameters, end));
         }
         if changes.is_empty() {
             return Ok(());
         }
-        self.deps.inbox.patiently(|| self.deps.store.change_trials(changes.clone())).await?;
+        self.recorder.record_changes(&changes).await?;
         for (trial, sequence, parameters, end) in told {
             // Nothing is known of one that could not be submitted.
-            let Found { result, verdict, .. } = self.known.remove(&trial).unwrap_or_default();
+            let StoredEnd { result, verdict, .. } =
+                self.pending_ends.remove(&trial).unwrap_or_default();
             if end.state == JobState::Succeeded {
-                self.compare(&trial, sequence, &parameters, result.last.as_ref());
+                self.announcer.compare(&trial, sequence, &parameters, result.last.as_ref());
             }
             let evidence = verdict.filter(|_| end.state == JobState::Failed);
             let last_lines = evidence.map_or_else(String::new, |Verdict { evidence, .. }| {
                 let errors = evidence.stderr_tail.trim();
                 if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail }
             });
-            self.notify(Notice::Ended { trial, sequence, end, result, last_lines });
+            self.announcer.notify(Notice::Ended { trial, sequence, end, result, last_lines });
         }
         Ok(())
     }

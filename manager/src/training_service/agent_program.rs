@@ -1,16 +1,52 @@
-//! Whether a program runs in any image: what its ELF header says. It runs nothing.
+//! The agent program: where it is, and whether its ELF header lets it run in any image. Runs nothing.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The program's name.
+const NAME: &str = "trialkeeper";
 
 /// Enough for the header and all program headers: linkers put them first, a few dozen of at most 56 bytes.
 const HEAD: u64 = 64 << 10;
 /// The program header that names a loader (`PT_INTERP`), which an image may not have, or in another version.
 const INTERP: u32 = 3;
 
-/// Why a program will not run in every image. `None`: nothing speaks against it, as far as one can tell from here.
-pub(super) fn unfit(program: &Path) -> Option<&'static str> {
+/// There is no agent program.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
+pub struct Error {
+    /// Where it was looked for.
+    pub path: PathBuf,
+}
+
+/// Finds the agent program: the user's choice, else the one beside this program, else in `PATH`. Its path is absolute,
+/// since it is started in other directories.
+pub fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
+    if let Some(path) = chosen {
+        return if path.is_file() {
+            Ok(absolute(path.to_owned()))
+        } else {
+            Err(Error { path: path.to_owned() })
+        };
+    }
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(NAME)));
+    let in_path = std::env::var_os("PATH").into_iter().flat_map(|path| {
+        std::env::split_paths(&path).map(|dir| dir.join(NAME)).collect::<Vec<_>>()
+    });
+    let mut candidates = beside.clone().into_iter().chain(in_path);
+    candidates
+        .find(|path| path.is_file())
+        .map(absolute)
+        .ok_or(Error { path: beside.unwrap_or_else(|| NAME.into()) })
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+/// Returns the reason that a program will not run in every image. `None`: its header does not say so.
+pub fn unfit(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     // Who cannot read it learns so when it is asked for.
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;

@@ -1,0 +1,159 @@
+//! The announcements of an experiment: notices for those who watch it, and notifications, which are recorded together
+//! with what they tell of.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::recorder::Recorder;
+use crate::config::{ExperimentSpec, NotificationsSpec};
+use crate::experiment::notice::Notice;
+use crate::experiment::result::is_better;
+use crate::experiment::state::ExperimentState;
+use crate::notifications::OutboxWaker;
+use crate::notifications::event::{self, About, Best, Event};
+use crate::search::tuner::OptimizeMode;
+use crate::store::{self, NewNotification};
+
+/// The announcements, and what they have said already.
+pub(super) struct Announcer {
+    about: About,
+    notifications: Option<NotificationsSpec>,
+    mode: OptimizeMode,
+    waker: OutboxWaker,
+    notices: mpsc::UnboundedSender<Notice>,
+    /// The best trial so far.
+    best: Option<Best>,
+    /// The trouble with a tuner or an assessor outside, as the store has it.
+    trouble: Option<String>,
+    /// It was said which metric an agent took for the result.
+    has_told_objective: bool,
+}
+
+impl Announcer {
+    /// Returns the announcer of an experiment, whose store has this trouble.
+    pub(super) fn new(
+        about: About,
+        spec: &ExperimentSpec,
+        waker: OutboxWaker,
+        notices: mpsc::UnboundedSender<Notice>,
+        trouble: Option<String>,
+    ) -> Self {
+        Self {
+            about,
+            notifications: spec.notifications.clone(),
+            mode: spec.optimize_mode,
+            waker,
+            notices,
+            best: None,
+            trouble,
+            has_told_objective: false,
+        }
+    }
+
+    /// Sends a notice.
+    pub(super) fn notify(&self, notice: Notice) {
+        // There may be no receiver.
+        drop(self.notices.send(notice));
+    }
+
+    /// Says once which of several metrics an agent took for the result.
+    pub(super) fn notify_of_objective(&mut self, trial: &TrialJobId, message: &str) {
+        if !std::mem::replace(&mut self.has_told_objective, true) {
+            self.notify(Notice::Told(format!("trial {trial}: {message}")));
+        }
+    }
+
+    /// Returns the trouble, as the store has it.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Records the experiment's state; an end together with the notification of it.
+    pub(super) async fn record_experiment(
+        &self,
+        recorder: &mut Recorder,
+        state: ExperimentState,
+        elapsed: Duration,
+    ) -> Result<(), store::Error> {
+        let is_end = matches!(state, ExperimentState::Done | ExperimentState::Stopped);
+        let notification = match &self.notifications {
+            Some(spec) if is_end => self.of_end(recorder, spec, state).await?,
+            Some(_) | None => None,
+        };
+        let is_notified = notification.is_some();
+        recorder.record_experiment(state, elapsed, notification).await?;
+        if is_notified {
+            self.waker.ring();
+        }
+        Ok(())
+    }
+
+    async fn of_end(
+        &self,
+        recorder: &mut Recorder,
+        spec: &NotificationsSpec,
+        state: ExperimentState,
+    ) -> Result<Option<NewNotification>, store::Error> {
+        let mut counts = BTreeMap::new();
+        for row in recorder.trials().await? {
+            *counts.entry(row.state.as_str()).or_default() += 1;
+        }
+        let (best, now) = (self.best.as_ref(), recorder.now_ms());
+        Ok(event::ended(&self.about, state.as_str(), &counts, best, now).kept(spec))
+    }
+
+    /// Says that too many failures hold the search, and records it for the API and the portal.
+    pub(super) async fn record_hold(
+        &mut self,
+        recorder: &mut Recorder,
+        why: String,
+    ) -> Result<(), store::Error> {
+        self.notify(Notice::Told(why.clone()));
+        let event = event::held(&self.about, &why, recorder.now_ms());
+        self.record(recorder, Some(why), event).await
+    }
+
+    /// Records what is wrong with the adviser `name`, or that nothing is any more.
+    pub(super) async fn record_trouble(
+        &mut self,
+        recorder: &mut Recorder,
+        name: &str,
+        trouble: Option<String>,
+    ) -> Result<(), store::Error> {
+        let event = event::trouble(&self.about, name, trouble.as_deref(), recorder.now_ms());
+        self.record(recorder, trouble, event).await
+    }
+
+    async fn record(
+        &mut self,
+        recorder: &mut Recorder,
+        trouble: Option<String>,
+        event: Event,
+    ) -> Result<(), store::Error> {
+        let notification = self.notifications.as_ref().and_then(|spec| event.kept(spec));
+        recorder.record_trouble(trouble.as_deref(), notification).await?;
+        self.waker.ring();
+        self.trouble = trouble;
+        Ok(())
+    }
+
+    /// Remembers a succeeded trial's result if it is the best.
+    pub(super) fn compare(
+        &mut self,
+        trial: &TrialJobId,
+        sequence: u64,
+        parameters: &Value,
+        result: Option<&MetricValue>,
+    ) {
+        let best = self.best.as_ref().map(|best| best.number);
+        let number = result.and_then(MetricValue::number);
+        if let Some(number) = number.filter(|_| is_better(self.mode, number, best)) {
+            let (trial, parameters) = (trial.clone(), parameters.clone());
+            self.best = Some(Best { trial, sequence, number, parameters });
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The parts that the task of an experiment is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use trial_protocol::ExperimentId;
+
+use super::inbox::Inbox;
+use crate::config::ExperimentSpec;
+use crate::experiment::Handle;
+use crate::experiment::advice::Advice;
+use crate::experiment::code_recorder::CodeRecorder;
+use crate::experiment::notice::Notice;
+use crate::notifications::OutboxWaker;
+use crate::store::Store;
+use crate::token::Secret;
+use crate::training_service::{JobNews, TrainingService};
+use crate::util::clock::Clock;
+
+/// The parts that the task of an experiment works with.
+pub struct Dependencies {
+    /// Which experiment.
+    pub id: ExperimentId,
+    /// The specification.
+    pub spec: ExperimentSpec,
+    /// Where everything is recorded.
+    pub store: Store,
+    /// The tuner and the assessor.
+    pub advice: Advice,
+    /// The service that runs trials.
+    pub service: Arc<dyn TrainingService>,
+    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
+    pub code: Option<CodeRecorder>,
+    /// The secret from which trials' tokens are made.
+    pub secret: Arc<Secret>,
+    /// Where directives wait for agents.
+    pub handle: Handle,
+    /// The messages of the handle.
+    pub inbox: Inbox,
+    /// Events from the training service.
+    pub jobs: mpsc::UnboundedReceiver<JobNews>,
+    /// Rings when others are to be told of something.
+    pub waker: OutboxWaker,
+    /// The receiver of notices.
+    pub notices: mpsc::UnboundedSender<Notice>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// The time that an agent may be silent before its trial is `LOST`.
+    pub lease: Duration,
+}

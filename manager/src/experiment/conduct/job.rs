@@ -1,0 +1,99 @@
+//! The state of a trial that has not ended, and of its present attempt.
+
+use serde_json::Value;
+use tokio::time::Instant;
+use trial_protocol::{AttemptId, TrialJobId};
+
+use crate::experiment::result::Steps;
+use crate::util::ids;
+
+/// A trial that has not ended.
+pub(super) struct Job {
+    /// Its position in the experiment, from 0.
+    pub(super) sequence: u64,
+    /// Its parameters.
+    pub(super) parameters: Value,
+    /// Its present attempt.
+    pub(super) attempt: AttemptId,
+    /// `true` if `attempt` may have been submitted already, so that another run needs a new number.
+    pub(super) submitted: bool,
+    /// Intermediate results of the attempt, for the assessor.
+    pub(super) steps: Steps,
+    /// The reason for which the assessor gave it up.
+    pub(super) given_up: Option<String>,
+    /// The time since which it has run, as far as this manager knows.
+    pub(super) running_since: Option<Instant>,
+    /// The time at which the attempt was started, as its agent says.
+    pub(super) started_at_ms: Option<i64>,
+    /// The time at which the assessor's rules that its agent was left are to be renewed.
+    pub(super) renew_at: Option<Instant>,
+    /// True if its agent has said that the attempt's command has ended.
+    pub(super) ended: bool,
+    /// True if a queue has taken the attempt back: what its pod still says counts for nothing.
+    pub(super) requeued: bool,
+}
+
+impl Job {
+    /// Returns a trial whose attempt does not run.
+    pub(super) fn new(
+        sequence: u64,
+        parameters: Value,
+        attempt: AttemptId,
+        submitted: bool,
+        steps: Steps,
+    ) -> Self {
+        Self {
+            sequence,
+            parameters,
+            attempt,
+            submitted,
+            steps,
+            given_up: None,
+            running_since: None,
+            started_at_ms: None,
+            renew_at: None,
+            ended: false,
+            requeued: false,
+        }
+    }
+
+    /// Begins the next attempt, if the present one may have been submitted.
+    pub(super) fn begin_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
+        if !self.submitted {
+            return;
+        }
+        self.attempt = ids::next_attempt(trial, &self.attempt);
+        self.steps = steps;
+        self.given_up = None;
+        (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
+        (self.ended, self.requeued) = (false, false);
+    }
+
+    /// Makes the attempt wait that ran: another pod runs it once more from its beginning.
+    pub(super) fn requeue(&mut self, steps: Steps) {
+        self.steps = steps;
+        self.given_up = None;
+        (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
+        (self.ended, self.requeued) = (false, true);
+    }
+
+    /// Gives the next attempt its number, before there is room for it.
+    pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
+        self.attempt = ids::next_attempt(trial, &self.attempt);
+        self.steps = steps;
+        (self.submitted, self.given_up) = (false, None);
+        (self.ended, self.requeued) = (false, false);
+    }
+
+    /// Takes over an attempt that the cluster has started by itself, and returns the earlier one.
+    pub(super) fn replace_attempt(&mut self, attempt: AttemptId, steps: Steps) -> AttemptId {
+        self.steps = steps;
+        (self.ended, self.requeued) = (false, false);
+        std::mem::replace(&mut self.attempt, attempt)
+    }
+
+    /// Returns whether `attempt` is the submission that the trial waits for.
+    pub(super) fn is_submission(&self, attempt: &AttemptId) -> bool {
+        ids::submitted(&self.attempt) == ids::submitted(attempt)
+    }
+}

@@ -1,0 +1,98 @@
+//! The launcher of jobs: turns a recorded trial into a job of the training service. It records nothing.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use trial_protocol::{ExperimentId, TrialJobId};
+
+use super::inbox::Inbox;
+use super::job::Job;
+use crate::config::render_command;
+use crate::experiment::code_recorder::CodeRecorder;
+use crate::search::search_space::Parameters;
+use crate::token::Secret;
+use crate::training_service::{
+    SubmitError, Token, TrainingService, TrialJobSpec, parameter_record,
+};
+use crate::util::ids;
+
+/// The facts that every job of an experiment is made of.
+pub(super) struct JobLauncher {
+    experiment: ExperimentId,
+    /// The trials' command, with its placeholders.
+    command: String,
+    service: Arc<dyn TrainingService>,
+    secret: Arc<Secret>,
+    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
+    code: Option<CodeRecorder>,
+    /// The ids that trials have.
+    used_ids: HashSet<TrialJobId>,
+}
+
+impl JobLauncher {
+    /// Returns a launcher for an experiment whose trials have the ids `used_ids`.
+    pub(super) fn new(
+        experiment: ExperimentId,
+        command: String,
+        service: Arc<dyn TrainingService>,
+        secret: Arc<Secret>,
+        code: Option<CodeRecorder>,
+        used_ids: HashSet<TrialJobId>,
+    ) -> Self {
+        Self { experiment, command, service, secret, code, used_ids }
+    }
+
+    /// Returns the training service.
+    pub(super) fn service(&self) -> &Arc<dyn TrainingService> {
+        &self.service
+    }
+
+    /// Returns an id that no trial of the experiment has.
+    pub(super) fn new_trial_id(&mut self) -> TrialJobId {
+        loop {
+            let id = ids::trial();
+            if self.used_ids.insert(id.clone()) {
+                return id;
+            }
+        }
+    }
+
+    /// Submits a trial's attempt. While a disk is full it tries again, and `inbox` keeps what arrives.
+    pub(super) async fn submit(
+        &self,
+        inbox: &mut Inbox,
+        trial: &TrialJobId,
+        job: &mut Job,
+        parameter_id: Option<u64>,
+    ) -> Result<(), SubmitError> {
+        job.submitted = true;
+        let spec = self.job_spec(trial, job, parameter_id);
+        inbox.patiently(|| self.service.submit(&spec)).await?;
+        if let Some(code) = &self.code {
+            code.record(trial, &spec.attempt);
+        }
+        Ok(())
+    }
+
+    fn job_spec(&self, trial: &TrialJobId, job: &Job, parameter_id: Option<u64>) -> TrialJobSpec {
+        let none = Parameters::new();
+        let parameters = job.parameters.as_object().unwrap_or(&none);
+        let token = self.secret.trial_token(&self.experiment, trial, self.secret.now_ms());
+        TrialJobSpec {
+            experiment: self.experiment.clone(),
+            trial: trial.clone(),
+            attempt: job.attempt.clone(),
+            sequence: job.sequence,
+            command: render_command(&self.command, parameters),
+            parameter_record: parameter_record(parameter_id, &job.parameters),
+            token: Token(token),
+        }
+    }
+
+    /// Waits until the versions of the code are recorded.
+    pub(super) async fn close(&mut self) {
+        if let Some(code) = self.code.take() {
+            code.close().await;
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The record of an experiment's decisions. What is decided is recorded before anything comes of it: while the disk is
+//! full or fails, the recorder tries again, and its inbox keeps what arrives meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use trial_protocol::{AttemptId, Metric, StopReason, TrialJobId, Verdict};
+
+use super::inbox::Inbox;
+use crate::config::ExperimentSpec;
+use crate::experiment::result::{self, TrialResult};
+use crate::experiment::state::ExperimentState;
+use crate::job_state::JobState;
+use crate::store::{
+    self, LastWords, NewNotification, NewTrial, Span, Store, TrialChange, TrialRow,
+};
+use crate::training_service::JobImage;
+use crate::util::clock::Clock;
+
+/// The store of an experiment, with the inbox that waits for it.
+pub(super) struct Recorder {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    inbox: Inbox,
+}
+
+impl Recorder {
+    /// Returns a recorder that keeps the events of `inbox` while it waits.
+    pub(super) fn new(store: Store, clock: Arc<dyn Clock>, inbox: Inbox) -> Self {
+        Self { store, clock, inbox }
+    }
+
+    /// Returns the store, to read from.
+    pub(super) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the inbox.
+    pub(super) fn inbox(&mut self) -> &mut Inbox {
+        &mut self.inbox
+    }
+
+    /// Returns the time, in milliseconds since the Unix epoch.
+    pub(super) fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    /// Returns the row of a trial.
+    pub(super) async fn trial(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Option<TrialRow>, store::Error> {
+        self.inbox.patiently(|| self.store.trial(trial)).await
+    }
+
+    /// Returns the rows of all trials.
+    pub(super) async fn trials(&mut self) -> Result<Vec<TrialRow>, store::Error> {
+        self.inbox.patiently(|| self.store.trials()).await
+    }
+
+    /// Returns the reports of attempts, as far as the store has them.
+    pub(super) async fn last_words(
+        &mut self,
+        attempts: &[(TrialJobId, AttemptId)],
+    ) -> Result<Vec<LastWords>, store::Error> {
+        self.inbox.patiently(|| self.store.last_words(attempts.to_vec())).await
+    }
+
+    /// Waits until a store that refused something can be written.
+    pub(super) async fn wait_until_mended(&mut self) -> Result<(), store::Error> {
+        self.inbox.mended(&self.store).await
+    }
+
+    /// Records new trials, all in one commit.
+    pub(super) async fn insert_trials(&mut self, rows: &[NewTrial]) -> Result<(), store::Error> {
+        self.inbox.patiently(|| self.store.insert_trials(rows.to_vec())).await
+    }
+
+    /// Records a trial's state, and its next attempt where there is one.
+    pub(super) async fn record_state(
+        &mut self,
+        trial: &TrialJobId,
+        state: JobState,
+        message: Option<String>,
+        attempt: Option<AttemptId>,
+    ) -> Result<(), store::Error> {
+        let change = self.change(state, message, attempt);
+        self.inbox.patiently(|| self.store.change_trial(trial, change.clone())).await
+    }
+
+    /// Records that a trial waits for its next attempt, which counts as a retry.
+    pub(super) async fn record_retry(
+        &mut self,
+        trial: &TrialJobId,
+        message: String,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let change = self.change(JobState::Waiting, Some(message), Some(attempt));
+        self.inbox.patiently(|| self.store.retry_trial(trial, change.clone())).await
+    }
+
+    /// Records that trials run, each since when its agent says, all in one commit.
+    pub(super) async fn record_running(
+        &mut self,
+        trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
+    ) -> Result<(), store::Error> {
+        let changes = trials.into_iter().map(|(trial, attempt, started_at_ms)| {
+            let told = Span { started_at_ms, duration_ms: None };
+            (trial, TrialChange { told, ..self.change(JobState::Running, None, attempt) })
+        });
+        let changes: Vec<_> = changes.collect();
+        self.record_changes(&changes).await
+    }
+
+    /// Returns the attempts of a trial in the order in which they were heard first.
+    pub(super) async fn attempts(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Vec<AttemptId>, store::Error> {
+        let rows = self.inbox.patiently(|| self.store.attempts(trial)).await?;
+        Ok(rows.into_iter().map(|row| row.attempt).collect())
+    }
+
+    /// Records changes of several trials, all in one commit.
+    pub(super) async fn record_changes(
+        &mut self,
+        changes: &[(TrialJobId, TrialChange)],
+    ) -> Result<(), store::Error> {
+        self.inbox.patiently(|| self.store.change_trials(changes.to_vec())).await
+    }
+
+    /// Records why trials are to stop, all in one commit. `None`: a trial is not to stop any more.
+    pub(super) async fn record_intents(
+        &mut self,
+        intents: &[(TrialJobId, Option<StopReason>)],
+    ) -> Result<(), store::Error> {
+        let now = self.clock.now_ms();
+        self.inbox.patiently(|| self.store.set_intents(intents, now)).await
+    }
+
+    /// Records a verdict that is not the agent's.
+    pub(super) async fn record_verdict(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        verdict: &Verdict,
+    ) -> Result<(), store::Error> {
+        let now = self.clock.now_ms();
+        self.inbox.patiently(|| self.store.judge(trial, attempt, verdict.clone(), now)).await
+    }
+
+    /// Records a metric that no agent has reported.
+    pub(super) async fn record_derived(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        metric: &Metric,
+    ) -> Result<(), store::Error> {
+        let now = self.clock.now_ms();
+        self.inbox.patiently(|| self.store.derive(trial, attempt, metric.clone(), now)).await
+    }
+
+    /// Records the image that an attempt runs.
+    pub(super) async fn record_image(&mut self, news: &JobImage) -> Result<(), store::Error> {
+        let JobImage { trial, attempt, image } = news;
+        self.inbox.patiently(|| self.store.record_image(trial, attempt, image.clone())).await
+    }
+
+    /// Records the experiment's state together with a notification of it.
+    pub(super) async fn record_experiment(
+        &mut self,
+        state: ExperimentState,
+        elapsed: Duration,
+        notification: Option<NewNotification>,
+    ) -> Result<(), store::Error> {
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let (store, word, now) = (&self.store, state.as_str(), self.clock.now_ms());
+        match notification {
+            None => {
+                let write = || store.set_experiment_state(word, elapsed_ms, now);
+                self.inbox.patiently(write).await
+            }
+            Some(new) => {
+                let write =
+                    || store.set_experiment_state_and_notify(word, elapsed_ms, now, new.clone());
+                self.inbox.patiently(write).await
+            }
+        }
+    }
+
+    /// Records what is wrong with the search, or that nothing is any more, together with a notification of it.
+    pub(super) async fn record_trouble(
+        &mut self,
+        trouble: Option<&str>,
+        notification: Option<NewNotification>,
+    ) -> Result<(), store::Error> {
+        let trouble = trouble.map(str::to_owned);
+        let write = || self.store.set_trouble(trouble.clone(), notification.clone());
+        self.inbox.patiently(write).await
+    }
+
+    fn change(
+        &self,
+        state: JobState,
+        message: Option<String>,
+        attempt: Option<AttemptId>,
+    ) -> TrialChange {
+        let at_ms = self.clock.now_ms();
+        TrialChange { state, at_ms, message, exit_code: None, attempt, told: Span::default() }
+    }
+}
+
+/// Reads a trial's results from the store.
+pub async fn trial_result(
+    store: &Store,
+    spec: &ExperimentSpec,
+    trial: &TrialJobId,
+    attempt: &AttemptId,
+) -> Result<TrialResult, store::Error> {
+    let rows = store.metrics(trial).await?;
+    let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
+    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
+}

@@ -1,0 +1,199 @@
+//! The platforms on Kubernetes before their trials start: the cluster is checked, and what all trials of an experiment
+//! share there is made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tracing::warn;
+use trial_protocol::ExperimentId;
+
+use super::client::{self, Access, Cluster, SECRETS, a_few_times};
+use super::share::Share;
+use super::workload::workload;
+use super::{KubernetesService, Settings, azure_key, cleanup, manifest, preflight};
+use crate::config::kubernetes::{AgentSource, KubernetesSpec, StorageSpec};
+use crate::training_service::TrainingService;
+use crate::training_service::agent_program;
+use crate::training_service::platform::{
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
+};
+
+/// The reason that the service cannot begin.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// A file that the experiment names.
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    /// The key of the storage that trials share.
+    #[error("the storage account cannot be used")]
+    StorageKey(#[from] azure_key::Error),
+}
+
+#[async_trait]
+impl Platform for KubernetesSpec {
+    async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
+        let cluster = Cluster::connect(&access(self)).await?;
+        let kind = workload(self.workload);
+        preflight::check(&cluster, kind, self.queue.is_some()).await?;
+        if context.is_new {
+            if let Some(warning) = preflight::queue::check(&cluster, self).await? {
+                warn!("{warning}");
+            }
+            match preflight::pods(&cluster, kind, &common(context.id, self, &cluster)).await? {
+                Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
+                Some(refusal) => return Err(refusal.into()),
+                None => {}
+            }
+            preflight::controller(&cluster, kind, context.id).await?;
+        }
+        let agent = match self.agent {
+            AgentSource::Auto => Some(agent_for_any_image(context.agent)?),
+            AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
+        };
+        Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone() }))
+    }
+
+    fn describe(&self) -> String {
+        self.workload.good_news().to_owned()
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        Ok(clean_cluster(&access(self), context.id).await?)
+    }
+}
+
+/// Deletes everything of an experiment's from a cluster.
+///
+/// # Errors
+///
+/// The cluster cannot be reached, or refuses it.
+pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), client::Error> {
+    let cluster = Cluster::connect(access).await?;
+    cleanup::clean_all(&cluster, id).await?;
+    if !cleanup::gone(&cluster, id).await? {
+        let namespace = cluster.namespace();
+        warn!("pods of it are still ending: `kubectl -n {namespace} get pods` shows them");
+    }
+    Ok(())
+}
+
+/// Finds the agent program that pods fetch. Warns of one that does not run in every image.
+fn agent_for_any_image(chosen: Option<&Path>) -> Result<PathBuf, agent_program::Error> {
+    let agent = agent_program::find(chosen)?;
+    if let Some(why) = agent_program::unfit(&agent) {
+        warn!(
+            "{} is handed to pods whose image has no trialkeeper, and {why}: build the static one (cargo static) and \
+             name it with --agent, or set agentImage",
+            agent.display()
+        );
+    }
+    Ok(agent)
+}
+
+/// A cluster that can run trials.
+struct CheckedCluster {
+    cluster: Cluster,
+    /// The agent program for pods whose image has none. `None`: every image has one.
+    agent: Option<PathBuf>,
+    section: KubernetesSpec,
+}
+
+#[async_trait]
+impl CheckedPlatform for CheckedCluster {
+    fn api_server(&self) -> Option<&str> {
+        Some(self.cluster.server())
+    }
+
+    fn agent_for_pods(&self) -> Option<&Path> {
+        self.agent.as_deref()
+    }
+
+    async fn start(
+        self: Box<Self>,
+        context: StartContext<'_>,
+    ) -> Result<Arc<dyn TrainingService>, BoxError> {
+        let Self { cluster, section, .. } = *self;
+        let ca_pem = context.ca_file.as_deref().map(read).transpose()?;
+        let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
+        let common = manifest::Common {
+            objective: context.spec.objective.clone(),
+            has_ca: ca_pem.is_some(),
+            ..common(context.id, &section, &cluster)
+        };
+        for secret in shared_secrets(&common, &context.url, ca_pem.as_deref()).await? {
+            a_few_times(|| cluster.put(SECRETS, &secret)).await?;
+        }
+        let settings = Settings { cluster, common, events: context.events };
+        Ok(Arc::new(KubernetesService::start(settings)))
+    }
+}
+
+/// Returns the Secrets that all trials of an experiment share.
+async fn shared_secrets(
+    common: &manifest::Common,
+    url: &str,
+    ca_pem: Option<&str>,
+) -> Result<Vec<serde_json::Value>, Error> {
+    let mut secrets = vec![manifest::experiment_secret(common, url, ca_pem)];
+    if let StorageSpec::Azure { account, .. } = &common.spec.storage
+        && let Some(key) = storage_key(&common.spec.storage).await?
+    {
+        secrets.push(manifest::storage_secret(common, account, &key.0));
+    }
+    for role in &common.spec.roles {
+        if let Some(path) = &role.registry_auth {
+            secrets.push(manifest::registry_secret(common, &role.name, &read(path)?));
+        }
+    }
+    Ok(secrets)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// Returns the cluster that a section names.
+fn access(spec: &KubernetesSpec) -> Access {
+    Access {
+        kubeconfig: spec.kubeconfig.clone(),
+        context: spec.context.clone(),
+        namespace: spec.namespace.clone(),
+    }
+}
+
+/// Returns the settings that all trials share, as far as the section and the cluster determine them.
+fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manifest::Common {
+    let share = match &spec.storage {
+        StorageSpec::Http | StorageSpec::Image => None,
+        StorageSpec::Nfs { server, path } => {
+            Some(Share::Nfs { server: server.clone(), path: path.clone() })
+        }
+        StorageSpec::Pvc { claim: Some(claim), .. } => Some(Share::Claim { name: claim.clone() }),
+        StorageSpec::Pvc { claim: None, .. } => Some(Share::Template),
+        StorageSpec::Azure { share, .. } => {
+            Some(Share::AzureFile { secret: manifest::storage_name(id), share: share.clone() })
+        }
+    };
+    manifest::Common {
+        share,
+        experiment: id.clone(),
+        namespace: cluster.namespace().to_owned(),
+        container_name: workload(spec.workload).container(),
+        objective: None,
+        has_ca: false,
+        spec: spec.clone(),
+    }
+}
+
+/// Returns the key of the storage account that trials share. `None`: there is no such account.
+async fn storage_key(storage: &StorageSpec) -> Result<Option<azure_key::Key>, azure_key::Error> {
+    let StorageSpec::Azure { vault, vault_key, key_file, .. } = storage else { return Ok(None) };
+    let source = match (key_file, vault.clone().zip(vault_key.clone())) {
+        (Some(path), _) => azure_key::Source::File(path.into()),
+        (None, Some((vault, secret))) => azure_key::Source::Vault { vault, secret },
+        (None, None) => azure_key::Source::Variable,
+    };
+    let variable = std::env::var(azure_key::VARIABLE).ok();
+    Ok(Some(azure_key::find(&source, variable, Path::new("az")).await?))
+}

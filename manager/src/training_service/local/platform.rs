@@ -1,0 +1,73 @@
+//! `platform: local` before its trials start.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::gpus::{self, Gpus, Wanted};
+use super::{Local, Settings};
+use crate::config::{ExperimentSpec, LocalSpec};
+use crate::training_service::TrainingService;
+use crate::training_service::agent_program;
+use crate::training_service::platform::{
+    BoxError, CheckContext, CheckedPlatform, Platform, StartContext,
+};
+
+#[async_trait]
+impl Platform for LocalSpec {
+    async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
+        let agent = agent_program::find(context.agent)?;
+        Ok(Box::new(CheckedLocal { agent, section: self.clone() }))
+    }
+
+    fn describe(&self) -> String {
+        "this machine has what trials need".to_owned()
+    }
+}
+
+/// This machine, with an agent program.
+struct CheckedLocal {
+    agent: PathBuf,
+    section: LocalSpec,
+}
+
+#[async_trait]
+impl CheckedPlatform for CheckedLocal {
+    async fn start(
+        self: Box<Self>,
+        context: StartContext<'_>,
+    ) -> Result<Arc<dyn TrainingService>, BoxError> {
+        let StartContext { id, spec, dir, ca_file, secret, events, .. } = context;
+        let gpus = share_gpus(spec, &self.section)?;
+        let archive = || dir.code_archive();
+        let settings = Settings {
+            agent: self.agent,
+            experiment: id.clone(),
+            code_archive: self.section.code_snapshot.then(archive),
+            dir,
+            code_directory: spec.trial_code_directory.clone(),
+            objective: spec.objective.clone(),
+            ca_file,
+            secret_variables: spec.secret_variables(),
+            secret,
+            events,
+        };
+        Ok(Arc::new(Local::new(settings, gpus)))
+    }
+}
+
+/// Shares this machine's GPUs out as the experiment says. Lists them only if trials are to have any.
+fn share_gpus(spec: &ExperimentSpec, section: &LocalSpec) -> Result<Gpus, gpus::Error> {
+    let wanted = Wanted {
+        each: spec.trial_gpu_number,
+        sharers: section.max_trial_number_per_gpu,
+        indices: section.gpu_indices.clone(),
+        active: section.use_active_gpu.unwrap_or(true),
+    };
+    let machine = match spec.trial_gpu_number {
+        None | Some(0) => Vec::new(),
+        Some(_) => gpus::of_this_machine(),
+    };
+    Gpus::new(&wanted, &machine)
+}

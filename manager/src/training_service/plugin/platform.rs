@@ -1,0 +1,73 @@
+//! `platform: plugin` before its trials start.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tracing::{info, warn};
+
+use super::{Plugin, Settings, clean_up, probe};
+use crate::config::PluginSpec;
+use crate::training_service::TrainingService;
+use crate::training_service::agent_program;
+use crate::training_service::platform::{
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
+};
+
+#[async_trait]
+impl Platform for PluginSpec {
+    async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
+        let agent = agent_program::find(context.agent)?;
+        if context.is_new {
+            let secrets = context.spec.secret_variables();
+            let name = probe(self, &context.spec.trial_code_directory, secrets).await?;
+            info!("trials run at the plugin {name}");
+        }
+        Ok(Box::new(CheckedPlugin { agent, section: self.clone() }))
+    }
+
+    fn describe(&self) -> String {
+        "the plugin answers and takes its settings".to_owned()
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        let CleanContext { id, spec, dir } = context;
+        let (code, secrets) = (&spec.trial_code_directory, spec.secret_variables());
+        for left in clean_up(self, code, secrets, id, dir).await? {
+            warn!("the plugin has left {left}");
+        }
+        Ok(())
+    }
+}
+
+/// A plugin that has answered, with an agent program to hand to it.
+struct CheckedPlugin {
+    agent: PathBuf,
+    section: PluginSpec,
+}
+
+#[async_trait]
+impl CheckedPlatform for CheckedPlugin {
+    async fn start(
+        self: Box<Self>,
+        context: StartContext<'_>,
+    ) -> Result<Arc<dyn TrainingService>, BoxError> {
+        let StartContext { id, spec, dir, ca_file, url, secret, events } = context;
+        let settings = Settings {
+            spec: self.section,
+            code_directory: spec.trial_code_directory.clone(),
+            experiment: id.clone(),
+            name: spec.name.clone(),
+            dir,
+            agent: self.agent,
+            gpus_each: spec.trial_gpu_number,
+            objective: spec.objective.clone(),
+            ca_file,
+            url,
+            secret_variables: spec.secret_variables(),
+            secret,
+            events,
+        };
+        Ok(Arc::new(Plugin::start(settings)?))
+    }
+}
