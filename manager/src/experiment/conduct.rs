@@ -46,6 +46,7 @@ use super::ending::Gone;
 use super::notice::Notice;
 use super::result::Steps;
 use super::state::{self, Effect, ExperimentState, State};
+use super::{Event, Handle};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::job_state::JobState;
@@ -200,7 +201,8 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
         let (current, requeued) = (job.attempt.clone(), job.requeued);
-        if ids::is_later(&attempt, &current) || self.is_newer_pod(trial, &attempt, &current).await? {
+        if ids::is_later(&attempt, &current) || self.is_newer_pod(trial, &attempt, &current).await?
+        {
             self.take_over_attempt(trial, attempt).await?;
         } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
             return Ok(());

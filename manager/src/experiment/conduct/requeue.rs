@@ -44,8 +44,7 @@ impl ExperimentTask {
 
     /// Records that a job that ran is to wait again: another pod will run it once more from its beginning.
     pub(super) async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
-        if !self.is_present(&news.trial, &news.attempt)
-            || self.state.intent(&news.trial).is_some()
+        if !self.is_present(&news.trial, &news.attempt) || self.state.intent(&news.trial).is_some()
         {
             return Ok(());
         }

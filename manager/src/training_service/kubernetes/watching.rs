@@ -67,7 +67,8 @@ impl Shared {
                         acts.into_iter().chain(image).collect()
                     }
                     Seen::Gone(object) if watched == Watched::Pod => {
-                        tracker.pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
+                        tracker
+                            .pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
                         let (goes, now) = (PodGoes::Gone, self.now());
                         let left = tracker.pod_goes(&object.name, object.uid.as_deref(), goes, now);
                         left.into_iter().collect()
@@ -119,7 +120,12 @@ impl Shared {
 }
 
 /// Enters what was seen of a pod, an event or a queue.
-fn news_of(watched: Watched, tracker: &mut Tracker, object: &WatchedObject, now: Duration) -> Vec<Act> {
+fn news_of(
+    watched: Watched,
+    tracker: &mut Tracker,
+    object: &WatchedObject,
+    now: Duration,
+) -> Vec<Act> {
     match watched {
         Watched::Workload => Vec::new(),
         Watched::Pod => enter_pod(tracker, object, now),

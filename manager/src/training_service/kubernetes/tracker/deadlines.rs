@@ -6,8 +6,8 @@ use trial_protocol::Class;
 
 use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, Tracker, UNHEARD, UNSEEN};
-use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::StopRequest;
 
 /// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not

@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::{Decider, Outcome};
-use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::outcome::Outcome;
+use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
