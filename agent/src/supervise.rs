@@ -33,7 +33,7 @@ use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::supervise::loop_state::LoopState;
 use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{ReceivedSignal, Sender, Signals, number};
+use crate::trial::signals::{ReceivedSignal, Sender, Signals, byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{LostGuard, Trial, hand_over};
 use crate::verdict::{Observations, Stop, StopBy, conclude};
@@ -201,7 +201,7 @@ impl Supervisor {
             LoopEvent::Signal(ReceivedSignal::Sent(signal, sender)) => {
                 if !phase.reaped() {
                     state.record_sender(sender);
-                    state.forwarded = Some(signal_byte(signal));
+                    state.forwarded = Some(byte(signal));
                     self.trial.forward(signal);
                 }
                 None
@@ -226,7 +226,7 @@ impl Supervisor {
 
     fn handle_stop_signal(&mut self, sender: Sender, state: &mut LoopState) -> Event {
         state.record_sender(sender);
-        state.record_stop(StopBy::Signal(signal_byte(Signal::SIGTERM)));
+        state.record_stop(StopBy::Signal(byte(Signal::SIGTERM)));
         state.stop_signals += 1;
         if state.stop_signals == 1 && self.status.is_managed() {
             let message = "trialkeeper has received SIGTERM; the trial is asked to end";
@@ -360,7 +360,7 @@ impl Supervisor {
         if let Some(stop) = &mut state.ending.stop
             && !reaped
         {
-            stop.signal = Some(signal_byte(signal));
+            stop.signal = Some(byte(signal));
         }
     }
 
@@ -460,10 +460,6 @@ pub fn trial_exit(status: ExitStatus) -> TrialExit {
         }
         (None, None) => unreachable!("a process that was reaped has exited or was killed"),
     }
-}
-
-fn signal_byte(signal: Signal) -> u8 {
-    u8::try_from(number(signal)).expect("signals are numbered up to 64")
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::trial::environment::Changes;
 use crate::trial::guard::{Guard, GuardTask};
 use crate::trial::reap::{Reaper, Role};
-use crate::trial::signals::number;
+use crate::trial::signals::{byte, number};
 use crate::trial::terminal::Terminal;
 use spawn::Outputs;
 use tree::Process;
@@ -76,6 +76,12 @@ pub enum Error {
         /// The missing part, and the reason.
         why: String,
     },
+    /// The agent was asked to end first.
+    #[error("{signal} asked for the end before the trial was started")]
+    Stopped {
+        /// The signal that it received.
+        signal: Signal,
+    },
     /// Nothing to do with the command.
     #[error("cannot start a process for {}; is a limit on processes or memory reached?", .program.display())]
     Spawn {
@@ -94,6 +100,7 @@ impl Error {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
             Self::Unready { .. } | Self::Spawn { .. } => 125,
+            Self::Stopped { signal } => 128_u8.saturating_add(byte(*signal)),
         }
     }
 }

@@ -90,6 +90,11 @@ pub enum TrialEnd {
         /// The kernel's error.
         why: String,
     },
+    /// The agent was asked to end before it had started the trial.
+    StoppedBefore {
+        /// The signal that it received.
+        signal: u8,
+    },
     /// The agent could not start or watch the trial.
     KeeperFailed {
         /// The failure, for the user.
@@ -112,6 +117,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
         TrialEnd::Running
         | TrialEnd::NotFound { .. }
         | TrialEnd::NotExecutable { .. }
+        | TrialEnd::StoppedBefore { .. }
         | TrialEnd::KeeperFailed { .. } => None,
     };
     let mut conclusion = match &observed.end {
@@ -135,6 +141,15 @@ pub fn conclude(observed: &Observations) -> Verdict {
             message: format!(
                 "{program:?} cannot be executed ({why}): check its mode, its first line and for which \
                  processor it was built."
+            ),
+        },
+        TrialEnd::StoppedBefore { signal } => Conclusion {
+            cause: Cause::Stopped,
+            class: Class::Transient,
+            confidence: Confidence::Certain,
+            message: format!(
+                "{} asked for the end before the trial was started.",
+                signal_name(*signal)
             ),
         },
         TrialEnd::KeeperFailed { why } => Conclusion {

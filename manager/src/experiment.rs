@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, Report, TrialJobId};
 
 use self::command::{Command, Refused};
+use self::departed_pods::DepartedPods;
 use self::directive_queue::DirectiveQueue;
 use crate::util::clock::{Clock as _, SystemClock};
 
@@ -17,6 +18,7 @@ pub mod advice;
 pub mod code_recorder;
 pub mod command;
 pub mod conduct;
+pub mod departed_pods;
 pub mod directive_queue;
 pub mod ending;
 pub mod lease;
@@ -52,6 +54,7 @@ pub struct Handle {
     stop: CancellationToken,
     leave: CancellationToken,
     directives: DirectiveQueue,
+    departed: DepartedPods,
     /// The running time before this run, and when this run began. Empty until it has.
     began: Arc<OnceLock<(Duration, Instant)>>,
 }
@@ -62,7 +65,8 @@ impl Handle {
         let (events, receiver) = mpsc::channel(capacity);
         let directives = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
-        (Self { events, stop, leave, directives, began: Arc::default() }, receiver)
+        let departed = DepartedPods::default();
+        (Self { events, stop, leave, directives, departed, began: Arc::default() }, receiver)
     }
 
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
@@ -145,6 +149,11 @@ impl Handle {
     /// Queues a directive for an attempt's agent.
     pub fn push_directive(&self, trial: &TrialJobId, attempt: &AttemptId, body: DirectiveBody) {
         self.directives.push(trial, attempt, body);
+    }
+
+    /// The pods that have left their trials.
+    pub fn departed(&self) -> &DepartedPods {
+        &self.departed
     }
 
     /// An attempt has ended: no agent is left to obey.

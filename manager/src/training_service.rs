@@ -104,6 +104,17 @@ pub struct JobWaits {
     pub why: String,
 }
 
+/// A pod of a job with several that its platform takes away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodLeft {
+    /// Which trial.
+    pub trial: TrialJobId,
+    /// Which attempt of it.
+    pub attempt: AttemptId,
+    /// The pod's own id, as its platform gives it.
+    pub incarnation: String,
+}
+
 /// The image that a job runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobImage {
@@ -122,6 +133,10 @@ pub enum JobNews {
     Gone(JobEvent),
     /// A job waits, for a reason that is new.
     Waits(JobWaits),
+    /// A job that ran is to wait again, as [`Self::Waits`], and is not gone: its queue has taken it back.
+    Requeued(JobWaits),
+    /// A pod is no longer one of its job's, and another may take its place: once per pod.
+    PodLeft(PodLeft),
     /// The platform has resolved a job's image: once per attempt.
     Image(JobImage),
 }
@@ -177,6 +192,15 @@ pub trait TrainingService: Send + Sync {
     /// Asks a job to end: politely, and after its agent's own budgets by force. Returns at once; the end
     /// comes as an event. A job that is gone is no error.
     async fn stop(&self, trial: &TrialJobId);
+
+    /// Returns whether a trial has ended as soon as its agent has said so, while its job still goes: then the service sees to
+    /// the rest, and the next trial need not wait for it.
+    fn ends_with_verdict(&self) -> bool {
+        false
+    }
+
+    /// A job's agent has said that its command has ended, and the trial was recorded as ended. Returns at once.
+    async fn handed_over(&self, _trial: &TrialJobId) {}
 
     /// A job's agent has said that its command has ended and has been silent since, and the job is still there: ends
     /// what is left of it. Returns at once.

@@ -25,6 +25,10 @@ pub struct RendezvousRequest {
     /// all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// The pod's own id, as its cluster gives it. A pod that the cluster has taken away is no longer one of the trial's.
+    /// Absence means that no other pod takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
 }
 
 /// A role of a trial.

@@ -7,6 +7,7 @@ mod jobs;
 mod kubeflow;
 mod papers;
 mod proxied;
+mod queued;
 mod recorded;
 mod refused;
 mod restart;

@@ -11,6 +11,7 @@ mod http;
 mod job_sets;
 mod jobs;
 mod kubeflow;
+mod kueue;
 mod objects;
 mod pods;
 mod processes;
@@ -21,7 +22,7 @@ mod volumes;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -48,6 +49,8 @@ struct Shared {
     controller: AtomicBool,
     /// Some of its pods are containers.
     contains: AtomicBool,
+    /// Queued objects that may run at a time.
+    quota: AtomicUsize,
     ended: AtomicBool,
 }
 
@@ -64,6 +67,7 @@ impl Kube {
             play: Box::new(play),
             controller: AtomicBool::new(true),
             contains: AtomicBool::new(false),
+            quota: AtomicUsize::new(kueue::BY_HAND),
             ended: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
@@ -76,6 +80,8 @@ impl Kube {
         std::thread::spawn(move || job_sets::run(&job_sets));
         let operator = Arc::clone(&shared);
         std::thread::spawn(move || kubeflow::run(&operator));
+        let queue = Arc::clone(&shared);
+        std::thread::spawn(move || kueue::run(&queue));
         let collector = Arc::clone(&shared);
         std::thread::spawn(move || controller::collect(&collector));
         Self { shared, address }
@@ -202,6 +208,11 @@ impl Kube {
             "spec": {"clusterQueue": "all", "stopPolicy": "None"}, "status": {"conditions": [active]},
         });
         self.put("localqueues", queue);
+    }
+
+    /// Lets so many queued objects run at a time from now on, as Kueue does; the last ones are taken back where more run.
+    pub fn quota(&self, quota: usize) {
+        self.shared.quota.store(quota, Ordering::SeqCst);
     }
 
     /// Takes a kind (its plural) or a version of a group (`GROUP/VERSION`) away.

@@ -31,8 +31,7 @@ pub struct PodArgs {
     /// Its number within the role, from 0; else `FC_TASK_INDEX`.
     #[arg(long, env = "TRIALKEEPER_ROLE_INDEX", value_name = "N")]
     pub role_index: Option<u32>,
-    /// The pod's own id, where the cluster may run an attempt again in another pod: this one then reports as a later
-    /// try of the attempt.
+    /// The pod's own id, where the cluster may run an attempt again in another pod: each then reports as a try of its own.
     #[arg(long, env = "TRIALKEEPER_INCARNATION", value_name = "ID")]
     pub incarnation: Option<String>,
     /// All roles of a trial of several pods, as ROLE:NUMBER or ROLE:NUMBER:PORT: each pod waits until all have

@@ -24,6 +24,8 @@ pub struct RendezvousSpec {
     pub own: Task,
     /// All of them.
     pub roles: Vec<Role>,
+    /// The pod's own id, where the cluster may put another pod in its place.
+    pub incarnation: Option<String>,
     /// The address at which the others reach this pod. `None`: the source address of its packets to the manager.
     pub address: Option<IpAddr>,
 }
@@ -39,7 +41,9 @@ pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Mem
     let port = peers::port(&meeting.roles, &role).unwrap_or_default();
     let wait_ms = u64::try_from(ANSWER_TIMEOUT.as_millis()).ok();
     let (attempt, roles) = (meeting.attempt.clone(), peers::sizes(&meeting.roles));
-    let pod = RendezvousRequest { attempt, roles, role, index, address, port, wait_ms };
+    let incarnation = meeting.incarnation.clone();
+    let pod =
+        RendezvousRequest { attempt, roles, role, index, address, port, wait_ms, incarnation };
     loop {
         let reply = manager.ask(WHAT, async |client| client.rendezvous(&pod).await).await?;
         if reply.missing.is_empty() {

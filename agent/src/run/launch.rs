@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tokio::sync::oneshot;
 
 use crate::cli::ExitCodeMap;
@@ -26,6 +27,15 @@ pub(super) struct Launched {
     pub(super) outputs: [Option<OwnedFd>; 2],
 }
 
+/// A reason not to start the trial.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// Something that it needs cannot be had.
+    Unready(String),
+    /// This signal asked for the end first.
+    Stopped(Signal),
+}
+
 /// The context of a failure while the trial runs.
 pub(super) struct FaultContext<'a> {
     pub(super) dir: Option<&'a Path>,
@@ -37,13 +47,14 @@ pub(super) struct FaultContext<'a> {
 pub(super) fn launch(
     settings: &Settings,
     plan: &Plan,
-    obstacle: Option<String>,
+    obstacle: Option<Obstacle>,
     context: &FaultContext<'_>,
     reaper: &Reaper,
 ) -> Launched {
     let [(stdout, to_stdout), (stderr, to_stderr)] = [output(), output()];
     let started = match obstacle {
-        Some(why) => Err(trial::Error::Unready { why }),
+        Some(Obstacle::Unready(why)) => Err(trial::Error::Unready { why }),
+        Some(Obstacle::Stopped(signal)) => Err(trial::Error::Stopped { signal }),
         None => trial::start(plan, to_stdout, to_stderr, reaper),
     };
     let outputs = [stdout, stderr];

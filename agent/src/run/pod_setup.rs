@@ -1,4 +1,5 @@
-//! The setup of a pod before its trial starts: code, parameters and the other pods' addresses come from the manager.
+//! The setup of a pod before its trial starts: code, parameters and the other pods' addresses come from the manager. The
+//! code is fetched while the pods meet.
 //!
 //! Without a request for any of them, nothing happens here. A part that cannot be had is an obstacle: the trial is not
 //! started, and everything else goes on as if it had failed to start, so that the manager learns why.
@@ -7,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 use tokio::runtime::Runtime;
+use trial_protocol::Member;
 
+use super::launch::Obstacle;
 use super::{LazyRuntime, new_runtime};
 use crate::pod::fetch::{self, Manager};
 use crate::pod::peers;
@@ -21,7 +24,7 @@ pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
     session: Option<SetupSession<'a>>,
     /// The reason why the trial cannot start.
-    pub(super) obstacle: Option<String>,
+    obstacle: Option<Obstacle>,
 }
 
 struct SetupSession<'a> {
@@ -49,7 +52,7 @@ impl<'a> PodSetup<'a> {
         };
         match open() {
             Ok(session) => Self { settings, session: Some(session), obstacle: None },
-            Err(why) => Self { settings, session: None, obstacle: Some(why) },
+            Err(why) => Self { settings, session: None, obstacle: Some(Obstacle::Unready(why)) },
         }
     }
 
@@ -58,49 +61,64 @@ impl<'a> PodSetup<'a> {
         self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
     }
 
-    /// Returns the directory with the trial's code, after fetching or unpacking it; `None` if neither is to be done. `dir` is
-    /// the run's directory.
-    pub(super) fn code(&mut self, dir: Option<&Path>) -> Option<PathBuf> {
+    /// Returns the directory with the trial's code, after fetching or unpacking it, and the trial's variables about its pod
+    /// and its peers. No directory: no code is asked for. `dir` is the run's directory.
+    pub(super) fn code_and_peers(
+        &mut self,
+        dir: Option<&Path>,
+    ) -> (Option<PathBuf>, Vec<(String, String)>) {
         let pod = &self.settings.pod;
-        if !pod.fetch_code && pod.code_archive.is_none() {
-            return None;
+        let into = code_dir(pod, dir).filter(|_| pod.fetch_code || pod.code_archive.is_some());
+        if (pod.fetch_code || pod.code_archive.is_some()) && into.is_none() {
+            let why = "there is no place for the code; name one with --code-dir".to_owned();
+            self.obstacle.get_or_insert(Obstacle::Unready(why));
         }
-        let Some(into) = code_dir(pod, dir) else {
-            let why = "no directory is known for the code; name one with --code-dir".to_owned();
-            self.obstacle.get_or_insert(why);
-            return None;
-        };
-        // The trial is run there, and what it is told must hold wherever it goes.
-        let absolute = |()| {
-            std::path::absolute(&into)
-                .map_err(|source| fetch::Error::Write { path: into.clone(), source })
-        };
-        let Some(archive) = &pod.code_archive else {
-            return self.step(true, async |manager| manager.code(&into).await.and_then(absolute));
-        };
-        let unpacked = fetch::open_archive(archive)
-            .and_then(|archive| fetch::unpack_code(archive, &into))
-            .and_then(absolute);
-        unpacked.map_err(|error| self.obstacle.get_or_insert(chain(&error))).ok()
+        let unpacked = into.as_deref().zip(pod.code_archive.as_deref()).map(|(into, archive)| {
+            fetch::open_archive(archive).and_then(|archive| fetch::unpack_code(archive, into))
+        });
+        if let Some(Err(error)) = unpacked {
+            self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
+        }
+        let fetched = into.as_deref().filter(|_| pod.code_archive.is_none());
+        let meeting = pod.meeting.as_ref();
+        let members = self.step(fetched.is_some() || meeting.is_some(), async |manager| {
+            let code = async {
+                match fetched {
+                    Some(into) => manager.code(into).await,
+                    None => Ok(()),
+                }
+            };
+            let members = async {
+                match meeting {
+                    Some(meeting) => meet(manager, meeting).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            tokio::try_join!(code, members).map(|((), members)| members)
+        });
+        let directory = into.filter(|_| self.obstacle.is_none()).and_then(|into| {
+            // The trial is run there, and what it is told must hold wherever it goes.
+            let absolute = std::path::absolute(&into)
+                .map_err(|source| fetch::Error::Write { path: into, source });
+            absolute.map_err(|error| self.obstacle = Some(Obstacle::Unready(chain(&error)))).ok()
+        });
+        (directory, self.variables(members.flatten().as_deref()))
     }
 
-    /// The trial's variables about its pod and its peers.
-    pub(super) fn peers(&mut self) -> Vec<(String, String)> {
+    fn variables(&self, members: Option<&[Member]>) -> Vec<(String, String)> {
         let Some(own) = &self.settings.pod.task else { return Vec::new() };
         let mut variables = vec![
             ("TRIALKEEPER_ROLE".to_owned(), own.role.clone()),
             ("TRIALKEEPER_ROLE_INDEX".to_owned(), own.index.to_string()),
         ];
-        if let Some(meeting) = &self.settings.pod.meeting
-            && let Some(members) = self.step(true, async |manager| meet(manager, meeting).await)
-        {
-            variables.extend(peers::variables(own, &meeting.roles, &members));
+        if let Some((meeting, members)) = self.settings.pod.meeting.as_ref().zip(members) {
+            variables.extend(peers::variables(own, &meeting.roles, members));
         }
         variables
     }
 
     /// Returns the signals that were opened, for the rest of the run, and the obstacle.
-    pub(super) fn close(self) -> (Option<Signals>, Option<String>) {
+    pub(super) fn close(self) -> (Option<Signals>, Option<Obstacle>) {
         (self.session.map(|session| session.signals), self.obstacle)
     }
 
@@ -114,10 +132,8 @@ impl<'a> PodSetup<'a> {
         let SetupSession { runtime, manager, signals } = session;
         let done = runtime.block_on(async {
             tokio::select! {
-                done = work(manager) => done.map_err(|error| chain(&error)),
-                signal = wait_for_stop_signal(signals) => {
-                    Err(format!("{signal} requested a stop before the trial was started"))
-                }
+                done = work(manager) => done.map_err(|error| Obstacle::Unready(chain(&error))),
+                signal = wait_for_stop_signal(signals) => Err(Obstacle::Stopped(signal)),
             }
         });
         done.map_err(|why| self.obstacle = Some(why)).ok()

@@ -9,6 +9,7 @@ use serde_json::Value;
 use trial_protocol::Verdict;
 
 use super::LazyRuntime;
+use super::launch::Obstacle;
 use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
 use crate::cli::legacy::Legacy;
@@ -37,7 +38,7 @@ pub(super) struct Prepared {
     /// The time of the preparation, in milliseconds since 1970.
     pub(super) since_ms: u64,
     /// The reason why the trial cannot be started.
-    pub(super) obstacle: Option<String>,
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 /// The shell with which NNI runs a trial's command.
@@ -60,12 +61,8 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let mut settings = Settings::resolve(
-        args,
-        &variable,
-        shell(args.legacy.is_some(), BASH),
-        Start { random, now_ms },
-    )?;
+    let mut settings =
+        Settings::resolve(args, &variable, shell(args.legacy.is_some(), BASH), Start { random })?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
@@ -91,8 +88,7 @@ pub(super) fn prepare(
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let directory = setup.code(dir.as_deref());
-    let peers = setup.peers();
+    let (directory, peers) = setup.code_and_peers(dir.as_deref());
     let (signals, obstacle) = setup.close();
     let run = format!("{random:016x}");
     let plan = plan(args, &settings, &parameters, dir.as_deref(), directory, &peers, run);

@@ -24,7 +24,7 @@ use crate::trial::reap::Reaper;
 use crate::trial::signals::Signals;
 use crate::util::clock::Clock;
 use crate::util::errors::chain;
-use crate::verdict::Observations;
+use crate::verdict::{Observations, TrialEnd};
 
 /// A run that watches its trial.
 pub(super) struct Running {
@@ -112,8 +112,9 @@ impl Running {
                 tracing::error!("{}", chain(&error));
                 let (recorder, watcher) = parts.intake.into_parts();
                 let end = summary::start_failure(&error);
+                let stop_signalled = matches!(end, TrialEnd::StoppedBefore { .. });
                 let observed = Observations { end, ..watcher.observations() };
-                Ended { observed, recorder, signals: parts.signals, stop_signalled: false }
+                Ended { observed, recorder, signals: parts.signals, stop_signalled }
             }
         };
         channel.shut_down();

@@ -140,8 +140,6 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 pub struct Start {
     /// A random number.
     pub random: u64,
-    /// The time, in milliseconds since 1970.
-    pub now_ms: i64,
 }
 
 impl Settings {
@@ -166,7 +164,7 @@ impl Settings {
         let values = args.mask_env.iter().filter_map(|name| variable(name));
         let secrets = Secrets::new(values.map(OsString::into_vec));
         let attempt = attempt(args, variable, start.random)?;
-        let (pod, attempt) = pod::resolve(args, variable, attempt, start.now_ms)?;
+        let (pod, attempt) = pod::resolve(args, variable, attempt)?;
         Ok(Self {
             command,
             identity: identity(args, variable, needed),
@@ -353,7 +351,7 @@ mod tests {
             &args,
             &|name| variables.get(name).map(OsString::from),
             "/any/sh",
-            Start { random: 7, now_ms: 60_000 },
+            Start { random: 7 },
         )
     }
 

@@ -11,6 +11,7 @@ use crate::delivery;
 use crate::run::settings::Settings;
 use crate::run::standalone;
 use crate::supervise::recorder::MetricSummary;
+use crate::trial::signals::byte;
 use crate::trial::{self, Trial};
 use crate::util::log;
 use crate::verdict::{TrialEnd, exit_code_for_frameworkcontroller};
@@ -54,6 +55,7 @@ pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
             TrialEnd::NotExecutable { program: program.display().to_string(), why: source(why) }
         }
         trial::Error::Unready { why } => TrialEnd::KeeperFailed { why: why.clone() },
+        trial::Error::Stopped { signal } => TrialEnd::StoppedBefore { signal: byte(*signal) },
         trial::Error::Spawn { source: why, .. } => {
             TrialEnd::KeeperFailed { why: format!("no process could be started: {why}") }
         }
@@ -64,6 +66,7 @@ pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
 pub(super) fn exit_code(end: &TrialEnd, verdict: &Verdict, map: Option<ExitCodeMap>) -> u8 {
     let own = match end {
         TrialEnd::Exited { exit, .. } => exit.shell_code(),
+        TrialEnd::StoppedBefore { signal } => 128_u8.saturating_add(*signal),
         TrialEnd::NotFound { .. } => 127,
         TrialEnd::NotExecutable { .. } => 126,
         TrialEnd::KeeperFailed { .. } | TrialEnd::Running => KEEPER_FAULT,

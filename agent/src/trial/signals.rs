@@ -163,6 +163,11 @@ pub fn number(signal: Signal) -> i32 {
     signal as i32
 }
 
+/// The same number, as the kernel's own are small.
+pub fn byte(signal: Signal) -> u8 {
+    u8::try_from(number(signal)).expect("signals are numbered up to 64")
+}
+
 fn bit(signal: Signal) -> u64 {
     1 << (number(signal) - 1)
 }

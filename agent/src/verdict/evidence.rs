@@ -75,6 +75,7 @@ pub(super) fn evidence(observed: &Observations) -> Evidence {
         TrialEnd::Running
         | TrialEnd::NotFound { .. }
         | TrialEnd::NotExecutable { .. }
+        | TrialEnd::StoppedBefore { .. }
         | TrialEnd::KeeperFailed { .. } => None,
     };
     Evidence {

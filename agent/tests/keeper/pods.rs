@@ -41,9 +41,12 @@ fn who_waits_for_other_pods_can_be_asked_to_end() {
     });
     running.send(Signal::SIGTERM);
     let ended = running.wait();
-    assert_eq!(ended.code, Some(125), "{}", ended.stderr);
+    // The code of a process that SIGTERM ended: no failure of the trial's, nor of the agent's.
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
     assert!(!ended.path("started").exists());
-    let message = ended.verdict().message;
+    let verdict = ended.verdict();
+    assert_eq!((verdict.cause, verdict.class), (Cause::Stopped, Class::Transient));
+    let message = verdict.message;
     assert!(
         message.contains("SIGTERM requested a stop before the trial was started"),
         "{message}"

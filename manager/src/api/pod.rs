@@ -115,7 +115,8 @@ pub(super) async fn rendezvous(
     let meeting = &state.pods.meeting;
     // Before the look, or a completion in between would not be heard of.
     let mut complete = meeting.complete.subscribe();
-    let entered = meeting.table().enter(&trial, &request);
+    let departed = |pod: &str| state.handle.departed().has(&trial, pod);
+    let entered = meeting.table().enter(&trial, &request, departed);
     if entered.map_err(|refusal| Error::BadRequest(refusal.to_string()))? {
         meeting.complete.send_replace(());
     }

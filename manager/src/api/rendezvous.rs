@@ -4,7 +4,8 @@
 //!
 //! 1. An answer is complete when every index of every role has reported for the attempt, and holds the newest
 //!    address of each: a pod that was started again has another one.
-//! 2. Nothing is kept for good. Agents report again after a restart of the manager, and what was not asked for
+//! 2. A pod that has left its trial is nowhere: its address is that of a dead pod, and another takes its place.
+//! 3. Nothing is kept for good. Agents report again after a restart of the manager, and what was not asked for
 //!    longest makes room.
 
 use core::net::IpAddr;
@@ -32,8 +33,17 @@ pub struct Rendezvous {
 struct Group {
     roles: Vec<RoleSize>,
     /// By position of the role, and index.
-    members: BTreeMap<(usize, u32), (IpAddr, u16)>,
+    members: BTreeMap<(usize, u32), Place>,
     touched: u64,
+}
+
+/// The place of a pod.
+#[derive(Debug)]
+struct Place {
+    address: IpAddr,
+    port: u16,
+    /// The pod's own id, where it has told.
+    incarnation: Option<String>,
 }
 
 /// Why a pod is not let in: it will not be, however often it asks.
@@ -66,13 +76,15 @@ pub enum Refusal {
 }
 
 impl Rendezvous {
-    /// Enters where a pod is. `true` if its attempt's pods are complete now.
+    /// Enters where a pod is. `true` if its attempt's pods are complete now. `departed` says which pods have left.
     pub fn enter(
         &mut self,
         trial: &TrialJobId,
         request: &RendezvousRequest,
+        departed: impl Fn(&str) -> bool,
     ) -> Result<bool, Refusal> {
-        let RendezvousRequest { attempt, roles, role, index, address, port, .. } = request;
+        let RendezvousRequest { attempt, roles, role, index, address, port, incarnation, .. } =
+            request;
         let found = roles.iter().map(|role| u64::from(role.number)).sum();
         if found > MEMBERS {
             return Err(Refusal::TooMany { found });
@@ -98,7 +110,11 @@ impl Rendezvous {
             return Err(Refusal::OtherRoles { theirs, ours });
         }
         group.touched = touched;
-        group.members.insert((place, *index), (*address, *port));
+        if !incarnation.as_deref().is_some_and(&departed) {
+            let (address, port, incarnation) = (*address, *port, incarnation.clone());
+            group.members.insert((place, *index), Place { address, port, incarnation });
+        }
+        group.members.retain(|_, known| !known.incarnation.as_deref().is_some_and(&departed));
         Ok(group.missing().next().is_none())
     }
 
@@ -111,11 +127,11 @@ impl Rendezvous {
         if !missing.is_empty() {
             return RendezvousReply { members: Vec::new(), missing };
         }
-        let members = group.members.iter().map(|((place, index), (address, port))| Member {
+        let members = group.members.iter().map(|((place, index), known)| Member {
             role: group.roles[*place].role.clone(),
             index: *index,
-            address: *address,
-            port: *port,
+            address: known.address,
+            port: known.port,
         });
         RendezvousReply { members: members.collect(), missing }
     }
@@ -164,7 +180,13 @@ mod tests {
             address: IpAddr::from([10, 0, 0, last]),
             port: 4000,
             wait_ms: None,
+            incarnation: None,
         }
+    }
+
+    /// No pod has left.
+    fn nobody(_: &str) -> bool {
+        false
     }
 
     fn trial(id: &str) -> TrialJobId {
@@ -182,7 +204,7 @@ mod tests {
         let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
         let mut table = Rendezvous::default();
         let mut steps = |role, index, last| {
-            let whole = table.enter(&t, &request(&roles, role, index, last)).unwrap();
+            let whole = table.enter(&t, &request(&roles, role, index, last), nobody).unwrap();
             let reply = table.look(&t, &attempt);
             assert_eq!(whole, reply.missing.is_empty());
             shown(&reply)
@@ -199,10 +221,35 @@ mod tests {
     }
 
     #[test]
+    fn pods_that_were_taken_away_are_no_members_any_more() {
+        let roles = [("worker", 2)];
+        let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
+        let mut table = Rendezvous::default();
+        let mut enter = |index, last, pod: &str, departed: &[&str]| {
+            let incarnation = Some(pod.to_owned());
+            let request =
+                RendezvousRequest { incarnation, ..request(&roles, "worker", index, last) };
+            table.enter(&t, &request, |pod| departed.contains(&pod)).unwrap();
+            shown(&table.look(&t, &attempt))
+        };
+        let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        enter(0, 1, "a", &[]);
+        let whole = own(&["worker:0 10.0.0.1:4000", "worker:1 10.0.0.2:4000"]);
+        assert_eq!(enter(1, 2, "b", &[]), (whole, vec![]));
+        // Its queue takes the trial back and lets it run again: the first new pod waits for the second.
+        let gone = ["a", "b"];
+        assert_eq!(enter(1, 3, "d", &gone), (vec![], own(&["worker:0"])));
+        // A word of a dead pod that was long on its way.
+        assert_eq!(enter(0, 1, "a", &gone), (vec![], own(&["worker:0"])));
+        let whole = own(&["worker:0 10.0.0.4:4000", "worker:1 10.0.0.3:4000"]);
+        assert_eq!(enter(0, 4, "c", &gone), (whole, vec![]));
+    }
+
+    #[test]
     fn strangers_are_refused() {
         let mut table = Rendezvous::default();
         let roles = [("worker", 2)];
-        table.enter(&trial("t"), &request(&roles, "worker", 0, 1)).unwrap();
+        table.enter(&trial("t"), &request(&roles, "worker", 0, 1), nobody).unwrap();
         #[rustfmt::skip]
         let table_of = [
             ("an index too many",   request(&roles, "worker", 2, 1),         "worker:2 is none of the trial's pods (worker:2)"),
@@ -212,7 +259,7 @@ mod tests {
             ("far too many",        request(&[("worker", u32::MAX), ("ps", 9)], "ps", 0, 1), "a trial may have 10000 pods, and this one says that it has 4294967304"),
         ];
         for (says, request, refusal) in table_of {
-            let refused = table.enter(&trial("t"), &request).unwrap_err().to_string();
+            let refused = table.enter(&trial("t"), &request, nobody).unwrap_err().to_string();
             assert_eq!(refused, refusal, "{says}");
         }
     }
@@ -222,9 +269,9 @@ mod tests {
         let mut table = Rendezvous::default();
         let pod = request(&[("worker", 2)], "worker", 0, 1);
         for number in 0..=GROUPS {
-            table.enter(&trial(&format!("t{number}")), &pod).unwrap();
+            table.enter(&trial(&format!("t{number}")), &pod, nobody).unwrap();
             // The second is asked for again and again.
-            table.enter(&trial("t1"), &pod).unwrap();
+            table.enter(&trial("t1"), &pod, nobody).unwrap();
         }
         let attempt = AttemptId::new("t-1").unwrap();
         let known = |id: &str| table.look(&trial(id), &attempt) != RendezvousReply::default();
@@ -239,7 +286,7 @@ mod tests {
             let roles = [("a", 2), ("b", 4)];
             for (count, pod) in order.iter().enumerate() {
                 let (role, index) = if *pod < 2 { ("a", *pod) } else { ("b", pod - 2) };
-                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1)).unwrap();
+                let whole = table.enter(&trial("t"), &request(&roles, role, index, 1), nobody).unwrap();
                 prop_assert_eq!(whole, count == 5);
             }
             let reply = table.look(&trial("t"), &AttemptId::new("t-1").unwrap());

@@ -33,11 +33,13 @@ use crate::util::nearest::advice;
 
 /// The time in which a trial's pods must start, where nothing is said: large images take their time.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
+/// The same where trials wait in a queue: Kueue takes back after 30 minutes what has not started, and tries it again for ever.
+const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The user that trials run as, where nothing is said: none in particular, and not root.
 const USER: u64 = 65_532;
 
 /// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 32] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -69,6 +71,7 @@ const FIELDS: [&str; 31] = [
     "priorityClass",
     "mounts",
     "allowHostPath",
+    "handOver",
 ];
 
 /// Trials as objects on Kubernetes.
@@ -113,11 +116,22 @@ pub struct KubernetesSpec {
     pub run_as_user: u64,
     /// `startUpDeadline` (ours): how long a pod may take to start before its trial has failed.
     pub start_up_deadline: Duration,
+    /// `handOver` (ours): when the next trial may be submitted.
+    pub hand_over: HandOver,
     /// `metricsFrom` (ours): role and index whose metrics are the trial's.
     pub metrics_from: (String, u64),
     /// `barrierImage` (ours): pods wait for one another with `frameworkbarrier` from this image. `None`: they
     /// meet at the manager.
     pub barrier_image: Option<String>,
+}
+
+/// The end of a trial after which the next one may be submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandOver {
+    /// `handOver: verdict`: its agent has said how its command ended. Its pod goes meanwhile.
+    Verdict,
+    /// `handOver: object`: its object has ended, and its pod with it.
+    Object,
 }
 
 impl ServiceSection for KubernetesSpec {
@@ -153,6 +167,8 @@ pub enum AgentSource {
     Image,
     /// `agent: copy`: an init container of this image copies it.
     Copy(String),
+    /// `agent: volume`: this image is mounted into the pod.
+    Volume(String),
 }
 
 /// Reads the section of `platform: kubeflow`.
@@ -233,7 +249,7 @@ pub(super) fn section(
     canonical.put("context", &context);
     let advertise = fields.string("advertise")?;
     canonical.put("advertise", &advertise);
-    let agent = agent(&mut fields, &mut canonical)?;
+    let agent = agent(workload, &mut fields, &mut canonical)?;
     let image_pull_policy =
         one_of(&mut fields, "imagePullPolicy", &["Always", "IfNotPresent", "Never"])?;
     canonical.put("imagePullPolicy", &image_pull_policy);
@@ -247,12 +263,19 @@ pub(super) fn section(
     canonical.put("runAsUser", run_as_user);
     let deadline = fields.take("startUpDeadline");
     let start_up_deadline = match &deadline {
+        None if fields.look("queue").is_some() => QUEUED_START_UP_DEADLINE,
         None => START_UP_DEADLINE,
         Some(written) => {
             units::duration(written).map_err(|problem| fields.fault("startUpDeadline", problem))?
         }
     };
     canonical.put("startUpDeadline", &deadline);
+    let hand_over = one_of(&mut fields, "handOver", &["verdict", "object"])?;
+    canonical.put("handOver", &hand_over);
+    let hand_over = match hand_over.as_deref() {
+        Some("object") => HandOver::Object,
+        Some(_) | None => HandOver::Verdict,
+    };
     canonical.put("metricsFrom", &metrics);
     let metrics_from = metrics_from(&fields, metrics, &roles)?;
     let barrier_image = checked(&mut fields, "barrierImage", syntax::image)?;
@@ -296,6 +319,7 @@ pub(super) fn section(
             tolerations,
             run_as_user,
             start_up_deadline,
+            hand_over,
             metrics_from,
             barrier_image,
         })),
@@ -303,14 +327,23 @@ pub(super) fn section(
     })
 }
 
-fn agent(fields: &mut Section, canonical: &mut Canonical) -> Result<AgentSource, Problem> {
-    let way = one_of(fields, "agent", &["auto", "image", "copy"])?;
+fn agent(
+    workload: WorkloadKind,
+    fields: &mut Section,
+    canonical: &mut Canonical,
+) -> Result<AgentSource, Problem> {
+    let way = one_of(fields, "agent", &["auto", "image", "copy", "volume"])?;
     let image = checked(fields, "agentImage", syntax::image)?;
     canonical.put("agent", &way);
     canonical.put("agentImage", &image);
     match (way.as_deref(), image) {
         (None | Some("copy"), Some(image)) => Ok(AgentSource::Copy(image)),
-        (Some("copy"), None) => {
+        (Some("volume"), _) if workload == WorkloadKind::Framework => Err(fields.fault(
+            "agent",
+            "FrameworkController knows no volumes of images; `copy` does nearly the same",
+        )),
+        (Some("volume"), Some(image)) => Ok(AgentSource::Volume(image)),
+        (Some("copy" | "volume"), None) => {
             Err(fields.fault("agentImage", "is missing; name an image that has a `trialkeeper`"))
         }
         (Some(way), Some(_)) => {

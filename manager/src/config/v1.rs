@@ -195,6 +195,7 @@ const CLUSTER: Renames = &[
     ("tolerations", "tolerations"),
     ("runAsUser", "runAsUser"),
     ("startUpDeadline", "startUpDeadline"),
+    ("handOver", "handOver"),
     ("metricsFrom", "metricsFrom"),
     ("barrierImage", "barrierImage"),
     ("queue", "queue"),

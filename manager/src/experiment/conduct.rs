@@ -15,6 +15,7 @@ mod lease_monitor;
 mod patience;
 mod prepare;
 mod recorder;
+mod requeue;
 mod stop_rules;
 
 use std::collections::{HashMap, VecDeque};
@@ -158,10 +159,10 @@ impl ExperimentTask {
         for event in &events {
             // A command stands in its place.
             let Event::Reported { trial, attempt, fresh } = event else { break };
+            self.adopt_first_pod(trial, attempt);
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
-            let Some(job) = self.jobs.get_mut(trial).filter(|job| job.attempt == *attempt) else {
-                continue;
-            };
+            let is_present = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
+            let Some(job) = self.jobs.get_mut(trial).filter(is_present) else { continue };
             if let Some(started) = started
                 && !self.state.runs(trial)
             {
@@ -199,9 +200,11 @@ impl ExperimentTask {
         fresh: Vec<Report>,
     ) -> Result<(), store::Error> {
         let Some(job) = self.jobs.get(trial) else { return Ok(()) };
-        if ids::is_later(&attempt, &job.attempt) {
+        let (current, requeued) = (job.attempt.clone(), job.requeued);
+        if ids::is_later(&attempt, &current) || self.is_newer_pod(trial, &attempt, &current).await?
+        {
             self.take_over_attempt(trial, attempt).await?;
-        } else if job.attempt != attempt && ids::of_old_keeper(&job.attempt) != attempt {
+        } else if requeued || current != attempt && ids::of_old_keeper(&current) != attempt {
             return Ok(());
         }
         self.renew_lease(trial).await?;
@@ -216,6 +219,9 @@ impl ExperimentTask {
             }
             if let Some(event) = self.handle_report(trial, &report) {
                 self.perform(event).await?;
+            }
+            if let ReportBody::Ended(verdict) = &report.body {
+                self.conclude_by_verdict(trial, verdict).await?;
             }
         }
         Ok(())
@@ -419,7 +425,12 @@ impl ExperimentTask {
         for news in news {
             match news {
                 JobNews::Gone(event) => gone.push(event),
-                JobNews::Waits(waits) => waiting.push(waits),
+                JobNews::Waits(_) | JobNews::Requeued(_) => waiting.push(news),
+                JobNews::PodLeft(pod) => {
+                    if self.is_present(&pod.trial, &pod.attempt) {
+                        self.handle.departed().enter(&pod.trial, pod.incarnation);
+                    }
+                }
                 JobNews::Image(image) => {
                     if self.is_present(&image.trial, &image.attempt) {
                         self.recorder.record_image(&image).await?;
@@ -428,8 +439,12 @@ impl ExperimentTask {
             }
         }
         self.handle_ends(gone).await?;
-        for waits in waiting {
-            self.record_wait(waits).await?;
+        for news in waiting {
+            match news {
+                JobNews::Waits(waits) => self.record_wait(waits).await?,
+                JobNews::Requeued(waits) => self.record_requeue(waits).await?,
+                JobNews::Gone(_) | JobNews::PodLeft(_) | JobNews::Image(_) => {}
+            }
         }
         Ok(())
     }
@@ -538,8 +553,10 @@ impl ExperimentTask {
     /// Records that trials run, and leaves their agents rules.
     async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
-            let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
-            (trial.clone(), started_at_ms)
+            let job = self.jobs.get(trial);
+            let started_at_ms = job.and_then(|job| job.started_at_ms);
+            // Of a job whose pods report as tries of their own this is the first that is known of the pod.
+            (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
         });
         let started = started.collect();
         self.recorder.record_running(started).await?;
@@ -673,7 +690,9 @@ impl ExperimentTask {
     ) -> Result<(), store::Error> {
         let steps = self.new_steps();
         let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
-        info!(%trial, "its pod was started again by the cluster");
+        if !ids::is_pod_of(&attempt, &job.attempt) {
+            info!(%trial, "its pod was started again by the cluster");
+        }
         let before = job.replace_attempt(attempt.clone(), steps);
         self.handle.forget(trial, &before);
         let runs = self.state.runs(trial);

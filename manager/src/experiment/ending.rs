@@ -54,7 +54,8 @@ pub fn preempted(
     let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
     Some(Verdict {
         cause: Cause::Preempted,
-        class: Class::Transient,
+        // Of what was taken away for good another try is not wanted.
+        class: gone.class.unwrap_or(Class::Transient),
         confidence: Confidence::Certain,
         exit: verdict.and_then(|verdict| verdict.exit),
         message: gone.message.clone().unwrap_or_else(|| said.clone()),

@@ -149,11 +149,6 @@ impl State {
         self.state
     }
 
-    /// Returns the number of trials that have not ended.
-    pub fn live(&self) -> usize {
-        self.live.len()
-    }
-
     /// The stop that is intended for a trial.
     pub fn intent(&self, trial: &TrialJobId) -> Option<StopReason> {
         self.live.get(trial)?.intent
@@ -203,6 +198,7 @@ impl State {
                     effects.push(Effect::RecordRunning { trial });
                 }
             }
+            Event::Requeued { trial } => self.requeue(&trial),
             Event::Gone { trial, gone, verdict, result } => {
                 self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }

@@ -14,6 +14,7 @@ pub mod kueue;
 pub mod manifest;
 pub mod outcome;
 pub mod pending_reason;
+mod perform;
 pub mod platform;
 pub mod pod_end;
 mod podless;
@@ -37,11 +38,12 @@ use trial_protocol::{AttemptId, TrialJobId};
 use self::cleanup::clean;
 use self::client::{Cluster, PODS, SECRETS};
 use self::manifest::Common;
-use self::tracker::{Act, Tracker};
+use self::tracker::Tracker;
 use self::watching::Watched;
-use self::workload::{StopRequest, Workload, workload};
+use self::workload::{Workload, workload};
 use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
 use crate::util::backoff::Backoff;
+use crate::config::kubernetes::{HandOver, KubernetesSpec};
 
 /// Requests that may be under way at a time.
 const REQUESTS: usize = 16;
@@ -62,6 +64,9 @@ const POD_POLL: Duration = Duration::from_millis(250);
 const POD_MARGIN: Duration = Duration::from_mins(1);
 /// The time by which the watch of the pods may lag behind a listing of them.
 const WATCH_LAG: Duration = Duration::from_secs(10);
+
+/// The time for which workloads of trials that have ended are left to end by themselves when the search is over.
+const HANDED_OVER: Duration = Duration::from_secs(15);
 
 /// The message of a submission that did not come to its end.
 const LEFT: &str = "the manager ended before it was submitted";
@@ -106,11 +111,7 @@ impl KubernetesService {
         let kind = workload(settings.common.spec.workload);
         let shared = Arc::new(Shared {
             kind,
-            tracker: Mutex::new(Tracker::new(
-                kind,
-                settings.common.spec.start_up_deadline,
-                manifest::grace(&settings.common.spec),
-            )),
+            tracker: Mutex::new(tracker(kind, &settings.common.spec)),
             settings,
             began: Instant::now(),
             listed: watch::Sender::new(false),
@@ -186,6 +187,17 @@ impl TrainingService for KubernetesService {
         }
     }
 
+    fn ends_with_verdict(&self) -> bool {
+        // Pods beside the first have their own time, and their ends are the trial's, too.
+        let spec = &self.shared.settings.common.spec;
+        spec.hand_over == HandOver::Verdict && manifest::has_one_pod(spec)
+    }
+
+    async fn handed_over(&self, trial: &TrialJobId) {
+        self.shared.tracker().hand_over(trial, self.shared.now());
+        self.shared.nearer.notify_one();
+    }
+
     async fn output(
         &self,
         trial: &TrialJobId,
@@ -239,6 +251,14 @@ impl TrainingService for KubernetesService {
     }
 
     async fn close(&self) {
+        // Their agents deliver what is left of the output.
+        let until = Instant::now() + HANDED_OVER;
+        while self.shared.left.get().is_none()
+            && self.shared.tracker().has_handed_over()
+            && Instant::now() < until
+        {
+            tokio::time::sleep(POD_POLL / 10).await;
+        }
         self.shared.closing.cancel();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
@@ -268,6 +288,14 @@ impl TrainingService for KubernetesService {
     }
 }
 
+/// A tracker for workloads of these settings.
+fn tracker(kind: &'static dyn Workload, spec: &KubernetesSpec) -> Tracker {
+    let several = spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
+    Tracker::new(kind, spec.start_up_deadline, manifest::grace(spec))
+        .queued(spec.queue.is_some())
+        .with_several_pods(several)
+}
+
 impl Shared {
     fn tracker(&self) -> MutexGuard<'_, Tracker> {
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
@@ -275,90 +303,6 @@ impl Shared {
 
     fn now(&self) -> Duration {
         self.began.elapsed()
-    }
-
-    /// Does what the tracker wants done; requests in tasks of their own.
-    fn perform(self: &Arc<Self>, acts: Vec<Act>) {
-        for act in acts {
-            let shared = Arc::clone(self);
-            match act {
-                // The receiver lives as long as the experiment; after it the news has no use.
-                Act::Tell(news) => drop(self.settings.events.send(news)),
-                Act::Stop(name) => drop(self.tasks.spawn(async move {
-                    let cluster = &shared.settings.cluster;
-                    let resource = shared.kind.resource();
-                    let done = match shared.kind.stop() {
-                        StopRequest::Patch(stop) => {
-                            let patch = || cluster.merge(resource, &name, &stop);
-                            shared.until_done(&name, patch).await
-                        }
-                        StopRequest::Delete => {
-                            shared.until_done(&name, || cluster.delete(resource, &name)).await
-                        }
-                    };
-                    if done == Some(false) {
-                        let acts = shared.tracker().workload_gone(&name);
-                        shared.perform(acts);
-                    }
-                })),
-                Act::Listen(name) => drop(self.tasks.spawn(async move {
-                    // The right to see it is not asked for; without it a person is told how to look.
-                    let said = match shared.reporter(&name).await {
-                        Some((pod, container)) => {
-                            shared.settings.cluster.last_lines(&pod, &container).await
-                        }
-                        None => Ok(String::new()),
-                    };
-                    let said = said.unwrap_or_default();
-                    let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
-                    let acts = shared.tracker().unheard(&name, said);
-                    shared.perform(acts);
-                })),
-                Act::Ask(name) => drop(self.tasks.spawn(async move {
-                    let why = shared.why_podless(&name).await;
-                    let acts = shared.tracker().podless(&name, why);
-                    shared.perform(acts);
-                })),
-                Act::Delete(name) => drop(self.tasks.spawn(async move {
-                    let resource = shared.kind.resource();
-                    let kind = resource.kind;
-                    warn!("the {kind} {name} did not end within its time; deleting it");
-                    let cluster = &shared.settings.cluster;
-                    let done = shared.until_done(&name, || cluster.delete(resource, &name));
-                    if done.await.is_some() {
-                        let acts = shared.tracker().workload_gone(&name);
-                        shared.perform(acts);
-                    }
-                })),
-                Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
-                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
-                    let outcome = shared.kind.explain(outcome, &pods);
-                    let acts = shared.tracker().explained(&name, outcome);
-                    shared.perform(acts);
-                })),
-                Act::AwaitPods(name) => drop(self.tasks.spawn(async move {
-                    let until = Instant::now() + shared.ending_time();
-                    while let Some(pods) = shared.pods_of(&name).await
-                        && !pods.is_empty()
-                        && Instant::now() < until
-                    {
-                        let pause = tokio::time::sleep(POD_POLL);
-                        if shared.closing.run_until_cancelled(pause).await.is_none() {
-                            break;
-                        }
-                    }
-                    let acts = shared.tracker().pods_gone(&name);
-                    shared.perform(acts);
-                })),
-                Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
-                    let Settings { cluster, common, .. } = &shared.settings;
-                    let selector = manifest::selector_of(&common.experiment, &attempts);
-                    for kind in [shared.kind.resource(), SECRETS] {
-                        shared.until_done("old", || cluster.delete_all(kind, &selector)).await;
-                    }
-                })),
-            }
-        }
     }
 
     /// Repeats a request until it is done, also when it is refused: who may do it now may not have been told so yet,

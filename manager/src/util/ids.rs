@@ -47,8 +47,9 @@ pub fn next_attempt(trial: &TrialJobId, last: &AttemptId) -> AttemptId {
     attempt(trial, number.unwrap_or(0).saturating_add(1))
 }
 
-/// Returns the attempt that was submitted. A cluster may start a pod again by itself; its agent then says so with two
-/// numbers behind the attempt's name, `k3f9a-1_0_1`, of which the first counts more.
+/// Returns the attempt that was submitted. A cluster may start a pod again by itself; its agent then says so behind the
+/// attempt's name: with two numbers, `k3f9a-1_0_1`, of which the first counts more, or with a part of its pod's id,
+/// `k3f9a-1_p4c7e2b9d1f0a`.
 pub fn submitted(attempt: &AttemptId) -> AttemptId {
     parts(attempt).0
 }
@@ -56,7 +57,33 @@ pub fn submitted(attempt: &AttemptId) -> AttemptId {
 /// Returns whether one attempt is a later try of the other, by the cluster that both were submitted to once.
 pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
     let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
-    one == other && try_one > try_other
+    match (try_one, try_other) {
+        (Try::Counted(one_count), Try::Counted(other_count)) => {
+            one == other && one_count > other_count
+        }
+        (Try::Counted(_) | Try::Pod(_), _) => false,
+    }
+}
+
+/// Returns whether an attempt is a pod's of the same submitted attempt, and another one than `than`. Their names do not say
+/// which of two pods is the later one.
+pub fn is_another_pod(attempt: &AttemptId, than: &AttemptId) -> bool {
+    let (own, other) = (parts(attempt), parts(than));
+    matches!(own.1, Try::Pod(_)) && own.0 == other.0 && attempt != than
+}
+
+/// Returns whether an attempt is a pod's of the attempt that was `submitted`.
+pub fn is_pod_of(attempt: &AttemptId, submitted: &AttemptId) -> bool {
+    matches!(parts(attempt), (of, Try::Pod(_)) if of == *submitted)
+}
+
+/// The part of an attempt's name that tells the cluster's own tries of it apart.
+#[derive(Debug, PartialEq, Eq)]
+enum Try<'a> {
+    /// So many tries of the whole, and of the pod, were before it.
+    Counted((u64, u64)),
+    /// The try of a pod with this id.
+    Pod(&'a str),
 }
 
 /// The attempt under which is kept what NNI's own keeper says of `attempt`: that knows of no attempts, and numbers
@@ -67,14 +94,18 @@ pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
 
-fn parts(attempt: &AttemptId) -> (AttemptId, (u64, u64)) {
+fn parts(attempt: &AttemptId) -> (AttemptId, Try<'_>) {
     let split = || {
         let (rest, task) = attempt.as_str().rsplit_once('_')?;
+        let is_pod = |id: &&str| !id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric());
+        if let Some(pod) = task.strip_prefix('p').filter(is_pod) {
+            return Some((AttemptId::new(rest).ok()?, Try::Pod(pod)));
+        }
         let (name, framework) = rest.rsplit_once('_')?;
         let name = AttemptId::new(name).ok()?;
-        Some((name, (framework.parse().ok()?, task.parse().ok()?)))
+        Some((name, Try::Counted((framework.parse().ok()?, task.parse().ok()?))))
     };
-    split().unwrap_or_else(|| (attempt.clone(), (0, 0)))
+    split().unwrap_or_else(|| (attempt.clone(), Try::Counted((0, 0))))
 }
 
 fn attempt(trial: &TrialJobId, number: u64) -> AttemptId {
@@ -127,5 +158,27 @@ mod tests {
         }
         assert_eq!(submitted(&known("k-1_2_1")).as_str(), "k-1");
         assert_eq!(submitted(&known("My_trial-1")).as_str(), "My_trial-1");
+    }
+
+    #[test]
+    fn the_pods_of_an_attempt_are_told_apart_and_have_no_order() {
+        #[rustfmt::skip]
+        let table = [
+            ("k-1_p4c7e",          "k-1",       true),
+            ("k-1_p4c7e",          "k-1_p1234", true),
+            ("k-1_p4c7e",          "k-1_p4c7e", false),
+            ("k-1",                "k-1_p4c7e", false),
+            ("k-2_p4c7e",          "k-1",       false),
+            ("k-1_p4c7e-worker-1", "k-1",       false),
+            ("k-1_p",              "k-1",       false),
+            ("k-1_0_7",            "k-1_p4c7e", false),
+        ];
+        for (attempt, than, is) in table {
+            assert_eq!(is_another_pod(&known(attempt), &known(than)), is, "{attempt} {than}");
+            assert!(!is_later(&known(attempt), &known(than)), "{attempt} {than}");
+        }
+        assert_eq!(submitted(&known("k-1_p4c7e")).as_str(), "k-1");
+        assert!(is_pod_of(&known("k-1_p4c7e"), &known("k-1")));
+        assert!(!is_pod_of(&known("k-1_p4c7e"), &known("k-1_p1234")));
     }
 }

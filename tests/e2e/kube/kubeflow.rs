@@ -177,7 +177,18 @@ fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
     let mut asked = kube.asked_rights();
     asked.retain(|right| right != "/pods create" && of_tfjobs(right));
+    // Without the last one, objects are deleted one by one.
+    given.retain(|right| right != "kubeflow.org/tfjobs deletecollection");
     assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+}
+
+#[test]
+fn the_role_that_the_operator_brings_along_suffices_to_delete_jobs() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.without_right("deletecollection tfjobs");
+    run(&bed, &search(&bed, &kube, "echo score=1", 2, &json!({}))).expect_done(2, 0);
+    kube.wait_until_empty();
 }
 
 #[test]

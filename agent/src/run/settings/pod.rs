@@ -80,12 +80,14 @@ pub enum Error {
     Attempt(#[source] IdError),
 }
 
+/// The part of a pod's id that tells it from an attempt's other pods: 48 random bits.
+const INCARNATION_LETTERS: usize = 12;
+
 /// Resolves the settings of a pod, and the attempt that it reports as.
 pub(super) fn resolve(
     args: &RunArgs,
     variable: Lookup<'_>,
     attempt: AttemptId,
-    now_ms: i64,
 ) -> Result<(Pod, AttemptId), Error> {
     let pod = &args.pod;
     // An NNI manager gives nothing.
@@ -95,8 +97,9 @@ pub(super) fn resolve(
     let index = pod.role_index.or_else(|| text(variable("FC_TASK_INDEX"))?.parse().ok());
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
-    let again = PodAttempt::of(variable, pod.incarnation.as_ref().map(|_| now_ms))
-        .filter(|_| managed && args.attempt.is_some());
+    let incarnation = pod.incarnation.as_deref();
+    let again =
+        PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
     let again = again.unwrap_or_default();
     let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
 
@@ -111,7 +114,9 @@ pub(super) fn resolve(
             check(roles, &own, bearer.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
             let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
-            Some(RendezvousSpec { attempt, own, roles: roles.to_vec(), address: pod.pod_ip })
+            let incarnation = pod.incarnation.clone();
+            let (roles, address) = (roles.to_vec(), pod.pod_ip);
+            Some(RendezvousSpec { attempt, own, roles, address, incarnation })
         }
     };
     let bears_metrics = match &bearer {
@@ -157,38 +162,61 @@ fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     Ok([parameters, code])
 }
 
-/// The number of the pod's retry by `FrameworkController` itself. The manager has named the attempt once, for all of them; reports of
-/// a later one are a later attempt's, or their numbers would meet those of the first.
+/// A further try of an attempt by the cluster itself. The manager has named the attempt once, for all tries; reports of a
+/// further one are an attempt's of its own, or their numbers would meet those of the first.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct PodAttempt {
-    framework: u64,
-    task: u64,
+enum PodAttempt {
+    /// The first, or the only one.
+    #[default]
+    First,
+    /// `FrameworkController` counts them.
+    Numbered {
+        /// Tries of the whole trial.
+        framework: u64,
+        /// Tries of the pod within it.
+        task: u64,
+    },
+    /// A pod with this id, where nothing counts them. Clocks would: those of two nodes need not agree.
+    Pod(String),
 }
 
 impl PodAttempt {
-    fn of(variable: Lookup<'_>, started_ms: Option<i64>) -> Option<Self> {
-        if let Some(started_ms) = started_ms {
-            // The pod knows that it has a name of its own, not how many were before it: the later one is the later try. Two
-            // may start within a second, and must not report as one.
-            return Some(Self { framework: 0, task: u64::try_from(started_ms).unwrap_or(0) });
+    fn of(variable: Lookup<'_>, incarnation: Option<&str>) -> Option<Self> {
+        if let Some(incarnation) = incarnation {
+            return short(incarnation).map(Self::Pod);
         }
         let number = |name| text(variable(name))?.parse().ok();
         let framework = number("FC_FRAMEWORK_ATTEMPT_ID")?;
-        Some(Self { framework, task: number("FC_TASK_ATTEMPT_ID")? })
+        Some(Self::Numbered { framework, task: number("FC_TASK_ATTEMPT_ID")? })
     }
 
-    /// The attempt that a pod's reports are of: `k3f9a-1`, `k3f9a-1_0_1`, ...
+    /// The attempt that a pod's reports are of: `k3f9a-1`, `k3f9a-1_0_1`, `k3f9a-1_p4c7e2b9d1f0a`, ...
     fn reports_as(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
         match self {
-            Self { framework: 0, task: 0 } => Ok(attempt),
-            Self { framework, task } => AttemptId::new(format!("{attempt}_{framework}_{task}")),
+            Self::First | Self::Numbered { framework: 0, task: 0 } => Ok(attempt),
+            Self::Numbered { framework, task } => {
+                AttemptId::new(format!("{attempt}_{framework}_{task}"))
+            }
+            Self::Pod(id) => AttemptId::new(format!("{attempt}_p{id}")),
         }
     }
 
     /// The attempt that its pods meet as: one that was started again alone finds the others where they are.
     fn meets_as(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
-        Self { framework: self.framework, task: 0 }.reports_as(attempt.clone())
+        let whole = match self {
+            Self::Numbered { framework, .. } => Self::Numbered { framework: *framework, task: 0 },
+            Self::First | Self::Pod(_) => Self::First,
+        };
+        whole.reports_as(attempt.clone())
     }
+}
+
+/// Returns the last letters and digits of a pod's id, which are random in every one. `None`: it has none.
+fn short(incarnation: &str) -> Option<String> {
+    let known = incarnation.chars().filter(char::is_ascii_alphanumeric);
+    let mut last: Vec<char> = known.rev().take(INCARNATION_LETTERS).collect();
+    last.reverse();
+    Some(last.into_iter().collect::<String>().to_ascii_lowercase()).filter(|id| !id.is_empty())
 }
 
 fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
@@ -228,7 +256,7 @@ mod tests {
             &args,
             &|name| variables.get(name).map(OsString::from),
             "/bin/sh",
-            Start { random: 7, now_ms: 60_000 },
+            Start { random: 7 },
         )
         .map_err(|error| crate::util::errors::chain(&error))
     }
@@ -306,14 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_queue_is_a_later_try_than_the_pods_before_it() {
+    fn pods_of_one_attempt_report_as_attempts_of_their_own() {
         let words =
             ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
-        let words = [&words[..], &["--incarnation", "727f3d8d", "x"]].concat();
-        assert_eq!(
-            settle(&words, &[("A", ""), ("B", "")]).unwrap().attempt.as_str(),
-            "t-1_0_60000"
-        );
+        #[rustfmt::skip]
+        let table = [
+            ("727f3d8d",                             "t-1_p727f3d8d"),
+            ("0B9F1C7A-5d1e-4f0a-9c3b-4C7E2B9D1F0A", "t-1_p4c7e2b9d1f0a"),
+            // A clock, or nothing at all, tells no pod from another.
+            ("",                                     "t-1"),
+            ("--",                                   "t-1"),
+        ];
+        for (incarnation, attempt) in table {
+            let incarnation = format!("--incarnation={incarnation}");
+            let words = [&words[..], &[incarnation.as_str(), "x"]].concat();
+            let settings = settle(&words, &[("A", ""), ("B", "")]).unwrap();
+            assert_eq!(settings.attempt.as_str(), attempt, "{incarnation}");
+        }
     }
 
     #[test]

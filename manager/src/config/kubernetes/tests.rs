@@ -172,6 +172,8 @@ fn a_wrong_field_is_named() {
         (json!({"imagePullSecrets": ["a", "B"]}), "trainingService.imagePullSecrets[1]: `B` is no name in Kubernetes"),
         (json!({"imagePullSecrets": [1]}), "trainingService.imagePullSecrets: expected a list of names"),
         (json!({"agent": "copy"}), "trainingService.agentImage: is missing"),
+        (json!({"agent": "volume", "agentImage": "a:1"}), "trainingService.agent: FrameworkController knows no volumes of images"),
+        (json!({"handOver": "never"}), "trainingService.handOver: `never` is not known"),
         (json!({"agent": "sidecar"}), "trainingService.agent: `sidecar` is not known"),
         (json!({"imagePullPolicy": "always"}), "trainingService.imagePullPolicy: `always` is not known; did you mean `Always`?"),
         (json!({"nodeSelector": {"gpu": true}}), "trainingService.nodeSelector: expected labels with values in quotes"),

@@ -36,7 +36,9 @@ impl ExperimentTask {
         mut events: Vec<JobEvent>,
     ) -> Result<(), store::Error> {
         // Others are of attempts that were given up before.
-        events.retain(|event| self.is_present(&event.trial, &event.attempt));
+        events.retain(|event| {
+            self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
+        });
         if events.is_empty() {
             return Ok(());
         }
@@ -192,6 +194,7 @@ impl ExperimentTask {
             self.leases.end(&trial);
             let Some(job) = self.jobs.get_mut(&trial) else { continue };
             self.handle.forget(&trial, &job.attempt);
+            self.handle.departed().forget(&trial);
             if end.state == JobState::EarlyStopped && job.given_up.is_some() {
                 end.message = job.given_up.take();
             }

@@ -29,6 +29,8 @@ pub(super) struct Job {
     pub(super) renew_at: Option<Instant>,
     /// True if its agent has said that the attempt's command has ended.
     pub(super) ended: bool,
+    /// True if a queue has taken the attempt back: what its pod still says counts for nothing.
+    pub(super) requeued: bool,
 }
 
 impl Job {
@@ -51,6 +53,7 @@ impl Job {
             started_at_ms: None,
             renew_at: None,
             ended: false,
+            requeued: false,
         }
     }
 
@@ -63,20 +66,29 @@ impl Job {
         self.steps = steps;
         self.given_up = None;
         (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
-        self.ended = false;
+        (self.ended, self.requeued) = (false, false);
+    }
+
+    /// Makes the attempt wait that ran: another pod runs it once more from its beginning.
+    pub(super) fn requeue(&mut self, steps: Steps) {
+        self.steps = steps;
+        self.given_up = None;
+        (self.running_since, self.started_at_ms, self.renew_at) = (None, None, None);
+        (self.ended, self.requeued) = (false, true);
     }
 
     /// Gives the next attempt its number, before there is room for it.
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
-        (self.submitted, self.given_up, self.ended) = (false, None, false);
+        (self.submitted, self.given_up) = (false, None);
+        (self.ended, self.requeued) = (false, false);
     }
 
     /// Takes over an attempt that the cluster has started by itself, and returns the earlier one.
     pub(super) fn replace_attempt(&mut self, attempt: AttemptId, steps: Steps) -> AttemptId {
         self.steps = steps;
-        self.ended = false;
+        (self.ended, self.requeued) = (false, false);
         std::mem::replace(&mut self.attempt, attempt)
     }
 

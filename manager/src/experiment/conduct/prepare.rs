@@ -226,7 +226,9 @@ async fn fate(
     };
     Ok(match adopted {
         Adopted::Alive => {
-            let started = row.started_at_ms.filter(|_| known.facts_through.is_some());
+            // One that its queue has taken back does not run.
+            let runs = known.facts_through.is_some() && row.state != JobState::Waiting;
+            let started = row.started_at_ms.filter(|_| runs);
             let now = deps.clock.now_ms();
             let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
             Fate::Alive { running_for: started.map(ran) }

@@ -102,14 +102,23 @@ impl Recorder {
     /// Records that trials run, each since when its agent says, all in one commit.
     pub(super) async fn record_running(
         &mut self,
-        trials: Vec<(TrialJobId, Option<i64>)>,
+        trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
     ) -> Result<(), store::Error> {
-        let changes = trials.into_iter().map(|(trial, started_at_ms)| {
+        let changes = trials.into_iter().map(|(trial, attempt, started_at_ms)| {
             let told = Span { started_at_ms, duration_ms: None };
-            (trial, TrialChange { told, ..self.change(JobState::Running, None, None) })
+            (trial, TrialChange { told, ..self.change(JobState::Running, None, attempt) })
         });
         let changes: Vec<_> = changes.collect();
         self.record_changes(&changes).await
+    }
+
+    /// Returns the attempts of a trial in the order in which they were heard first.
+    pub(super) async fn attempts(
+        &mut self,
+        trial: &TrialJobId,
+    ) -> Result<Vec<AttemptId>, store::Error> {
+        let rows = self.inbox.patiently(|| self.store.attempts(trial)).await?;
+        Ok(rows.into_iter().map(|row| row.attempt).collect())
     }
 
     /// Records changes of several trials, all in one commit.

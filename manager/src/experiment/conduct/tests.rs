@@ -16,6 +16,7 @@ mod beginning;
 mod doubles;
 mod full_disk;
 mod leftovers;
+mod queues;
 mod rules;
 mod stopping;
 

@@ -91,6 +91,11 @@ pub enum Event {
         /// The trial.
         trial: TrialJobId,
     },
+    /// A trial's job that ran is to wait again.
+    Requeued {
+        /// Which trial.
+        trial: TrialJobId,
+    },
     /// A trial's job is gone from its training service, and everything its agent said is known.
     Gone {
         /// The trial.

@@ -34,6 +34,23 @@ pub enum Steer {
 }
 
 impl State {
+    /// Returns the number of trials that have not ended.
+    pub fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Returns whether a trial has not ended.
+    pub fn is_live(&self, trial: &TrialJobId) -> bool {
+        self.live.contains_key(trial)
+    }
+
+    /// Makes a trial wait that ran: what it ran counts for nothing, and it begins anew.
+    pub(super) fn requeue(&mut self, trial: &TrialJobId) {
+        if let Some(live) = self.live.get_mut(trial) {
+            live.running_since = None;
+        }
+    }
+
     /// Takes a person's change at running time `elapsed` and says what is to be done.
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);

@@ -22,11 +22,28 @@ pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(
     for &kind in KINDS {
         // An account that serves one kind needs no rights on another.
         let resource = workload(kind).resource();
-        if client::a_few_times(|| cluster.may("deletecollection", resource)).await? {
+        if client::a_few_times(|| cluster.may("delete", resource)).await? {
             kinds.push(resource);
         }
     }
     clean(cluster, experiment, &kinds).await
+}
+
+/// Deletes every object of a kind that `selector` fits: with one request, or one by one where the account may not do that.
+/// Roles that operators bring along have no `deletecollection`.
+pub async fn delete_all(
+    cluster: &Cluster,
+    kind: Resource,
+    selector: &str,
+) -> Result<(), client::Error> {
+    match cluster.delete_all(kind, selector).await {
+        Err(client::Error::NotAllowed { .. }) => {}
+        done => return done,
+    }
+    for name in cluster.names(kind, selector).await? {
+        cluster.delete(kind, &name).await?;
+    }
+    Ok(())
 }
 
 /// Deletes the objects of these kinds and the Secrets of an experiment, and waits until they are gone.
@@ -39,7 +56,7 @@ pub async fn clean(
     for kind in kinds.iter().copied().chain([SECRETS]) {
         let mut backoff = Backoff::new(Duration::from_millis(100), LONGEST_PAUSE);
         loop {
-            let tried = match cluster.delete_all(kind, &selector).await {
+            let tried = match delete_all(cluster, kind, &selector).await {
                 Ok(()) => cluster.names(kind, &selector).await,
                 Err(error) => Err(error),
             };

@@ -46,25 +46,113 @@ pub fn inactive(queue: &Value) -> Option<String> {
     })
 }
 
-/// Why the trial of this Workload does not run. `None`: it is admitted, or has ended.
-pub fn why(workload: &Value) -> Option<String> {
+/// The state of a trial in its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueState {
+    /// It may run, or has run.
+    Admitted,
+    /// It waits, for this reason.
+    Waits(String),
+    /// It waits, and nothing that ends by itself makes room for it.
+    NeverFits(String),
+    /// Its queue does not let it run any more.
+    Ended(QueueEnd),
+}
+
+/// The end of a trial by its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueEnd {
+    /// Why, for a person.
+    pub why: String,
+    /// Kueue's words, where it took the trial away. `None`: the trial itself is refused.
+    pub disruption: Option<String>,
+}
+
+/// Reads the state of a trial from its Workload. `None`: Kueue has not looked at it yet.
+///
+/// `PodsReady` and `Requeued` are not looked at: they flicker at every end, and stay true after a return.
+pub fn read(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
-    let find = |kind: &str| condition(status, kind);
-    let holds = |kind: &str| find(kind).is_some_and(|found| is(found, "status", "True"));
-    if holds("Admitted") && !holds("Evicted") || holds("Finished") {
-        return None;
+    let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
+    if let Some(finished) = holds("Finished") {
+        return Some(match text(finished, "reason").as_str() {
+            reason @ ("FailedToStart" | "OutOfSync") => {
+                let message = text(finished, "message");
+                let disruption = (reason == "OutOfSync").then(|| format!("{reason}: {message}"));
+                let why = format!("its queue has given it up: {message} ({reason})");
+                QueueState::Ended(QueueEnd { why, disruption })
+            }
+            _ => QueueState::Admitted,
+        });
     }
-    if let Some(evicted) = find("Evicted").filter(|found| is(found, "status", "True")) {
-        return Some(format!("its queue took it back: {}", text(evicted, "message")));
+    if let Some(evicted) = holds("Evicted") {
+        let (reason, message) = (text(evicted, "reason"), text(evicted, "message"));
+        let is_active = workload.pointer("/spec/active") != Some(&Value::Bool(false));
+        if let Some(why) = reason.strip_prefix("Deactivated").filter(|_| !is_active) {
+            return Some(QueueState::Ended(deactivated(why, &message)));
+        }
+        let why = format!("its queue took it back{}: {message}", times(status));
+        return Some(QueueState::Waits(why));
     }
-    let reserved = find("QuotaReserved")?;
+    let reserved = condition(status, "QuotaReserved")?;
+    if holds("Admitted").is_some() {
+        return Some(QueueState::Admitted);
+    }
     if is(reserved, "status", "True") {
-        return Some(format!("its queue has room for it and waits for {}", checks(status)));
+        let flavor = flavor(status).map(|flavor| format!(" in the flavor {flavor}"));
+        let flavor = flavor.unwrap_or_default();
+        let why = format!("its queue has room for it{flavor} and waits for {}", checks(status));
+        return Some(QueueState::Waits(why));
     }
     let message = text(reserved, "message");
     let never = message.contains("> maximum capacity");
     let end = if never { "; it never fits as the queue is now" } else { "" };
-    Some(format!("it waits in its queue: {message}{end}"))
+    let why = format!("it waits in its queue{}: {message}{end}", times(status));
+    Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
+}
+
+/// The end of a Workload that was deactivated for this reason, `DueToX` or none.
+fn deactivated(reason: &str, message: &str) -> QueueEnd {
+    let disruption = Some(format!("Deactivated{reason}: {message}"));
+    match reason.strip_prefix("DueTo") {
+        Some(check) if check.starts_with("AdmissionCheck") => QueueEnd {
+            why: format!("an admission check of its queue rejected it: {message}"),
+            disruption: None,
+        },
+        Some("MaximumExecutionTimeExceeded") => {
+            QueueEnd { why: "it ran longer than its queue allows".to_owned(), disruption }
+        }
+        Some("RequeuingLimitExceeded") => {
+            let why = "its pods were not ready in time, so often that its queue has given it up";
+            QueueEnd { why: why.to_owned(), disruption }
+        }
+        Some(_) | None => {
+            QueueEnd { why: format!("its Workload was deactivated: {message}"), disruption }
+        }
+    }
+}
+
+/// The number of times that a trial was preempted, in words; nothing where it never was.
+fn times(status: &Value) -> String {
+    let evictions = status.pointer("/schedulingStats/evictions").and_then(Value::as_array);
+    let preempted = evictions.into_iter().flatten().filter(|it| is(it, "reason", "Preempted"));
+    let counts = preempted.filter_map(|eviction| eviction.get("count")?.as_u64());
+    match counts.fold(0, u64::saturating_add) {
+        0 => String::new(),
+        1 => " (preempted once)".to_owned(),
+        times => format!(" (preempted {times} times)"),
+    }
+}
+
+/// The flavors of resources in which the queue has reserved quota.
+fn flavor(status: &Value) -> Option<String> {
+    let sets = status.pointer("/admission/podSetAssignments")?.as_array()?;
+    let flavors = sets.iter().filter_map(|set| set.get("flavors")?.as_object());
+    let mut names: Vec<&str> =
+        flavors.flat_map(|set| set.values()).filter_map(Value::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    Some(shortened(&names.join(", "))).filter(|names| !names.is_empty())
 }
 
 /// The admission checks that are not ready, with their words.
@@ -81,6 +169,7 @@ fn checks(status: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -109,33 +198,88 @@ mod tests {
         }
     }
 
+    fn conditions(list: &[(&str, &str, &str, &str)]) -> Value {
+        let list = list.iter().map(|(kind, status, reason, message)| {
+            json!({"type": kind, "status": status, "reason": reason, "message": message})
+        });
+        json!({"spec": {"active": true}, "status": {"conditions": list.collect::<Vec<_>>()}})
+    }
+
     #[test]
     fn a_workload_says_why_its_trial_waits() {
-        let conditions = |list: &[(&str, &str, &str)]| {
-            let list = list.iter().map(|(kind, status, message)| {
-                json!({"type": kind, "status": status, "message": message})
-            });
-            json!({"status": {"conditions": list.collect::<Vec<_>>()}})
-        };
         let room = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 400m more needed";
         let never = "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default-flavor, previously considered podsets requests (0) + current podset request (3) > maximum capacity (1)";
-        let mut checked = conditions(&[("QuotaReserved", "True", "")]);
+        let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
+        let admitted = ("Admitted", "True", "Admitted", "");
+        let mut checked =
+            conditions(&[reserved, ("Admitted", "False", "NoReservationUnsatisfiedChecks", "")]);
         checked["status"]["admissionChecks"] = json!([{"name": "ready", "state": "Ready"}, {"name": "by-hand", "state": "Pending", "message": "waiting for a node"}]);
+        checked["status"]["admission"] = json!({"podSetAssignments": [{"name": "main", "flavors": {"cpu": "spot", "memory": "spot"}}]});
+        let mut again = conditions(&[
+            ("QuotaReserved", "False", "Pending", room),
+            ("Evicted", "False", "QuotaReserved", "Previously: M"),
+        ]);
+        again["status"]["schedulingStats"] = json!({"evictions": [
+            {"reason": "Preempted", "underlyingCause": "", "count": 2}, {"reason": "PodsReadyTimeout", "count": 1},
+        ]});
+        let waits = |why: String| Some(QueueState::Waits(why));
         #[rustfmt::skip]
         let table = [
             (json!({}), None),
             (conditions(&[]), None),
-            (conditions(&[("QuotaReserved", "False", room)]), Some(format!("it waits in its queue: {room}"))),
-            (conditions(&[("QuotaReserved", "False", never)]), Some(format!("it waits in its queue: {never}; it never fits as the queue is now"))),
-            (conditions(&[("QuotaReserved", "True", ""), ("Admitted", "True", "")]), None),
-            (checked, Some("its queue has room for it and waits for the admission check by-hand: waiting for a node".to_owned())),
-            (conditions(&[("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("Evicted", "True", "Preempted to accommodate a workload")]),
-                Some("its queue took it back: Preempted to accommodate a workload".to_owned())),
-            (conditions(&[("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("Evicted", "False", "Previously: Preempted")]), None),
-            (conditions(&[("QuotaReserved", "True", ""), ("Finished", "True", "")]), None),
+            (conditions(&[("PodsReady", "False", "WaitForStart", "")]), None),
+            (conditions(&[("QuotaReserved", "False", "Pending", room)]), waits(format!("it waits in its queue: {room}"))),
+            (conditions(&[("QuotaReserved", "False", "Pending", never)]), Some(QueueState::NeverFits(format!("it waits in its queue: {never}; it never fits as the queue is now")))),
+            (again, waits(format!("it waits in its queue (preempted 2 times): {room}"))),
+            (conditions(&[reserved, admitted]), Some(QueueState::Admitted)),
+            (checked, waits("its queue has room for it in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
+            (conditions(&[reserved, admitted, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload")]),
+                waits("its queue took it back: Preempted to accommodate a workload".to_owned())),
+            (conditions(&[reserved, admitted, ("Evicted", "False", "QuotaReserved", "Previously: Preempted")]), Some(QueueState::Admitted)),
+            (conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
         ];
         for (workload, expected) in table {
-            assert_eq!(why(&workload), expected, "{workload}");
+            assert_eq!(read(&workload), expected, "{workload}");
+        }
+    }
+
+    #[test]
+    fn a_queue_ends_a_trial_that_it_lets_run_no_more() {
+        let evicted = |active: bool, reason: &str| {
+            let mut workload = conditions(&[
+                ("QuotaReserved", "False", "Pending", "M"),
+                ("Evicted", "True", reason, "M"),
+            ]);
+            workload["spec"]["active"] = Value::Bool(active);
+            workload
+        };
+        let finished = |reason: &str| conditions(&[("Finished", "True", reason, "M")]);
+        #[rustfmt::skip]
+        let table = [
+            (evicted(false, "Deactivated"), "its Workload was deactivated: M", Some("Deactivated: M")),
+            (evicted(false, "DeactivatedDueToMaximumExecutionTimeExceeded"), "it ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded: M")),
+            (evicted(false, "DeactivatedDueToRequeuingLimitExceeded"), "its pods were not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded: M")),
+            (evicted(false, "DeactivatedDueToAdmissionCheck"), "an admission check of its queue rejected it: M", None),
+            (finished("FailedToStart"), "its queue has given it up: M (FailedToStart)", None),
+            (finished("OutOfSync"), "its queue has given it up: M (OutOfSync)", Some("OutOfSync: M")),
+        ];
+        for (workload, why, disruption) in table {
+            let Some(QueueState::Ended(end)) = read(&workload) else { panic!("{workload}") };
+            assert!(end.why.starts_with(why), "{}", end.why);
+            assert_eq!(end.disruption.as_deref(), disruption, "{workload}");
+        }
+        // Somebody lets it run again.
+        assert!(matches!(read(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_workload_is_read(kind in "[A-Za-z]{0,14}", status in "True|False|[a-z]{0,4}", reason in ".{0,40}", number in any::<i64>()) {
+            let condition = json!({"type": kind, "status": status, "reason": reason, "message": number});
+            drop(read(&json!({"spec": number, "status": {
+                "conditions": [condition, 3], "schedulingStats": {"evictions": [number, {"reason": "Preempted", "count": number}]},
+                "admission": {"podSetAssignments": [{"flavors": number}, reason]},
+            }})));
         }
     }
 }

@@ -49,7 +49,7 @@ impl Platform for KubernetesSpec {
         }
         let agent = match self.agent {
             AgentSource::Auto => Some(agent_for_any_image(context.agent)?),
-            AgentSource::Image | AgentSource::Copy(_) => None,
+            AgentSource::Image | AgentSource::Copy(_) | AgentSource::Volume(_) => None,
         };
         Ok(Box::new(CheckedCluster { cluster, agent, section: self.clone() }))
     }

@@ -3,17 +3,18 @@
 //! # Invariants
 //!
 //! 1. The end of an attempt is told once, and after it nothing is done about the attempt but tidying up.
-//! 2. An attempt ends when its workload is completed or gone, or could not be made; nothing else ends it.
+//! 2. An attempt ends when its workload is completed or gone, could not be made, or runs on a node that is gone; nothing
+//!    else ends it.
 //! 3. Changes that no watch saw are found by the next listing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use serde_json::Value;
 use trial_protocol::{AttemptId, TrialJobId};
 
 pub use self::act::Act;
-use self::job::{Job, SUSPENDED, Stop, UNREPORTED, tell_why};
+use self::job::{ForcedEnd, Job, Stop, UNREPORTED, tell_why};
+pub use self::pods::PodGoes;
 use self::pods::Pods;
 use super::disruption::Disruption;
 use super::outcome::{JobPhase, Outcome};
@@ -22,8 +23,10 @@ use super::workload::{StopRequest, Workload};
 use crate::training_service::{Adopted, JobEvent, JobNews};
 
 mod act;
+mod deadlines;
 mod job;
 mod pods;
+mod queue;
 mod waits;
 
 /// The time for which the controller may leave a new workload alone before that is given as the reason for waiting.
@@ -56,6 +59,13 @@ pub struct Tracker {
     listed: bool,
     finished: VecDeque<AttemptId>,
     pods: Pods,
+    /// Workloads name a queue.
+    queued: bool,
+    /// What queues say is watched.
+    watches_queue: bool,
+    /// A workload has several pods.
+    several: bool,
+    grace: Duration,
 }
 
 impl Tracker {
@@ -73,7 +83,23 @@ impl Tracker {
             listed: false,
             finished: VecDeque::new(),
             pods: Pods::default(),
+            queued: false,
+            watches_queue: false,
+            several: false,
+            grace,
         }
+    }
+
+    /// The same, where workloads wait in a queue that they name.
+    #[must_use]
+    pub fn queued(self, queued: bool) -> Self {
+        Self { queued, watches_queue: queued, ..self }
+    }
+
+    /// The same, where a workload has several pods.
+    #[must_use]
+    pub fn with_several_pods(self, several: bool) -> Self {
+        Self { several, ..self }
     }
 
     /// Returns whether everything in the cluster has been seen once.
@@ -111,7 +137,16 @@ impl Tracker {
             is_inspected: false,
             asked_about: None,
             stop: None,
-            failure: None,
+            forced: None,
+            waited: Duration::ZERO,
+            suspended_since: None,
+            // So may have run what an earlier manager made.
+            ran: made,
+            in_queue: false,
+            queue_why: None,
+            never_fits_since: None,
+            ending_since: None,
+            handed_over: None,
         };
         self.jobs.insert(name.to_owned(), job);
     }
@@ -213,10 +248,10 @@ impl Tracker {
         if let Some(job) = self.jobs.get_mut(&name)
             && job.stop.is_none()
         {
-            job.failure = Some(
+            job.forced = Some(ForcedEnd::failure(
                 "its trial had ended and its pod did not: does something else run in the pod, or is its node down?"
                     .to_owned(),
-            );
+            ));
         }
         self.stop(&name, now)
     }
@@ -253,23 +288,19 @@ impl Tracker {
         job.phase = phase;
         match &job.phase {
             JobPhase::Unseen => Vec::new(),
-            JobPhase::Suspended => {
-                (job.waits_since, job.runs_since, job.has_pod) = (None, None, false);
-                if job.why.is_none() {
-                    job.why = Some(SUSPENDED.to_owned());
-                }
-                tell_why(job).into_iter().collect()
-            }
+            JobPhase::Suspended => self.suspended(name, now),
             // Also of a pod that is tried again.
             JobPhase::Waiting | JobPhase::Starting => {
                 if was_suspended {
-                    (job.why, job.asked_about) = (None, None);
+                    (job.why, job.asked_about, job.suspended_since) = (None, None, None);
                 }
+                job.ran |= job.phase == JobPhase::Starting;
                 job.waits_since = job.waits_since.or(Some(now));
                 job.runs_since = None;
                 Vec::new()
             }
             JobPhase::Running => {
+                (job.ran, job.waited, job.suspended_since) = (true, Duration::ZERO, None);
                 if job.waits_since.take().is_some() {
                     job.runs_since = Some(now);
                     job.why = None;
@@ -278,6 +309,8 @@ impl Tracker {
             }
             JobPhase::Ending => {
                 (job.waits_since, job.runs_since, job.why) = (None, None, None);
+                job.ran = true;
+                job.ending_since = job.ending_since.or(Some(now));
                 Vec::new()
             }
             JobPhase::Completed(outcome) if outcome.needs_pods => {
@@ -370,78 +403,10 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// A pod was seen that ends, or has ended.
-    pub fn pod_ends(&mut self, pod: &str, seen: Value) {
-        let name = workload_of(pod);
-        if self.jobs.contains_key(name) || self.strangers.contains_key(name) {
-            self.pods.ends(pod, seen);
-        }
-    }
-
-    /// The pods of a workload that were seen to end.
-    pub fn ended_pods(&self, name: &str) -> Vec<Value> {
-        self.pods.ended(name)
-    }
-
-    /// Time has passed.
-    pub fn tick(&mut self, now: Duration) -> Vec<Act> {
-        let mut acts = Vec::new();
-        let names: Vec<String> = self.jobs.keys().cloned().collect();
-        for name in names {
-            let Some(job) = self.jobs.get_mut(&name) else { continue };
-            if let Some(Stop::Asked(at)) = job.stop
-                && now >= at + self.patience
-            {
-                job.stop = Some(Stop::Deleted);
-                acts.push(Act::Delete(name));
-                continue;
-            }
-            if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
-                job.runs_since = None;
-                acts.push(Act::Listen(name.clone()));
-            }
-            let Some(since) = job.waits_since else { continue };
-            if job.is_to_be_asked_about(self.kind) && now >= since + UNSEEN {
-                job.asked_about = Some(now);
-                acts.push(Act::Ask(name.clone()));
-            }
-            if now >= since + self.start_up && job.stop.is_none() {
-                let why =
-                    job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
-                let waited = self.start_up.as_secs();
-                job.failure =
-                    Some(format!("it did not start within {waited} s (startUpDeadline): {why}"));
-                acts.extend(self.stop(&name, now));
-            }
-        }
-        acts
-    }
-
     /// The cluster takes nothing more: what is left of attempts that have ended can go before its time.
     pub fn make_room(&mut self) -> Option<Act> {
         let many = self.finished.len().checked_sub(SPARED).filter(|many| *many > 0)?;
         Some(Act::Tidy(self.finished.drain(..many).collect()))
-    }
-
-    /// When [`Self::tick`] is needed next.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        let deadlines = self.jobs.values().filter_map(|job| {
-            let patience = match job.stop {
-                Some(Stop::Asked(at)) => Some(at + self.patience),
-                Some(Stop::Wanted | Stop::Deleted) => return None,
-                None => None,
-            };
-            let start_up = job.waits_since.filter(|_| job.stop.is_none()).map(|since| {
-                if job.is_to_be_asked_about(self.kind) {
-                    since + self.start_up.min(UNSEEN)
-                } else {
-                    since + self.start_up
-                }
-            });
-            let unheard = job.runs_since.map(|since| since + UNHEARD);
-            patience.into_iter().chain(start_up).chain(unheard).min()
-        });
-        deadlines.min()
     }
 
     /// A workload ended so, with all that its pods say where the workload itself does not.
@@ -456,18 +421,18 @@ impl Tracker {
 
     fn end(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
         let Some(job) = self.jobs.remove(name) else { return Vec::new() };
-        let Job { trial, attempt, failure, .. } = job;
+        let Job { trial, attempt, forced, .. } = job;
         if self.latest.get(&trial).is_some_and(|latest| latest == name) {
             self.latest.remove(&trial);
         }
         self.pods.forget(name);
         // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
         let Outcome { succeeded, exit_code, message, class, disruption, .. } = outcome;
-        let (class, disruption) = match &failure {
-            None => (class, disruption.map(|disruption| disruption.said)),
-            Some(_) => (None, None),
+        let (message, class, disruption) = match forced {
+            None => (message, class, disruption.map(|disruption| disruption.said)),
+            Some(ForcedEnd { message, class, disruption }) => (message, class, disruption),
         };
-        let message = Some(failure.unwrap_or(message));
+        let message = Some(message);
         self.finished.push_back(attempt.clone());
         let event = JobEvent { trial, attempt, exit_code, message, class, disruption, succeeded };
         let mut acts = vec![Act::Tell(JobNews::Gone(event))];

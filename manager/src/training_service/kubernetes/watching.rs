@@ -1,13 +1,14 @@
 //! The watches of the cluster, whose events are entered into the tracker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tracing::warn;
 
 use super::client::{EVENTS, PODS, Seen, WatchedObject};
 use super::outcome::JobPhase;
-use super::tracker::{Act, Tracker};
+use super::tracker::{Act, PodGoes, Tracker};
 use super::{
     Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
 };
@@ -36,8 +37,9 @@ impl Shared {
             // Neither events nor Kueue's objects have labels of ours.
             Watched::Event => (EVENTS, None, Some("involvedObject.kind=Pod,type=Warning")),
             Watched::Queue => {
+                let served = || preflight::queue::served_version(cluster);
+                let Some(served) = self.until_done("the queues", served).await else { return };
                 // A watch of what is not served says so, and tries again.
-                let served = preflight::queue::served_version(cluster).await.ok().flatten();
                 (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
             }
         };
@@ -58,12 +60,18 @@ impl Shared {
                     Seen::There(object) => {
                         let image = self.image(watched, &object);
                         let image = image.and_then(|(name, image)| tracker.image(name, image));
-                        news_of(watched, &mut tracker, &object).into_iter().chain(image).collect()
+                        let acts = news_of(watched, &mut tracker, &object, self.now());
+                        if !acts.is_empty() || watched == Watched::Pod {
+                            self.nearer.notify_one();
+                        }
+                        acts.into_iter().chain(image).collect()
                     }
                     Seen::Gone(object) if watched == Watched::Pod => {
                         tracker
                             .pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
-                        Vec::new()
+                        let (goes, now) = (PodGoes::Gone, self.now());
+                        let left = tracker.pod_goes(&object.name, object.uid.as_deref(), goes, now);
+                        left.into_iter().collect()
                     }
                     Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
                 },
@@ -97,9 +105,10 @@ impl Shared {
             Seen::Complete => tracker.listing_done(),
             Seen::There(object) => {
                 let phase = self.kind.phase(&object.body, &self.settings.common.spec);
-                let runs = phase == JobPhase::Running;
+                let has_deadline =
+                    matches!(phase, JobPhase::Running | JobPhase::Suspended | JobPhase::Ending);
                 let acts = tracker.workload(&object.name, phase, self.now());
-                if runs {
+                if has_deadline {
                     self.nearer.notify_one();
                 }
                 acts
@@ -111,24 +120,40 @@ impl Shared {
 }
 
 /// Enters what was seen of a pod, an event or a queue.
-fn news_of(watched: Watched, tracker: &mut Tracker, object: &WatchedObject) -> Vec<Act> {
+fn news_of(
+    watched: Watched,
+    tracker: &mut Tracker,
+    object: &WatchedObject,
+    now: Duration,
+) -> Vec<Act> {
     match watched {
         Watched::Workload => Vec::new(),
-        Watched::Pod => {
-            if pod_end::read(&object.body).is_some() {
-                tracker.pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
-            }
-            let (why, disruption) =
-                (pending_reason::of_pod(&object.body), disruption::of_pod(&object.body));
-            tracker.pod(&object.name, why, disruption)
-        }
+        Watched::Pod => enter_pod(tracker, object, now),
         Watched::Event => match pending_reason::of_event(&object.body) {
             Some((pod, why)) => tracker.waits(pending_reason::workload_of(&pod), Some(why)),
             None => Vec::new(),
         },
-        Watched::Queue => match object.owner.as_deref().zip(kueue::why(&object.body)) {
-            Some((name, why)) => tracker.waits(name, Some(why)),
+        Watched::Queue => match object.owner.as_deref() {
+            Some(name) => tracker.queue(name, kueue::read(&object.body), now),
             None => Vec::new(),
         },
     }
+}
+
+/// Enters what was seen of a pod.
+pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
+    let has_ended = pod_end::read(&pod.body).is_some();
+    if has_ended {
+        tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    }
+    let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
+    let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    let goes = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
+        false => PodGoes::No,
+        true if is_over => PodGoes::Gone,
+        true => PodGoes::Deleted,
+    };
+    let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), goes, now);
+    let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
+    tracker.pod(&pod.name, why, disruption).into_iter().chain(left).collect()
 }

@@ -49,6 +49,12 @@ pub trait Workload: Debug + Send + Sync {
     /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
 
+    /// Returns how a workload ended whose controller has decided so and does not complete it, by its pods. `None`: they do not
+    /// say, or the kind's controller needs nobody else for that.
+    fn settle(&self, _pods: &[Value]) -> Option<Outcome> {
+        None
+    }
+
     /// The objects whose events say why a pod of the workload `name` could not be made, each by its kind and name.
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         vec![(self.resource().kind, name.to_owned())]

@@ -111,7 +111,10 @@ impl Bed {
         let news = tokio::time::timeout(Duration::from_secs(30), self.events.recv()).await;
         match news.expect("news in time").expect("the service lives") {
             JobNews::Gone(event) => event,
-            other @ (JobNews::Waits(_) | JobNews::Image(_)) => {
+            other @ (JobNews::Waits(_)
+            | JobNews::Requeued(_)
+            | JobNews::PodLeft(_)
+            | JobNews::Image(_)) => {
                 panic!("the end of a process is its only news: {other:?}")
             }
         }

@@ -16,6 +16,9 @@ pub(super) struct Service {
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
+    /// Trials end with what their agents say.
+    pub(super) hands_over: bool,
+    pub(super) handed_over: Mutex<Vec<TrialJobId>>,
     /// The reports that a gone job's agent left behind, and how often they were refused.
     pub(super) left: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
@@ -65,6 +68,14 @@ impl TrainingService for Service {
 
     async fn finish(&self, trial: &TrialJobId) {
         self.finished.lock().unwrap().push(trial.clone());
+    }
+
+    fn ends_with_verdict(&self) -> bool {
+        self.hands_over
+    }
+
+    async fn handed_over(&self, trial: &TrialJobId) {
+        self.handed_over.lock().unwrap().push(trial.clone());
     }
 
     fn room(&self) -> Option<usize> {

@@ -10,7 +10,7 @@ use kube::core::{ApiResource, DynamicResourceScope, Resource};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as follow};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Cluster, Resource as Kind, error};
@@ -31,8 +31,11 @@ const WATCH_S: u32 = 60;
 pub struct WatchedObject {
     /// Its name.
     pub name: String,
-    /// Its `status`, `spec.suspend` and `metadata.deletionTimestamp`; of an event, what it says of what.
+    /// Its `status`, what its `spec` says of whether it may run, and `metadata.deletionTimestamp`; of an event, what it says
+    /// of what.
     pub body: Value,
+    /// The id that no other object has, also none of the same name.
+    pub uid: Option<String>,
     /// The name of the first object that owns it.
     pub owner: Option<String>,
     /// Name and version, as the library wants them.
@@ -43,7 +46,7 @@ pub struct WatchedObject {
 #[serde(rename_all = "camelCase")]
 struct Read {
     metadata: ReadMetadata,
-    spec: Option<ReadSpec>,
+    spec: Option<RunSpec>,
     status: Option<Value>,
     involved_object: Option<Value>,
     r#type: Option<Value>,
@@ -55,6 +58,7 @@ struct Read {
 #[serde(rename_all = "camelCase")]
 struct ReadMetadata {
     name: Option<String>,
+    uid: Option<String>,
     resource_version: Option<String>,
     deletion_timestamp: Option<Value>,
     #[serde(default)]
@@ -66,15 +70,38 @@ struct ReadOwner {
     name: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct ReadSpec {
+/// The part of a `spec` that says whether the object may run. Not said in any is what `null` says in JSON.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RunSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
     suspend: Option<bool>,
+    /// Of the training operator's jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_policy: Option<RunPolicy>,
+    /// Of Kueue's Workloads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active: Option<bool>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct RunPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suspend: Option<bool>,
+}
+
+impl RunSpec {
+    fn says(&self) -> Option<Value> {
+        let policy = self.run_policy.as_ref().and_then(|policy| policy.suspend);
+        let says = self.suspend.or(policy).or(self.active).is_some();
+        says.then(|| json!(self))
+    }
 }
 
 impl From<Read> for WatchedObject {
     fn from(read: Read) -> Self {
         let Read { metadata, spec, status, involved_object, r#type, reason, message } = read;
-        let spec = spec.and_then(|spec| spec.suspend).map(|suspend| json!({"suspend": suspend}));
+        let spec = spec.as_ref().and_then(RunSpec::says);
         let deleted = metadata.deletion_timestamp;
         let deleted = deleted.map(|moment| json!({"deletionTimestamp": moment}));
         let fields = [
@@ -90,6 +117,7 @@ impl From<Read> for WatchedObject {
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             owner: metadata.owner_references.into_iter().find_map(|owner| owner.name),
+            uid: metadata.uid,
             body: Value::Object(there.collect::<Map<_, _>>()),
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -231,6 +259,22 @@ mod tests {
         let object: WatchedObject = serde_json::from_value(job).unwrap();
         let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true}});
         assert_eq!((object.body, object.owner.as_deref()), (expected, Some("o")));
+        let parts = [
+            json!({"runPolicy": {"suspend": true, "cleanPodPolicy": "Running"}, "tfReplicaSpecs": {}}),
+            json!({"active": false, "podSets": []}),
+        ];
+        for spec in parts {
+            let whole = json!({"metadata": {"name": "x", "uid": "u"}, "spec": spec.clone()});
+            let thing: WatchedObject = serde_json::from_value(whole).unwrap();
+            assert_eq!(thing.uid.as_deref(), Some("u"));
+            let suspended = thing.body.pointer("/spec/runPolicy/suspend");
+            assert!(suspended == spec.pointer("/runPolicy/suspend"), "{}", thing.body);
+            assert!(
+                thing.body.pointer("/spec/active") == spec.pointer("/active"),
+                "{}",
+                thing.body
+            );
+        }
         // One that no controller has looked at yet.
         let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
         let object: WatchedObject = serde_json::from_value(unseen).unwrap();

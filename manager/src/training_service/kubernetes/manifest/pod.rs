@@ -15,6 +15,9 @@ pub(super) const GRACE_S: u64 = 30;
 const FLUSH: &str = "10m";
 /// Where a pod's own files are.
 const POD_FOLDER: &str = "/trialkeeper";
+/// The folder of the agent's image, where that is a volume, and the agent's place in the image that `Dockerfile.trial` makes.
+const AGENT_FOLDER: &str = "/trialkeeper-agent";
+const INSTALLED_AGENT: &str = "/usr/local/bin/trialkeeper";
 /// Where the token and the way to the manager are.
 const ACCESS: &str = "/run/trialkeeper";
 /// First port of the first role, as NNI has it.
@@ -137,8 +140,11 @@ pub(in crate::training_service::kubernetes) fn complete(
     append(pod, "volumes", volumes(common, job));
     append(pod, "volumes", shared(common, job, role).volumes);
     append(pod, "volumes", spec.mounts.iter().map(volume_of));
-    if let AgentSource::Copy(image) = &spec.agent {
-        append(pod, "initContainers", [installer(image, spec.image_pull_policy.as_deref())]);
+    let policy = spec.image_pull_policy.as_deref();
+    match &spec.agent {
+        AgentSource::Copy(image) => append(pod, "initContainers", [installer(image, policy)]),
+        AgentSource::Volume(image) => append(pod, "volumes", [agent_volume(image, policy)]),
+        AgentSource::Auto | AgentSource::Image => {}
     }
     if let Some(image) = &spec.barrier_image {
         append(pod, "initContainers", [barrier(image)]);
@@ -184,6 +190,12 @@ fn container(
         AgentSource::Image => json!(["trialkeeper", "run", "--shell", line]),
         AgentSource::Copy(_) => {
             json!([format!("{POD_FOLDER}/bin/trialkeeper"), "run", "--shell", line])
+        }
+        AgentSource::Volume(_) => {
+            let mount =
+                json!({"name": "trialkeeper-agent", "mountPath": AGENT_FOLDER, "readOnly": true});
+            append(container, "volumeMounts", [mount]);
+            json!([format!("{AGENT_FOLDER}{INSTALLED_AGENT}"), "run", "--shell", line])
         }
     };
     if let Some(container) = container.as_object_mut() {
@@ -371,6 +383,15 @@ fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
             "projected": {"defaultMode": 0o444, "sources": sources},
         }),
     ]
+}
+
+/// The volume with the agent's image, which is mounted as it is.
+fn agent_volume(image: &str, pull_policy: Option<&str>) -> Value {
+    let mut volume = json!({"name": "trialkeeper-agent", "image": {"reference": image}});
+    if let Some(policy) = pull_policy {
+        volume["image"]["pullPolicy"] = Value::from(policy);
+    }
+    volume
 }
 
 fn installer(image: &str, pull_policy: Option<&str>) -> Value {

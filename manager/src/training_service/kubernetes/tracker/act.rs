@@ -18,6 +18,12 @@ pub enum Act {
     Ask(String),
     /// Delete the workload: it did not stop.
     Delete(String),
+    /// Delete the workload of a trial that has ended without it.
+    Discard(String),
+    /// It is long decided how the workload ends: read it from the pods, and then [`super::Tracker::explained`].
+    Settle(String),
+    /// A queue holds a workload that names none: watch what the queues say.
+    WatchQueue,
     /// Read the pods of a workload that ended so, and then [`super::Tracker::explained`].
     Inspect(String, Outcome),
     /// The workload was deleted: wait until its pods are gone, and then [`super::Tracker::pods_gone`].

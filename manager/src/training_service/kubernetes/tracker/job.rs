@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trial_protocol::{AttemptId, TrialJobId};
+use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::Act;
 use crate::training_service::kubernetes::outcome::JobPhase;
@@ -23,6 +23,22 @@ pub(super) struct Job {
     pub(super) attempt: AttemptId,
     /// Since when it waits for a pod. `None`: they run.
     pub(super) waits_since: Option<Duration>,
+    /// The time for which it waited for pods before its queue took it back.
+    pub(super) waited: Duration,
+    /// Since when it is not to run yet.
+    pub(super) suspended_since: Option<Duration>,
+    /// It has run, or may have, since it was last taken back.
+    pub(super) ran: bool,
+    /// Its queue has taken it in.
+    pub(super) in_queue: bool,
+    /// The queue's words, while it does not let the workload run.
+    pub(super) queue_why: Option<String>,
+    /// Since when its queue could not let it run even if it were empty.
+    pub(super) never_fits_since: Option<Duration>,
+    /// Since when it is decided how it ends, or was last looked at for that.
+    pub(super) ending_since: Option<Duration>,
+    /// When its trial was recorded as ended, which it is not.
+    pub(super) handed_over: Option<Duration>,
     /// Since when its pods run, until that was told.
     pub(super) runs_since: Option<Duration>,
     /// It has, or had, a pod.
@@ -40,8 +56,26 @@ pub(super) struct Job {
     /// When the cluster was asked why it has no pod.
     pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
-    /// A failure that outranks how the workload ends after it was stopped for it.
-    pub(super) failure: Option<String>,
+    /// An end that outranks how the workload ends after it was stopped for it.
+    pub(super) forced: Option<ForcedEnd>,
+}
+
+/// The end of a workload that was stopped for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ForcedEnd {
+    /// Why, for a person.
+    pub(super) message: String,
+    /// The prospect of a retry, where that is known.
+    pub(super) class: Option<Class>,
+    /// The platform's words, where it took the workload away.
+    pub(super) disruption: Option<String>,
+}
+
+impl ForcedEnd {
+    /// A failure of which only this message is known.
+    pub(super) fn failure(message: String) -> Self {
+        Self { message, class: None, disruption: None }
+    }
 }
 
 impl Job {

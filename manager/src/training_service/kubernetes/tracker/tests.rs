@@ -2,6 +2,7 @@
 
 use trial_protocol::Class;
 
+use super::job::SUSPENDED;
 use super::*;
 use crate::training_service::JobWaits;
 use crate::training_service::kubernetes::outcome::Decider;
@@ -389,6 +390,9 @@ fn what_ended_long_ago_is_tidied_up() {
             | Act::Listen(_)
             | Act::Ask(_)
             | Act::Delete(_)
+            | Act::Discard(_)
+            | Act::Settle(_)
+            | Act::WatchQueue
             | Act::Inspect(..)
             | Act::AwaitPods(_) => None,
         }));
@@ -443,7 +447,8 @@ fn a_job_that_is_deleted_on_request_has_ended_when_its_pods_are_gone() {
 #[test]
 fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     let mut tracker = batch_job();
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(1)), [waits(SUSPENDED)]);
+    let suspended = [waits(SUSPENDED), Act::WatchQueue];
+    assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(1)), suspended);
     assert_eq!(tracker.waits("ja", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
@@ -452,7 +457,9 @@ fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     assert_eq!(tracker.workload("ja", JobPhase::Waiting, admitted), []);
     assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN));
     assert_eq!(tracker.workload("ja", JobPhase::Running, admitted), []);
-    assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [waits(SUSPENDED)]);
+    let (of, attempt, why) = (trial("a"), attempt("a"), SUSPENDED.to_owned());
+    let requeued = Act::Tell(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
+    assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
     // After the admission it has its time to start anew.
     let again = START_UP * 30;

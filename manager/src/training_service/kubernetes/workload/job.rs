@@ -6,12 +6,13 @@
 //! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of it.
 
 use serde_json::{Value, json};
-use trial_protocol::ExperimentId;
+use trial_protocol::{Class, ExperimentId};
 
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
     Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
 };
@@ -69,6 +70,10 @@ impl Workload for Job {
         explain(outcome, pods)
     }
 
+    fn settle(&self, pods: &[Value]) -> Option<Outcome> {
+        settle(pods)
+    }
+
     fn stop(&self) -> StopRequest {
         // A suspended Job would be resumed by Kueue.
         StopRequest::Delete
@@ -95,8 +100,10 @@ impl Workload for Job {
                 "labels": labels(experiment),
             },
             "spec": {
-                // Suspended, it makes no pod; the controller says that it is.
+                // Suspended, it makes no pod; the controller says that it is. A queue that takes in what names none may let it
+                // run: then it has no pods to make.
                 "suspend": true,
+                "parallelism": 0,
                 "backoffLimit": 0,
                 "template": {"spec": {
                     "restartPolicy": "Never",
@@ -107,7 +114,8 @@ impl Workload for Job {
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
-        probe.get("status").and_then(|status| condition(status, "Suspended")).is_some()
+        let status = probe.get("status").and_then(Value::as_object);
+        status.is_some_and(|status| !status.is_empty())
     }
 }
 
@@ -195,10 +203,9 @@ pub(super) fn pod_template(
     } else {
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
-    if spec.queue.is_some() || spec.workload == WorkloadKind::JobSet {
-        // A queue may take the trial back and admit it again, in another pod; a JobSet makes a Job that was deleted again.
-        pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
-    }
+    // A queue may take the trial back and admit it again, in another pod, and so may a person who suspends it; a JobSet
+    // makes a Job that was deleted again.
+    pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
@@ -217,12 +224,13 @@ fn phase(object: &Value) -> JobPhase {
         let (succeeded, exit_code) = (true, Some(0));
         return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
-    if let Some(failed) = holds("Failed") {
-        return JobPhase::Completed(failure(failed));
-    }
-    if let Some(failing) = holds("FailureTarget") {
+    if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
         // While it is suspended nothing more comes: a pod that was stopped for its queue had ended in a failure.
-        return if suspended { JobPhase::Completed(failure(failing)) } else { JobPhase::Ending };
+        return match (suspended, holds("Failed")) {
+            (true, _) => JobPhase::Completed(taken_back(&text(failed, "message"))),
+            (false, Some(_)) => JobPhase::Completed(failure(failed)),
+            (false, None) => JobPhase::Ending,
+        };
     }
     if holds("SuccessCriteriaMet").is_some() {
         return JobPhase::Ending;
@@ -238,12 +246,30 @@ fn phase(object: &Value) -> JobPhase {
 /// Returns the failure of a Job.
 fn failure(condition: &Value) -> Outcome {
     let message = text(condition, "message");
-    let message = match text(condition, "reason").as_str() {
-        "DeadlineExceeded" => "its Job ran longer than its activeDeadlineSeconds".to_owned(),
-        "BackoffLimitExceeded" => "its pod failed, and is gone".to_owned(),
-        _ => message,
-    };
-    Outcome { needs_pods: true, ..Outcome::unseen(message) }
+    match text(condition, "reason").as_str() {
+        "DeadlineExceeded" => {
+            let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
+            let said = format!("DeadlineExceeded: {message}");
+            let disruption = Some(Disruption { said, why: why.clone() });
+            // The same again would take as long. The exit code is the pod's, and the message is not.
+            let class = Some(Class::Permanent);
+            Outcome { class, disruption, needs_pods: true, ..Outcome::unseen(why) }
+        }
+        "BackoffLimitExceeded" => {
+            let message = "its pod failed, and is gone".to_owned();
+            Outcome { needs_pods: true, ..Outcome::unseen(message) }
+        }
+        _ => Outcome { needs_pods: true, ..Outcome::unseen(message) },
+    }
+}
+
+/// The end of a workload that its queue took back, and that cannot run again as it is: the end of a pod that was stopped for
+/// that counts as its failure.
+pub(super) fn taken_back(message: &str) -> Outcome {
+    let why =
+        format!("its queue took it back as its pod ended, and it cannot be resumed ({message})");
+    let disruption = Some(Disruption { said: format!("Suspended: {message}"), why: why.clone() });
+    Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::unseen(why) }
 }
 
 /// Completes a Job's failure with what its pods show: the pod that the Job names, else one that failed.
@@ -252,8 +278,19 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
         let name = text(&pod["metadata"], "name");
         !name.is_empty() && outcome.message.contains(&format!("/{name} "))
     };
+    let deleted = |pod: &Value| text(&pod["metadata"], "deletionTimestamp");
     let failed = |pod: &&Value| pod.pointer("/status/phase").is_some_and(|phase| phase == "Failed");
-    let pod = pods.iter().find(named).or_else(|| pods.iter().find(failed)).or(pods.first());
+    // The pods that the controller deletes after a failure may end as failed, too, and are not its cause.
+    let by_itself = |pod: &&Value| failed(pod) && deleted(pod).is_empty();
+    let taken = |pod: &&Value| disruption::of_pod(pod).is_some();
+    let going = pods.iter().filter(|pod| !deleted(pod).is_empty());
+    let pod = pods.iter().find(named).or_else(|| pods.iter().find(by_itself));
+    let pod = pod.or_else(|| pods.iter().find(taken));
+    let pod = pod.or_else(|| going.min_by_key(|pod| deleted(pod))).or(pods.first());
+    if outcome.disruption.is_some() {
+        let exit_code = pod.and_then(pod_end::read).and_then(|end| end.exit_code);
+        return Outcome { exit_code, needs_pods: false, ..outcome };
+    }
     let Some(end) = pod.and_then(pod_end::read) else {
         let exit_code = named_code(&outcome.message);
         let message = match exit_code {
@@ -270,6 +307,23 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
         needs_pods: false,
         ..outcome
     }
+}
+
+/// Returns the end of a Job whose pods have all ended, where its controller cannot say so. `None`: one goes on, or there is
+/// none to be seen.
+fn settle(pods: &[Value]) -> Option<Outcome> {
+    let phase = |pod: &Value| pod.pointer("/status/phase").cloned().unwrap_or_default();
+    if pods.is_empty()
+        || !pods.iter().all(|pod| phase(pod) == "Succeeded" || phase(pod) == "Failed")
+    {
+        return None;
+    }
+    if pods.iter().all(|pod| phase(pod) == "Succeeded") {
+        let message = "the pod succeeded".to_owned();
+        return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::unseen(message) });
+    }
+    let failed = Outcome::unseen("its pod failed".to_owned());
+    Some(explain(Outcome { needs_pods: true, ..failed }, pods))
 }
 
 /// The exit code that a Job's failure policy names: `… failed with exit code 3 matching FailJob rule at index 1`.

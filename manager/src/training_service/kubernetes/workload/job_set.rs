@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::job::{CONTAINER_NAME, example_pod, job_spec, pod_template};
+use super::job::{CONTAINER_NAME, example_pod, job_spec, pod_template, taken_back};
 use super::several_pods::{self, Ended};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
@@ -122,6 +122,8 @@ impl Workload for JobSet {
             "restartPolicy": "Never",
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
         }});
+        // A queue that takes in what names none may let it run: then it has no pods to make.
+        let body = json!({"parallelism": 0, "backoffLimit": 0, "template": pod});
         json!({
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
@@ -134,14 +136,15 @@ impl Workload for JobSet {
                 // Suspended, it makes no pod; the controller says that it is.
                 "suspend": true,
                 "replicatedJobs": [
-                    {"name": "probe", "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": pod}}},
+                    {"name": "probe", "replicas": 1, "template": {"spec": body}},
                 ],
             },
         })
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
-        probe.get("status").and_then(|status| condition(status, "Suspended")).is_some()
+        let status = probe.get("status").and_then(Value::as_object);
+        status.is_some_and(|status| !status.is_empty())
     }
 }
 
@@ -183,6 +186,9 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
         return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
+    }
+    if let Some(failed) = holds("Failed").filter(|_| suspended) {
+        return JobPhase::Completed(taken_back(&text(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
         let (role, index) = spec.metrics_from.clone();

@@ -35,7 +35,7 @@ macro_rules! installation {
         concat!(
             "Kubeflow's training operator (version 1) is not installed there, or not with ",
             $kind,
-            "s; `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.3\"` installs it, and `platform: kubernetes` needs no operator"
+            "s; `kubectl apply --server-side -k \"github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4\"` installs it, and `platform: kubernetes` needs no operator"
         )
     };
 }
@@ -86,7 +86,8 @@ impl Workload for TrainingJob {
     }
 
     fn verbs(&self) -> &'static [&'static str] {
-        &["get", "list", "watch", "create", "delete", "deletecollection"]
+        // The role that the operator brings along has no `deletecollection`.
+        &["get", "list", "watch", "create", "delete"]
     }
 
     fn controller(&self) -> &'static str {

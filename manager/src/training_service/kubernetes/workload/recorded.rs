@@ -9,9 +9,10 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::Workload;
 use crate::config::kubernetes::KubernetesSpec;
-use crate::training_service::kubernetes::pending_reason::text;
+use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::{disruption, pending_reason, pod_end};
+use crate::training_service::kubernetes::watching::enter_pod;
+use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 
 /// The events of a recording, each object whole; the job is called `tkx`.
@@ -21,7 +22,13 @@ fn recording(case: &str) -> Vec<Value> {
         .join(format!("{case}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
     let (_, name) = case.split_once('/').unwrap();
-    let text = text.replace(&format!("\"{name}\""), "\"tkx\"").replace(&format!("{name}-"), "tkx-");
+    // The job of a recording with two is the one that was preempted.
+    let others = [format!("{name}-low"), format!("{name}-b")];
+    let other = others.iter().find(|other| text.contains(&format!("\"{other}\"")));
+    let name = other.map_or(name, String::as_str);
+    let text =
+        text.replace(&format!("\"{name}\""), "\"tkx\"").replace(&format!("\"{name}-"), "\"tkx-");
+    let text = text.replace(&format!("/{name}-"), "/tkx-").replace(&format!(" {name}-"), " tkx-");
     let mut last: HashMap<(String, String), Value> = HashMap::new();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines
@@ -45,7 +52,8 @@ fn recording(case: &str) -> Vec<Value> {
 
 /// Returns the news about the recorded object, whose recording is `KIND/CASE`.
 pub(super) fn told(kind: &'static dyn Workload, spec: &KubernetesSpec, case: &str) -> Vec<JobNews> {
-    let mut tracker = Tracker::new(kind, Duration::from_mins(10), Duration::from_secs(30));
+    let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
+    let mut tracker = Tracker::new(kind, start_up, grace).queued(spec.queue.is_some());
     tracker.listing();
     tracker.listing_done();
     let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
@@ -63,7 +71,18 @@ pub(super) fn told(kind: &'static dyn Workload, spec: &KubernetesSpec, case: &st
                     let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
                     told.push(news.clone());
                 }
+                // What Kueue has given up is deleted, and its pods are gone by then.
+                Act::Stop(name) if case.starts_with("kueue/") => {
+                    tracker.workload_gone(&name);
+                    let acts = tracker.pods_gone(&name);
+                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
+                    told.push(news.clone());
+                }
+                // The recording has the queue's words, if there are any.
+                Act::WatchQueue => {}
                 Act::Stop(_)
+                | Act::Settle(_)
+                | Act::Discard(_)
                 | Act::Listen(_)
                 | Act::Ask(_)
                 | Act::Delete(_)
@@ -82,19 +101,26 @@ fn see(
     spec: &KubernetesSpec,
     line: &Value,
 ) -> Vec<Act> {
-    let (object, gone) = (&line["object"], line["type"] == "DELETED");
-    match line["kind"].as_str() {
-        Some(seen) if seen == kind.resource().kind && gone => tracker.workload_gone("tkx"),
-        Some(seen) if seen == kind.resource().kind => {
-            tracker.workload("tkx", kind.phase(object, spec), Duration::ZERO)
+    let gone = line["type"] == "DELETED";
+    let Some(seen) = line["kind"].as_str() else { return Vec::new() };
+    // As the watch has it, which passes most of an object over.
+    let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
+    let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
+    match seen {
+        seen if seen == kind.resource().kind && thing.name != "tkx" => Vec::new(),
+        seen if seen == kind.resource().kind && gone => tracker.workload_gone("tkx"),
+        seen if seen == kind.resource().kind => {
+            tracker.workload("tkx", kind.phase(&thing.body, spec), Duration::ZERO)
         }
-        Some("Pod") => {
-            let name = text(&object["metadata"], "name");
-            let is_going = object.pointer("/metadata/deletionTimestamp").is_some();
-            if gone || is_going || pod_end::read(object).is_some() {
-                tracker.pod_ends(&name, pod_end::as_seen(&name, object));
+        "Pod" => {
+            // As a listing at the workload's end has it.
+            if gone || thing.body.pointer("/metadata/deletionTimestamp").is_some() {
+                tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
             }
-            tracker.pod(&name, pending_reason::of_pod(object), disruption::of_pod(object))
+            if gone { Vec::new() } else { enter_pod(tracker, &thing, Duration::ZERO) }
+        }
+        "Workload" if is_ours && !gone => {
+            tracker.queue("tkx", kueue::read(&thing.body), Duration::ZERO)
         }
         _ => Vec::new(),
     }
@@ -104,7 +130,7 @@ fn see(
 pub(super) fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
     let ends = told.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
-        JobNews::Waits(_) | JobNews::Image(_) => None,
+        JobNews::Waits(_) | JobNews::Requeued(_) | JobNews::Image(_) | JobNews::PodLeft(_) => None,
     });
     ends.collect()
 }

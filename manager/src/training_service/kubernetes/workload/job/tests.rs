@@ -1,87 +1,20 @@
 //! Jobs against recordings of the real controller, and against what the section asks for.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 use proptest::prelude::*;
-use trial_protocol::{AttemptId, Class, TrialJobId};
+use trial_protocol::Class;
 
 use super::*;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::{disruption, pending_reason};
+use crate::training_service::kubernetes::workload::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
-/// The events of a recording, each object whole; the Job is called `tkx`.
-fn recording(case: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../tests/fixtures/kubernetes/job")
-        .join(format!("{case}.jsonl"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let text = text.replace(&format!("\"{case}\""), "\"tkx\"").replace(&format!("{case}-"), "tkx-");
-    let mut last: HashMap<String, Value> = HashMap::new();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines
-        .map(|mut line| {
-            let name = line.pointer("/object/metadata/name").and_then(Value::as_str);
-            let Some(name) = name.map(str::to_owned) else { return line };
-            for part in line["same"].as_array().cloned().unwrap_or_default() {
-                let at = format!("/{}", part.as_str().unwrap().replace('.', "/"));
-                let (above, field) = at.rsplit_once('/').unwrap();
-                let known = last.get(&name).and_then(|object| object.pointer(&at)).cloned();
-                if let Some(known) = known {
-                    line["object"].pointer_mut(above).unwrap()[field] = known;
-                }
-            }
-            last.insert(name, line["object"].clone());
-            line
-        })
-        .collect()
-}
-
-/// Returns the news about a recorded Job.
+/// Returns the news about a recorded Job, in a queue or in none.
 fn told(case: &str) -> Vec<JobNews> {
-    let mut tracker = Tracker::new(&Job, Duration::from_mins(10), Duration::from_secs(30));
-    tracker.listing();
-    tracker.listing_done();
-    let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
-    tracker.submit("tkx", trial, attempt, Duration::ZERO);
-    tracker.submitted("tkx", Ok(()), Duration::ZERO);
-    let mut told = Vec::new();
-    for line in recording(case) {
-        let (object, gone) = (&line["object"], line["type"] == "DELETED");
-        let acts = match line["kind"].as_str() {
-            Some("Job") if gone => tracker.workload_gone("tkx"),
-            Some("Job") => tracker.workload("tkx", phase(object), Duration::ZERO),
-            Some("Pod") => {
-                let name = text(&object["metadata"], "name");
-                if gone || pod_end::read(object).is_some() {
-                    tracker.pod_ends(&name, pod_end::as_seen(&name, object));
-                }
-                tracker.pod(&name, pending_reason::of_pod(object), disruption::of_pod(object))
-            }
-            _ => Vec::new(),
-        };
-        for act in acts {
-            match act {
-                Act::Tell(news) => told.push(news),
-                Act::Inspect(name, outcome) => {
-                    let outcome = explain(outcome, &tracker.ended_pods(&name));
-                    let acts = tracker.explained(&name, outcome);
-                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
-                    told.push(news.clone());
-                }
-                Act::Stop(_)
-                | Act::Listen(_)
-                | Act::Ask(_)
-                | Act::Delete(_)
-                | Act::AwaitPods(_)
-                | Act::Tidy(_) => panic!("{case}: {act:?}"),
-            }
-        }
-    }
-    told
+    let queue = case.starts_with("kueue/").then_some("team");
+    let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": queue});
+    recorded::told(&Job, &common(&section).spec, case)
 }
 
 #[test]
@@ -90,34 +23,73 @@ fn every_recorded_end_is_told_as_it_was() {
     const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
     #[rustfmt::skip]
     let table = [
-        ("exit0",                  Some(0),   "its pod ended well", None, None),
-        ("exit1",                  Some(1),   "the container ended with exit code 1", None, None),
-        ("exit139-segv",           Some(139), "the container ended with exit code 139", None, None),
-        ("exit143-by-itself",      Some(143), "the container ended with exit code 143", None, None),
-        ("oom",                    Some(137), "out of memory", OVER_LIMIT, None),
-        ("sigkill",                Some(137), "the container ended with exit code 137", None, None),
-        ("badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
-        ("emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
-        ("evicted-rule-failjob",   Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
-        ("preempted-by-scheduler", Some(143), "its pod was taken away: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
-        ("node-lost",              Some(143), "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
-        ("pod-deleted-exit143",    Some(143), "the trial's pod was deleted", DELETED, None),
-        ("pod-force-deleted",      Some(143), "the trial's pod was deleted", DELETED, None),
-        ("indexed-two-ok",         Some(0),   "its pod ended well", None, None),
-        ("indexed-two-one-fails",  Some(1),   "the container ended with exit code 1", None, None),
-        ("suspended-then-resumed", Some(0),   "its pod ended well", None, None),
+        ("job/exit0",                  Some(0),   "its pod ended well", None, None),
+        ("job/exit1",                  Some(1),   "the container ended with exit code 1", None, None),
+        ("job/exit139-segv",           Some(139), "the container ended with exit code 139", None, None),
+        ("job/exit143-by-itself",      Some(143), "the container ended with exit code 143", None, None),
+        ("job/oom",                    Some(137), "out of memory", OVER_LIMIT, None),
+        ("job/sigkill",                Some(137), "the container ended with exit code 137", None, None),
+        ("job/badcmd",                 Some(128), "the command could not be started", OVER_LIMIT, None),
+        ("job/emptydir-too-full",      Some(143), "the pod was evicted: Usage of EmptyDir volume", OVER_LIMIT, None),
+        ("job/evicted-rule-failjob",   Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
+        ("job/preempted-by-scheduler", Some(143), "its pod was taken away: a pod of higher priority", DELETED, Some("PreemptionByScheduler")),
+        ("job/node-lost",              Some(143), "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
+        ("job/pod-deleted-exit143",    Some(143), "the trial's pod was deleted", DELETED, None),
+        ("job/pod-force-deleted",      Some(143), "the trial's pod was deleted", DELETED, None),
+        ("job/indexed-two-ok",         Some(0),   "its pod ended well", None, None),
+        ("job/indexed-two-one-fails",  Some(1),   "the container ended with exit code 1", None, None),
+        ("job/suspended-then-resumed", Some(0),   "its pod ended well", None, None),
+        ("job/deadline",               Some(143), "its Job ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
+        // Its pod ended in a failure while it was taken back: a race that is not the trial's.
+        ("job/suspend-pod-exits-1-kept", Some(1), "its queue took it back as its pod ended, ", DELETED, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
         let told = told(case);
-        let ends: Vec<&JobEvent> = told
-            .iter()
-            .filter_map(|news| match news {
-                JobNews::Gone(event) => Some(event),
-                JobNews::Waits(_) | JobNews::Image(_) => None,
-            })
-            .collect();
+        let ends = ends(&told);
         let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+        let said = end.message.as_deref().unwrap_or_default();
+        assert!(said.starts_with(message), "{case}: {said}");
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        assert_eq!(disruption, taken, "{case}");
+    }
+}
+
+/// A recording, how often its Job is taken back, and the message and the disruption of its end.
+type InQueue = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
+
+#[test]
+fn what_kueue_does_to_a_job_is_told_as_it_was() {
+    const WELL: Option<(&str, Option<&str>)> = Some(("its pod ended well", None));
+    #[rustfmt::skip]
+    let table: [InQueue; 12] = [
+        // The recording ends when it runs again.
+        ("preempted",              1, None),
+        ("workload-deleted",       1, None),
+        ("never-fits",             0, None),
+        ("waits-then-admitted",    0, WELL),
+        ("localqueue-hold-before", 0, WELL),
+        ("localqueue-drained",     1, WELL),
+        // No condition says so, and its pod was deleted all the same.
+        ("suspended-by-hand",      1, WELL),
+        ("kueue-down-at-end",      0, WELL),
+        ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
+        ("max-exec-time",          0, Some(("it ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
+        // Its image is not there, and its pod never ran.
+        ("podsready-timeout",      0, Some(("its pods were not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
+        // One check took it back, and later rejects it.
+        ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
+    ];
+    for (case, requeued, end) in table {
+        let told = told(&format!("kueue/{case}"));
+        let taken_back = told.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+        assert_eq!(taken_back.count(), requeued, "{case}: {told:?}");
+        let ends = ends(&told);
+        let Some((message, taken)) = end else {
+            assert_eq!(ends, Vec::<&JobEvent>::new(), "{case}");
+            continue;
+        };
+        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
         let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
@@ -129,13 +101,51 @@ fn every_recorded_end_is_told_as_it_was() {
 fn a_suspended_job_waits_and_one_that_failed_meanwhile_has_ended() {
     let waits = |case: &str| {
         let told = told(case);
-        told.iter().filter(|news| matches!(news, JobNews::Waits(_))).count()
+        let waits = |news: &&JobNews| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_));
+        told.iter().filter(waits).count()
     };
-    assert_eq!(waits("exit0"), 0);
-    assert!(waits("suspended-then-resumed") >= 1);
+    assert_eq!(waits("job/exit0"), 0);
+    assert!(waits("job/suspended-then-resumed") >= 1);
     // Its controller would say no more until the Job is resumed.
-    let told = told("suspend-pod-exits-1-kept");
+    let told = told("job/suspend-pod-exits-1-kept");
     assert!(matches!(told.last(), Some(JobNews::Gone(_))), "{told:?}");
+}
+
+#[test]
+fn a_job_that_cannot_say_how_it_ended_is_settled_by_its_pods() {
+    let pod = |phase: &str, code: u64, deleted: Option<&str>| {
+        let terminated =
+            json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"});
+        json!({
+            "metadata": {"name": "tkx-aaaaa", "deletionTimestamp": deleted},
+            "status": {"phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}]},
+        })
+    };
+    assert_eq!(settle(&[]), None);
+    assert_eq!(settle(&[pod("Succeeded", 0, None), json!({"status": {"phase": "Running"}})]), None);
+    assert!(settle(&[pod("Succeeded", 0, None)]).is_some_and(|end| end.succeeded));
+    let failed =
+        settle(&[pod("Failed", 137, Some("2026-11-23T00:00:02Z")), pod("Failed", 3, None)]);
+    assert_eq!(failed.map(|end| (end.succeeded, end.exit_code)), Some((false, Some(3))));
+}
+
+#[test]
+fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
+    let pod = |name: &str, code: u64, deleted: &str| {
+        let terminated =
+            json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"});
+        json!({
+            "metadata": {"name": name, "deletionTimestamp": deleted},
+            "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": terminated}}]},
+        })
+    };
+    let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
+    // A person deleted the second, and the controller the first for that.
+    let pods = [
+        pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
+        pod("tkx-1-bbbbb", 143, "2026-11-23T00:00:02Z"),
+    ];
+    assert_eq!(explain(outcome, &pods).exit_code, Some(143));
 }
 
 #[test]
@@ -174,6 +184,29 @@ fn a_job_is_as_it_was() {
         .join("src/training_service/kubernetes/workload/job/tests/queued.json");
     let known: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(made, known, "now it is\n{}", serde_json::to_string_pretty(&made).unwrap());
+}
+
+#[test]
+fn the_agent_may_be_a_volume_of_its_image() {
+    let section = json!({
+        "platform": "kubernetes", "agent": "volume", "agentImage": "registry/agent:1", "dockerImage": "python:3.12",
+        "imagePullPolicy": "IfNotPresent",
+    });
+    let made = manifest(&common(&section), &job());
+    let pod = &made["spec"]["template"]["spec"];
+    assert_eq!(pod["initContainers"], Value::Null);
+    let named = |list: &Value| {
+        let named = |one: &&Value| one["name"] == "trialkeeper-agent";
+        list.as_array().into_iter().flatten().find(named).cloned().unwrap_or_default()
+    };
+    let image = json!({"reference": "registry/agent:1", "pullPolicy": "IfNotPresent"});
+    assert_eq!(named(&pod["volumes"])["image"], image);
+    let container = &pod["containers"][0];
+    let mount =
+        json!({"name": "trialkeeper-agent", "mountPath": "/trialkeeper-agent", "readOnly": true});
+    assert_eq!(named(&container["volumeMounts"]), mount);
+    let program = "/trialkeeper-agent/usr/local/bin/trialkeeper";
+    assert_eq!(container["command"][0], program);
 }
 
 proptest! {

@@ -1,0 +1,88 @@
+//! Attempts that a queue takes back and another pod runs again, and trials that end before their jobs.
+
+use tracing::info;
+use trial_protocol::{AttemptId, Cause, TrialJobId, Verdict};
+
+use super::ExperimentTask;
+use crate::experiment::notice::Notice;
+use crate::experiment::state;
+use crate::job_state::JobState;
+use crate::store;
+use crate::training_service::{JobEvent, JobWaits};
+use crate::util::ids;
+
+impl ExperimentTask {
+    /// Takes a pod that speaks for the attempt that was submitted as the attempt's, if it is the first. It is recorded when
+    /// the pod's command runs.
+    pub(super) fn adopt_first_pod(&mut self, trial: &TrialJobId, attempt: &AttemptId) {
+        let Some(job) = self.jobs.get_mut(trial) else { return };
+        if job.requeued || !ids::is_pod_of(attempt, &job.attempt) {
+            return;
+        }
+        self.handle.forget(trial, &job.attempt);
+        job.attempt = attempt.clone();
+        if let Some(reason) = self.state.intent(trial) {
+            self.push_stop_directive(trial, reason);
+        }
+    }
+
+    /// Returns whether a pod was heard later than the present one first: the names of two do not say which is the later
+    /// one, and their clocks need not agree.
+    pub(super) async fn is_newer_pod(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        current: &AttemptId,
+    ) -> Result<bool, store::Error> {
+        if !ids::is_another_pod(attempt, current) {
+            return Ok(false);
+        }
+        let attempts = self.recorder.attempts(trial).await?;
+        let place = |of: &AttemptId| attempts.iter().position(|known| known == of);
+        Ok(place(attempt) > place(current))
+    }
+
+    /// Records that a job that ran is to wait again: another pod will run it once more from its beginning.
+    pub(super) async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
+        if !self.is_present(&news.trial, &news.attempt) || self.state.intent(&news.trial).is_some()
+        {
+            return Ok(());
+        }
+        // An agent that was about to speak for the first time is not heard any more.
+        if !self.state.runs(&news.trial) {
+            return self.record_wait(news).await;
+        }
+        let JobWaits { trial, why, .. } = news;
+        info!(%trial, "its queue has taken the trial back: {why}");
+        self.leases.end(&trial);
+        let steps = self.new_steps();
+        let Some(job) = self.jobs.get_mut(&trial) else { return Ok(()) };
+        self.handle.forget(&trial, &job.attempt);
+        job.requeue(steps);
+        let sequence = job.sequence;
+        self.perform(state::Event::Requeued { trial: trial.clone() }).await?;
+        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
+        self.announcer.notify(Notice::Waits { trial, sequence, why });
+        Ok(())
+    }
+
+    /// Ends a trial whose agent has said how, where its job need not be waited for. A pod that was asked to end says
+    /// nothing about its trial: its platform may have taken it away, and may run it again.
+    pub(super) async fn conclude_by_verdict(
+        &mut self,
+        trial: &TrialJobId,
+        verdict: &Verdict,
+    ) -> Result<(), store::Error> {
+        let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
+        let is_final = !is_stopped || verdict.stop.is_some();
+        if !is_final || !self.launcher.service().ends_with_verdict() {
+            return Ok(());
+        }
+        let Some(job) = self.jobs.get(trial) else { return Ok(()) };
+        let event = JobEvent::unexplained(trial.clone(), job.attempt.clone());
+        info!(%trial, "its agent has said how it ended; its job is let go");
+        self.launcher.service().handed_over(trial).await;
+        // It takes in what has arrived, as the caller does.
+        Box::pin(self.handle_ends(vec![event])).await
+    }
+}

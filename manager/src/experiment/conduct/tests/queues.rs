@@ -1,0 +1,129 @@
+//! Jobs that are taken back and run again in other pods, and jobs that outlive their trials.
+
+use super::*;
+use crate::training_service::{JobWaits, PodLeft};
+use crate::util::ids;
+
+/// The attempt of a pod.
+fn pod(trial: &TrialRow, id: &str) -> String {
+    format!("{}_p{id}", ids::submitted(&trial.attempt))
+}
+
+impl Bed {
+    /// The trial once it waits for this reason.
+    async fn waits_for(&self, why: &str) -> TrialRow {
+        let begun = std::time::Instant::now();
+        loop {
+            let row = self.trial(JobState::Waiting).await;
+            if row.message.as_deref() == Some(why) {
+                return row;
+            }
+            assert!(begun.elapsed() < BOUND, "it does not wait for {why:?}: {row:?}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn taken_back(&self, trial: &TrialRow) {
+        let (trial, attempt) = (trial.id.clone(), ids::submitted(&trial.attempt));
+        let why = "its queue took it back".to_owned();
+        self.jobs.send(JobNews::Requeued(JobWaits { trial, attempt, why })).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() {
+    let bed = Bed::new().await;
+    let trial = bed.trial(JobState::Waiting).await;
+    let (first, second) = (pod(&trial, "zz"), pod(&trial, "aa"));
+    bed.report(&trial, &first, 0, vec![started(), result(0.25)]).await.unwrap();
+    let trial = bed.trial(JobState::Running).await;
+    assert_eq!(trial.attempt.as_str(), first);
+    bed.taken_back(&trial);
+    let trial = bed.waits_for("its queue took it back").await;
+    // What its pod still says: that it was asked to end.
+    bed.report(&trial, &first, 2, vec![result(0.3), ended(Cause::Stopped)]).await.unwrap();
+    // Neither is it lost, nor is its job ended, however long it waits.
+    bed.silence(200).await;
+    let waiting = bed.trial(JobState::Waiting).await;
+    assert_eq!(waiting.attempt.as_str(), first);
+    assert_eq!(*bed.service.finished.lock().unwrap(), []);
+
+    bed.report(&trial, &second, 0, vec![started(), result(0.5)]).await.unwrap();
+    let again = bed.trial(JobState::Running).await;
+    assert_eq!(again.attempt.as_str(), second);
+    // A word of the first that was long on its way: its clock and its name say nothing.
+    bed.report(&trial, &first, 4, vec![result(0.9)]).await.unwrap();
+    bed.report(&trial, &second, 2, vec![ended(Cause::Succeeded)]).await.unwrap();
+    bed.gone(&again);
+    let end = bed.trial(JobState::Succeeded).await;
+    assert_eq!(end.attempt.as_str(), second);
+    bed.task.await.unwrap().unwrap();
+    assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(0.5.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_trial_s_time_begins_anew_with_the_pod_that_runs_it_again() {
+    let bed = Bed::new().await;
+    let trial = bed.trial(JobState::Waiting).await;
+    bed.report(&trial, &pod(&trial, "zz"), 0, vec![started()]).await.unwrap();
+    let trial = bed.trial(JobState::Running).await;
+    bed.taken_back(&trial);
+    bed.waits_for("its queue took it back").await;
+    // `maxTrialDuration` is 900 s.
+    bed.silence(1000).await;
+    assert_eq!(*bed.service.stopped.lock().unwrap(), []);
+    bed.report(&trial, &pod(&trial, "aa"), 0, vec![started()]).await.unwrap();
+    bed.trial(JobState::Running).await;
+    bed.silence(10).await;
+    assert_eq!(*bed.service.stopped.lock().unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
+    let bed = Bed::new().await;
+    let trial = bed.begun().await;
+    let (id, attempt) = (trial.id.clone(), trial.attempt.clone());
+    let left = PodLeft { trial: id.clone(), attempt, incarnation: "u".to_owned() };
+    bed.jobs.send(JobNews::PodLeft(left)).unwrap();
+    bed.settled().await;
+    assert!(bed.handle.departed().has(&id, "u") && !bed.handle.departed().has(&id, "v"));
+    bed.gone(&trial);
+    bed.trial(JobState::Failed).await;
+    bed.task.await.unwrap().unwrap();
+    assert!(!bed.handle.departed().has(&id, "u"));
+}
+
+/// A search whose trial ends with what its agent says.
+async fn handing_over() -> Bed {
+    let bed = Bed::new().await;
+    bed.begun().await;
+    let (folder, store) = bed.died().await;
+    let service = Service { alive: true, hands_over: true, ..Service::default() };
+    Bed::start(folder, store, service, (1, 1), None)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_whose_agent_has_said_how_it_ended_has_ended_before_its_job() {
+    let bed = handing_over().await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.say(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
+    bed.trial(JobState::Succeeded).await;
+    // Its job is gone later, and that is no news.
+    bed.gone(&trial);
+    let service = Arc::clone(&bed.service);
+    assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done);
+    assert_eq!(*service.handed_over.lock().unwrap(), [trial.id]);
+    assert_eq!(*bed.observed.0.lock().unwrap(), [Outcome::Result(0.5.into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_asked_to_end_says_nothing_about_its_trial() {
+    let bed = handing_over().await;
+    let trial = bed.trial(JobState::Running).await;
+    bed.say(&trial, 1, vec![ended(Cause::Stopped)]).await;
+    bed.settled().await;
+    bed.trial(JobState::Running).await;
+    assert_eq!(*bed.service.handed_over.lock().unwrap(), []);
+    bed.gone(&trial);
+    bed.trial(JobState::UserCanceled).await;
+}

@@ -1,0 +1,117 @@
+//! Does what the tracker wants done, with requests to the cluster.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::client::SECRETS;
+use super::tracker::Act;
+use super::watching::Watched;
+use super::workload::StopRequest;
+use super::{POD_POLL, Settings, Shared, cleanup, manifest};
+
+impl Shared {
+    /// Does what the tracker wants done; requests in tasks of their own.
+    pub(super) fn perform(self: &Arc<Self>, acts: Vec<Act>) {
+        for act in acts {
+            let shared = Arc::clone(self);
+            match act {
+                // The receiver lives as long as the experiment; after it the news has no use.
+                Act::Tell(news) => drop(self.settings.events.send(news)),
+                Act::Stop(name) => drop(self.tasks.spawn(async move {
+                    let cluster = &shared.settings.cluster;
+                    let resource = shared.kind.resource();
+                    let done = match shared.kind.stop() {
+                        StopRequest::Patch(stop) => {
+                            let patch = || cluster.merge(resource, &name, &stop);
+                            shared.until_done(&name, patch).await
+                        }
+                        StopRequest::Delete => {
+                            shared.until_done(&name, || cluster.delete(resource, &name)).await
+                        }
+                    };
+                    if done == Some(false) {
+                        let acts = shared.tracker().workload_gone(&name);
+                        shared.perform(acts);
+                    }
+                })),
+                Act::Listen(name) => drop(self.tasks.spawn(async move {
+                    // The right to see it is not asked for; without it a person is told how to look.
+                    let said = match shared.reporter(&name).await {
+                        Some((pod, container)) => {
+                            shared.settings.cluster.last_lines(&pod, &container).await
+                        }
+                        None => Ok(String::new()),
+                    };
+                    let said = said.unwrap_or_default();
+                    let said = said.lines().rfind(|line| !line.trim().is_empty()).map(str::trim);
+                    let acts = shared.tracker().unheard(&name, said);
+                    shared.perform(acts);
+                })),
+                Act::Ask(name) => drop(self.tasks.spawn(async move {
+                    let why = shared.why_podless(&name).await;
+                    let acts = shared.tracker().podless(&name, why);
+                    shared.perform(acts);
+                })),
+                Act::Delete(name) => drop(self.tasks.spawn(async move {
+                    let resource = shared.kind.resource();
+                    let kind = resource.kind;
+                    warn!("the {kind} {name} did not end within its time; deleting it");
+                    let cluster = &shared.settings.cluster;
+                    let done = shared.until_done(&name, || cluster.delete(resource, &name));
+                    if done.await.is_some() {
+                        let acts = shared.tracker().workload_gone(&name);
+                        shared.perform(acts);
+                    }
+                })),
+                Act::Discard(name) => drop(self.tasks.spawn(async move {
+                    let (cluster, resource) = (&shared.settings.cluster, shared.kind.resource());
+                    shared.until_done(&name, || cluster.delete(resource, &name)).await;
+                })),
+                Act::WatchQueue => drop(self.tasks.spawn(async move {
+                    let closing = shared.closing.clone();
+                    closing.run_until_cancelled(shared.watch(Watched::Queue)).await;
+                })),
+                Act::Settle(name) => drop(self.tasks.spawn(async move {
+                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
+                    let Some(outcome) = shared.kind.settle(&pods) else { return };
+                    warn!(
+                        "{} has decided how {name} ends and cannot say so, as when a webhook does not answer (Kueue's \
+                         is asked about every pod); its pods say how it ended",
+                        shared.kind.controller()
+                    );
+                    let acts = shared.tracker().explained(&name, outcome);
+                    shared.perform(acts);
+                })),
+                Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
+                    let Some(pods) = shared.pods_and_ended(&name).await else { return };
+                    let outcome = shared.kind.explain(outcome, &pods);
+                    let acts = shared.tracker().explained(&name, outcome);
+                    shared.perform(acts);
+                })),
+                Act::AwaitPods(name) => drop(self.tasks.spawn(async move {
+                    let until = Instant::now() + shared.ending_time();
+                    while let Some(pods) = shared.pods_of(&name).await
+                        && !pods.is_empty()
+                        && Instant::now() < until
+                    {
+                        let pause = tokio::time::sleep(POD_POLL);
+                        if shared.closing.run_until_cancelled(pause).await.is_none() {
+                            break;
+                        }
+                    }
+                    let acts = shared.tracker().pods_gone(&name);
+                    shared.perform(acts);
+                })),
+                Act::Tidy(attempts) => drop(self.tasks.spawn(async move {
+                    let Settings { cluster, common, .. } = &shared.settings;
+                    let selector = manifest::selector_of(&common.experiment, &attempts);
+                    for kind in [shared.kind.resource(), SECRETS] {
+                        shared.until_done("old", || cleanup::delete_all(cluster, kind, &selector)).await;
+                    }
+                })),
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! PURE: what time does to workloads that wait, run or end.
+
+use std::time::Duration;
+
+use trial_protocol::Class;
+
+use super::job::{ForcedEnd, Job, Stop};
+use super::{Act, Tracker, UNHEARD, UNSEEN};
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
+use crate::training_service::kubernetes::pending_reason::workload_of;
+use crate::training_service::kubernetes::workload::StopRequest;
+
+/// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not
+/// complete it.
+const SETTLED: Duration = Duration::from_mins(1);
+/// The time beyond its own for which a pod that is to end is waited for before it counts as gone with its node. One that
+/// lives on all the same does no harm: the next attempt has another number.
+const NODE_GONE: Duration = Duration::from_mins(10);
+
+/// Why a workload does not run that its queue does not know.
+const NO_WORKLOAD: &str = "Kueue has made no Workload for it: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and is there such a WorkloadPriorityClass? Its log says so";
+
+impl Tracker {
+    /// Time has passed.
+    pub fn tick(&mut self, now: Duration) -> Vec<Act> {
+        let mut acts = self.nodes_gone(now);
+        let names: Vec<String> = self.jobs.keys().cloned().collect();
+        for name in names {
+            let Some(job) = self.jobs.get_mut(&name) else { continue };
+            if let Some(Stop::Asked(at)) = job.stop
+                && now >= at + self.patience
+            {
+                job.stop = Some(Stop::Deleted);
+                acts.push(Act::Delete(name));
+                continue;
+            }
+            if job.runs_since.is_some_and(|since| now >= since + UNHEARD) {
+                job.runs_since = None;
+                acts.push(Act::Listen(name.clone()));
+            }
+            if job.is_to_be_settled(self.kind.stop() == StopRequest::Delete)
+                && job.ending_since.is_some_and(|since| now >= since + SETTLED)
+            {
+                job.ending_since = Some(now);
+                acts.push(Act::Settle(name.clone()));
+            }
+            if job.stop.is_none() && job.handed_over.is_some_and(|at| now >= at + self.patience) {
+                acts.extend(self.stop(&name, now));
+                continue;
+            }
+            acts.extend(self.waits_on(&name, now));
+        }
+        acts
+    }
+
+    /// Time has passed for a workload that may wait.
+    fn waits_on(&mut self, name: &str, now: Duration) -> Vec<Act> {
+        let mut acts = Vec::new();
+        let Some(job) = self.jobs.get_mut(name) else { return acts };
+        let unnoticed = job.unnoticed_since(self.queued);
+        if unnoticed.is_some_and(|since| now >= since + UNSEEN) && job.asked_about.is_none() {
+            job.asked_about = Some(now);
+            acts.extend(self.waits(name, Some(NO_WORKLOAD.to_owned())));
+        }
+        let Some(job) = self.jobs.get_mut(name) else { return acts };
+        if job.is_to_be_asked_about(self.kind)
+            && job.waits_since.is_some_and(|since| now >= since + UNSEEN)
+        {
+            job.asked_about = Some(now);
+            acts.push(Act::Ask(name.to_owned()));
+        }
+        let Some((at, class)) = job.start_deadline(self.start_up, self.queued) else { return acts };
+        if now >= at {
+            let why =
+                job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
+            let waited = self.start_up.as_secs();
+            let message = format!("it did not start within {waited} s (startUpDeadline): {why}");
+            job.forced = Some(ForcedEnd { message, class, disruption: None });
+            acts.extend(self.stop(name, now));
+        }
+        acts
+    }
+
+    /// Ends workloads whose pods were to end long ago: their nodes are gone, and their controllers wait for them.
+    fn nodes_gone(&mut self, now: Duration) -> Vec<Act> {
+        if self.kind.stop() != StopRequest::Delete {
+            return Vec::new();
+        }
+        let limit = self.grace + NODE_GONE;
+        let late = self.pods.going().filter(|(_, since)| now >= *since + limit);
+        let late: Vec<String> = late.map(|(pod, _)| workload_of(pod).to_owned()).collect();
+        let mut acts = Vec::new();
+        for name in late {
+            let Some(job) = self.jobs.get_mut(&name).filter(|job| job.awaits_pods()) else {
+                continue;
+            };
+            let message =
+                "its pod was to end and its node has not said that it has: is the node gone?";
+            job.forced.get_or_insert(ForcedEnd {
+                message: message.to_owned(),
+                class: Some(Class::Transient),
+                disruption: Some("NodeLost: its pod does not end".to_owned()),
+            });
+            acts.push(Act::Discard(name.clone()));
+            acts.extend(self.end(&name, Outcome::unseen(message.to_owned())));
+        }
+        acts
+    }
+
+    /// When [`Self::tick`] is needed next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let deadlines = self.jobs.values().filter_map(|job| {
+            let patience = match job.stop {
+                Some(Stop::Asked(at)) => Some(at + self.patience),
+                Some(Stop::Wanted | Stop::Deleted) => return None,
+                None => job.handed_over.map(|at| at + self.patience),
+            };
+            let start_up = job.start_deadline(self.start_up, self.queued).map(|(at, _)| at);
+            let asked = job
+                .waits_since
+                .filter(|_| job.stop.is_none() && job.is_to_be_asked_about(self.kind));
+            let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.asked_about.is_none());
+            let asked = asked.or(unnoticed).map(|since| since + UNSEEN);
+            let unheard = job.runs_since.map(|since| since + UNHEARD);
+            let settled = job.ending_since.map(|since| since + SETTLED);
+            let settled =
+                settled.filter(|_| job.is_to_be_settled(self.kind.stop() == StopRequest::Delete));
+            [patience, start_up, asked, unheard, settled].into_iter().flatten().min()
+        });
+        let going = self.pods.going().filter(|(pod, _)| {
+            let job = self.jobs.get(workload_of(pod));
+            self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::awaits_pods)
+        });
+        let going = going.map(|(_, since)| since + self.grace + NODE_GONE);
+        deadlines.chain(going).min()
+    }
+}
+
+impl Job {
+    /// Since when its queue has not taken notice of it. `None`: it has, or there is none.
+    fn unnoticed_since(&self, queued: bool) -> Option<Duration> {
+        self.suspended_since.filter(|_| queued && !self.in_queue && self.stop.is_none())
+    }
+
+    /// When it is to have started, and the prospect of a retry after that. Time in a queue does not count, unless the queue
+    /// does not know it or never has room for it.
+    fn start_deadline(
+        &self,
+        start_up: Duration,
+        queued: bool,
+    ) -> Option<(Duration, Option<Class>)> {
+        if self.stop.is_some() {
+            return None;
+        }
+        let waits = self.waits_since.map(|since| since + start_up.saturating_sub(self.waited));
+        let unnoticed = self.unnoticed_since(queued).map(|since| since + start_up);
+        let never = self.never_fits_since.filter(|_| self.phase == JobPhase::Suspended);
+        let never = never.map(|since| since + start_up);
+        match (waits.into_iter().chain(unnoticed).min(), never) {
+            (Some(at), Some(never)) if at < never => Some((at, None)),
+            (_, Some(never)) => Some((never, Some(Class::Permanent))),
+            (Some(at), None) => Some((at, None)),
+            (None, None) => None,
+        }
+    }
+
+    /// Returns whether its controller may have decided how it ends without being able to complete it.
+    fn is_to_be_settled(&self, deletes: bool) -> bool {
+        deletes && self.phase == JobPhase::Ending && self.stop.is_none() && !self.is_inspected
+    }
+
+    /// Returns whether it ends with its pods, whoever deleted them.
+    fn awaits_pods(&self) -> bool {
+        self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
+    }
+}

@@ -1,0 +1,84 @@
+//! PURE: workloads in a queue, which lets them run and may take them back.
+
+use std::time::Duration;
+
+use trial_protocol::{Class, TrialJobId};
+
+use super::job::{ForcedEnd, SUSPENDED, tell_why};
+use super::{Act, Tracker};
+use crate::training_service::kubernetes::kueue::{QueueEnd, QueueState};
+use crate::training_service::kubernetes::outcome::JobPhase;
+use crate::training_service::{JobNews, JobWaits};
+
+impl Tracker {
+    /// A workload is not to run yet, or any more for now.
+    pub(super) fn suspended(&mut self, name: &str, now: Duration) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
+        // What no controller had looked at was in the queue from the start.
+        job.waited += waited.filter(|_| job.has_pod).unwrap_or_default();
+        (job.runs_since, job.ending_since, job.has_pod) = (None, None, false);
+        job.suspended_since = job.suspended_since.or(Some(now));
+        let ran = std::mem::take(&mut job.ran);
+        job.why = job.queue_why.clone().or_else(|| job.why.take().filter(|_| !ran));
+        let why = job.why.get_or_insert_with(|| SUSPENDED.to_owned()).clone();
+        let mut acts = Vec::new();
+        if ran {
+            (job.asked_about, job.told_why) = (None, Some(why.clone()));
+            let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
+            acts.push(Act::Tell(JobNews::Requeued(JobWaits { trial, attempt, why })));
+        } else {
+            acts.extend(tell_why(job));
+        }
+        if !std::mem::replace(&mut self.watches_queue, true) {
+            acts.push(Act::WatchQueue);
+        }
+        acts
+    }
+
+    /// A queue has said where it has a workload. `None`: it has taken notice, and no more.
+    pub fn queue(&mut self, name: &str, state: Option<QueueState>, now: Duration) -> Vec<Act> {
+        let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
+        job.in_queue = true;
+        let Some(state) = state else { return Vec::new() };
+        let never_fits = matches!(state, QueueState::NeverFits(_));
+        job.never_fits_since = never_fits.then(|| job.never_fits_since.unwrap_or(now));
+        match state {
+            QueueState::Admitted => {
+                job.queue_why = None;
+                Vec::new()
+            }
+            QueueState::Waits(why) | QueueState::NeverFits(why) => {
+                job.queue_why = Some(why.clone());
+                if matches!(job.phase, JobPhase::Suspended | JobPhase::Unseen) {
+                    self.waits(name, Some(why))
+                } else {
+                    Vec::new()
+                }
+            }
+            QueueState::Ended(QueueEnd { why, disruption }) => {
+                if job.stop.is_none() {
+                    job.forced =
+                        Some(ForcedEnd { message: why, class: Some(Class::Permanent), disruption });
+                }
+                self.stop(name, now)
+            }
+        }
+    }
+
+    /// A trial was recorded as ended, and its workload goes on for a while.
+    pub fn hand_over(&mut self, trial: &TrialJobId, now: Duration) {
+        let Some(name) = self.latest.get(trial) else { return };
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.handed_over = job.handed_over.or(Some(now));
+        }
+    }
+
+    /// Returns whether a trial that was recorded as ended has a workload that has not.
+    pub fn has_handed_over(&self) -> bool {
+        self.jobs.values().any(|job| job.handed_over.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests;

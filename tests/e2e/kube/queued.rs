@@ -1,0 +1,135 @@
+//! Trials in a queue of Kueue's: it lets them run, takes them back in mid-trial, lets them run again, or gives them up.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
+
+use super::command;
+
+/// Reports, waits until it may go on, and reports again.
+const LINE: &str = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
+                    until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
+
+/// A search of one trial in the queue `team`, with changes of the section.
+fn search(bed: &TestBed, kube: &Kube, changes: &Value) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    kube.queue("team");
+    let mut service = json!({
+        "platform": "kubernetes",
+        "kubeconfig": kubeconfig.display().to_string(),
+        "storage": "image",
+        "dockerImage": "any",
+        "queue": "team",
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    if let Some(fields) = service.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    Search::new(LINE, 1).with("objective", "score").with("trainingService", service)
+}
+
+fn cluster(bed: &TestBed) -> Kube {
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    kube.quota(1);
+    kube
+}
+
+/// Waits until the trial's command was started so often, in all pods together.
+fn wait_until_up(bed: &TestBed, times: usize) {
+    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == times).then_some(()));
+}
+
+fn wait_for_words(running: &Running, words: &str) {
+    wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+}
+
+fn show(bed: &TestBed) -> Value {
+    let mut show = bed.manager();
+    show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
+    let shown = bed.start(&mut show).finish(BOUND);
+    serde_json::from_slice(&shown.stdout).expect("it prints JSON")
+}
+
+#[test]
+fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({}))));
+    wait_until_up(&bed, 1);
+    wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
+    kube.quota(0);
+    wait_for_words(&running, "its queue took it back: Preempted to accommodate a workload");
+    wait_for_words(&running, "it waits in its queue (preempted once): couldn't assign flavors");
+    assert_eq!(show(&bed)["state"], "WAITING");
+    kube.quota(1);
+    wait_until_up(&bed, 2);
+    wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
+    bed.write("go", "");
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    let trial = outcome.trial(0);
+    assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "of the second pod alone");
+    assert_eq!(trial.final_result, json!(0.5));
+    let queued = |job: &&Value| job.pointer("/metadata/labels/trialkeeper~1attempt").is_some();
+    assert_eq!(kube.made("jobs").iter().filter(queued).count(), 1, "it is one Job");
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let search = search(&bed, &kube, &json!({})).with("maxTrialRetries", 2);
+    let running = bed.start(&mut command(&bed, &search));
+    wait_until_up(&bed, 1);
+    let workload = kube.all("workloads").remove(0);
+    let name = workload["metadata"]["name"].as_str().expect("it has a name").to_owned();
+    kube.change("workloads", &name, |workload| workload["spec"]["active"] = json!(false));
+    let finished = running.finish(BOUND);
+    assert!(finished.stderr.contains("SYS_CANCELED"), "{}", finished.stderr);
+    let words = "its Workload was deactivated: The workload is deactivated";
+    assert!(finished.stderr.contains(words), "{}", finished.stderr);
+    assert_eq!(bed.read("up").lines().count(), 1);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn the_pods_of_a_trial_that_is_taken_back_meet_anew() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({"taskNumber": 2}))));
+    wait_until_up(&bed, 2);
+    kube.quota(0);
+    wait_for_words(&running, "its queue took it back");
+    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    kube.quota(1);
+    wait_until_up(&bed, 4);
+    bed.write("go", "");
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).intermediate, [json!(0.25), json!(0.5)]);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_job_of_the_training_operator_is_taken_back_and_runs_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let worker = json!({"replicas": 1, "dockerImage": "any", "command": LINE});
+    let section = json!({
+        "platform": "kubeflow", "operator": "tf-operator", "worker": worker, "dockerImage": null,
+    });
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, &section)));
+    wait_until_up(&bed, 1);
+    kube.quota(0);
+    wait_for_words(&running, "its queue took it back");
+    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    kube.quota(1);
+    wait_until_up(&bed, 2);
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    kube.wait_until_empty();
+}

@@ -1,0 +1,212 @@
+//! Kueue: keeps a Workload for each object that names a queue, lets as many run at a time as there is quota for, and takes
+//! them back, each in the steps of a real one (0.19).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::objects::{is_going, text};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The kinds that it queues, by their plurals, with the path of their suspension.
+const KINDS: [(&str, &str); 4] = [
+    ("jobs", "/spec/suspend"),
+    ("jobsets", "/spec/suspend"),
+    ("tfjobs", "/spec/runPolicy/suspend"),
+    ("pytorchjobs", "/spec/runPolicy/suspend"),
+];
+const QUEUE_LABEL: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
+/// The quota of a test that lets its objects run by itself.
+pub(super) const BY_HAND: usize = usize::MAX;
+
+/// Follows what is queued until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    while !shared.ended.load(Ordering::SeqCst) {
+        let quota = shared.quota.load(Ordering::SeqCst);
+        if quota != BY_HAND {
+            Queue { shared, quota }.look();
+        }
+        std::thread::park_timeout(POLL_INTERVAL);
+    }
+}
+
+struct Queue<'a> {
+    shared: &'a Shared,
+    quota: usize,
+}
+
+/// An object in the queue.
+struct Queued {
+    plural: &'static str,
+    suspend: &'static str,
+    object: Value,
+    workload: Value,
+}
+
+impl Queue<'_> {
+    fn look(&self) {
+        let mut running = 0;
+        for queued in self.all() {
+            let holds = |kind: &str| holds(&queued.workload, kind);
+            let is_active = queued.workload.pointer("/spec/active") != Some(&Value::Bool(false));
+            if holds("Finished") {
+                continue;
+            }
+            if has_ended(&queued.object) {
+                let message = "Reached expected number of succeeded pods";
+                self.say(&queued, &[("Finished", true, "Succeeded", message)]);
+            } else if holds("Evicted") {
+                self.go_on_evicting(&queued, is_active, running);
+            } else if holds("Admitted") && !is_active {
+                self.evict(&queued, "Deactivated", "The workload is deactivated");
+            } else if holds("Admitted") && running >= self.quota {
+                let message = "Preempted to accommodate a workload (UID: 0, JobUID: 0) due to prioritization in the ClusterQueue";
+                self.evict(&queued, "Preempted", message);
+            } else if holds("Admitted") {
+                running += 1;
+            } else if is_active && running < self.quota {
+                running += 1;
+                self.admit(&queued);
+            } else {
+                self.say(&queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+            }
+        }
+    }
+
+    /// Everything that names a queue, each with its Workload, which is made where it is missing.
+    fn all(&self) -> Vec<Queued> {
+        let mut all = Vec::new();
+        for (plural, suspend) in KINDS {
+            for object in self.shared.objects.list(plural) {
+                if object.pointer(QUEUE_LABEL).is_none() || is_going(&object) {
+                    continue;
+                }
+                let name = format!(
+                    "{}-{}-1a2b3",
+                    plural.trim_end_matches('s'),
+                    text(&object, "/metadata/name")
+                );
+                let Some(workload) = self.shared.objects.get("workloads", &name) else {
+                    let owner = json!({"kind": object["kind"], "name": object["metadata"]["name"], "uid": object["metadata"]["uid"]});
+                    let workload = json!({
+                        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                        "metadata": {"name": name, "namespace": "lab", "ownerReferences": [owner]},
+                        "spec": {"active": true},
+                    });
+                    drop(self.shared.objects.create("workloads", workload));
+                    continue;
+                };
+                all.push(Queued { plural, suspend, object, workload });
+            }
+        }
+        all
+    }
+
+    fn admit(&self, queued: &Queued) {
+        let mut says = vec![
+            ("QuotaReserved", true, "QuotaReserved", "Quota reserved in ClusterQueue all"),
+            ("Admitted", true, "Admitted", "The workload is admitted"),
+        ];
+        for kind in ["Evicted", "Preempted"] {
+            if condition(&queued.workload, kind).is_some() {
+                says.push((kind, false, "QuotaReserved", "Previously: taken back"));
+            }
+        }
+        self.say(queued, &says);
+        self.suspend(queued, false);
+    }
+
+    fn evict(&self, queued: &Queued, reason: &str, message: &str) {
+        let mut says = vec![("Evicted", true, reason, message)];
+        if reason == "Preempted" {
+            says.push(("Preempted", true, "InClusterQueue", message));
+        }
+        self.say(queued, &says);
+        let name = text(&queued.workload, "/metadata/name");
+        let count = |workload: &mut Value| {
+            let before = workload.pointer("/status/schedulingStats/evictions/0/count");
+            let count = before.and_then(Value::as_u64).unwrap_or(0) + 1;
+            let eviction = json!({"reason": reason, "underlyingCause": "", "count": count});
+            workload["status"]["schedulingStats"] = json!({"evictions": [eviction]});
+        };
+        drop(self.shared.objects.change("workloads", &name, count));
+        self.suspend(queued, true);
+    }
+
+    /// Gives an evicted object's quota back once its pods are asked to end, and lets it run again where there is room.
+    fn go_on_evicting(&self, queued: &Queued, is_active: bool, running: usize) {
+        if holds(&queued.workload, "Admitted") {
+            if active(&queued.object) == 0 {
+                let words = condition(&queued.workload, "Evicted").map(|it| text(it, "/message"));
+                let words = words.unwrap_or_default();
+                self.say(
+                    queued,
+                    &[
+                        ("QuotaReserved", false, "Pending", &words),
+                        ("Admitted", false, "NoReservation", "The workload has no reservation"),
+                        ("Requeued", is_active, "Preempted", &words),
+                    ],
+                );
+            }
+        } else if is_active && running < self.quota {
+            self.admit(queued);
+        } else if is_active {
+            self.say(queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+        }
+    }
+
+    fn suspend(&self, queued: &Queued, suspend: bool) {
+        let name = text(&queued.object, "/metadata/name");
+        let change = |object: &mut Value| {
+            if let Some(known) = object.pointer_mut(queued.suspend) {
+                *known = Value::Bool(suspend);
+            }
+        };
+        drop(self.shared.objects.change(queued.plural, &name, change));
+    }
+
+    /// Writes conditions into a Workload, if they are not there as they are.
+    fn say(&self, queued: &Queued, says: &[(&str, bool, &str, &str)]) {
+        let mut conditions = queued.workload.pointer("/status/conditions").cloned();
+        let before = conditions.clone();
+        let known = conditions.get_or_insert_with(|| json!([])).as_array_mut();
+        let Some(known) = known else { return };
+        for (kind, status, reason, message) in says {
+            let status = if *status { "True" } else { "False" };
+            known.retain(|condition| condition["type"] != *kind);
+            known.push(
+                json!({"type": kind, "status": status, "reason": reason, "message": message}),
+            );
+        }
+        if conditions == before {
+            return;
+        }
+        let name = text(&queued.workload, "/metadata/name");
+        let change = |workload: &mut Value| workload["status"]["conditions"] = json!(conditions);
+        drop(self.shared.objects.change("workloads", &name, change));
+    }
+}
+
+/// The words of a queue that has no room just now.
+const NO_ROOM: &str = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object.pointer("/status/conditions")?.as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)
+}
+
+fn holds(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+fn has_ended(object: &Value) -> bool {
+    ["Complete", "Completed", "Succeeded", "Failed"].iter().any(|kind| holds(object, kind))
+}
+
+/// Pods of an object that are not asked to end. Those of the training operator are deleted at once.
+fn active(object: &Value) -> u64 {
+    object.pointer("/status/active").and_then(Value::as_u64).unwrap_or(0)
+}
