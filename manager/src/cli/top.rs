@@ -354,7 +354,7 @@ mod tests {
         }
         let all = shown(&drawing(3, 2), 80, 24);
         assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
-        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  RUNNING", "q ends"));
+        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q ends"));
         let few = shown(&drawing(14, 30), 80, 17);
         assert_eq!(few.len(), 17, "{few:#?}");
         assert_eq!(few[7], "x");
