@@ -576,8 +576,8 @@ impl ExperimentTask {
         &mut self,
         stops: &[(TrialJobId, StopReason)],
     ) -> Result<(), store::Error> {
-        let intents = stops.iter().map(|(trial, reason)| (trial.clone(), Some(*reason)));
-        let intents: Vec<_> = intents.collect();
+        let intent = |(trial, reason): &(TrialJobId, _)| (trial.clone(), Some(*reason));
+        let intents: Vec<_> = stops.iter().map(intent).collect();
         self.recorder.record_intents(&intents).await?;
         for (trial, reason) in stops {
             self.push_stop_directive(trial, *reason);
