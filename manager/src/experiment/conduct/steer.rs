@@ -23,7 +23,7 @@ impl ExperimentTask {
         self.goes_on()?;
         let spec = &self.deps.spec;
         let (native, budget) = match &spec.tuner {
-            TunerChoice::Native(native) => (Some(native), native.name == "Hyperband"),
+            TunerChoice::Native(native) => (Some(native), native.gives_budget()),
             TunerChoice::Nni { advisor, .. } => (None, *advisor),
             TunerChoice::Command { .. } => (None, false),
         };
