@@ -1,4 +1,4 @@
-//! PURE: Pareto fronts: who is dominated by nobody, how crowded a front is, and the volume that it dominates.
+//! PURE: Pareto fronts: the merits that no other one dominates, how crowded a front is, and the volume that it dominates.
 
 use super::goals::Merit;
 

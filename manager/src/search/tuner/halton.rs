@@ -101,10 +101,12 @@ impl Iterator for Primes {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
-        let next = (self.0 + 1..).find(is_prime)?;
-        self.0 = next;
-        Some(next)
+        let has_divisor = |n: u64| (2..n).take_while(|d| d * d <= n).any(|d| n.is_multiple_of(d));
+        self.0 += 1;
+        while has_divisor(self.0) {
+            self.0 += 1;
+        }
+        Some(self.0)
     }
 }
 

@@ -123,12 +123,12 @@ impl Nsga2 {
 }
 
 /// What a child has of two parents.
-fn crossed(domain: &Domain, a: Coordinate, b: Coordinate, rng: &mut impl Rng) -> Coordinate {
-    let (a, b) = if rng.random() { (a, b) } else { (b, a) };
-    if a == b || !domain.is_numeric() || rng.random() {
-        return a;
+fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl Rng) -> Coordinate {
+    let (one, other) = if rng.random() { (one, other) } else { (other, one) };
+    if one == other || !domain.is_numeric() || rng.random() {
+        return one;
     }
-    let (x, y) = (domain.share(a), domain.share(b));
+    let (x, y) = (domain.share(one), domain.share(other));
     let u: f64 = rng.random();
     let power = 1.0 / (CROSSOVER_INDEX + 1.0);
     let spread = if u <= 0.5 { (2.0 * u).powf(power) } else { (2.0 * (1.0 - u)).powf(-power) };

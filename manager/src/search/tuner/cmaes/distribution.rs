@@ -26,8 +26,8 @@ fn real(n: usize) -> f64 {
 impl Weights {
     /// 4 + 3 ln n.
     pub(super) fn default_population(dimensions: usize) -> usize {
-        let above = |lambda: usize| 3.0 * real(dimensions).ln() >= real(lambda - 3);
-        (4..).find(|lambda| !above(*lambda)).unwrap_or(4)
+        let is_below = |more: &usize| 3.0 * real(dimensions).ln() >= real(*more);
+        4 + (1..200).take_while(is_below).count()
     }
 
     fn of(n: f64, population: usize) -> Self {
@@ -198,7 +198,7 @@ fn add(to: &mut [f64], times: f64, vector: &[f64]) {
 }
 
 /// The least root of an eigenvalue, against rounding.
-const SHORTEST: f64 = 1e-10;
+const LEAST_AXIS_LENGTH: f64 = 1e-10;
 
 /// The eigenvectors of a symmetric matrix and the roots of its eigenvalues, after Jacobi.
 fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
@@ -219,35 +219,33 @@ fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
             }
         }
     }
-    let lengths = (0..n).map(|i| a[i][i].max(0.0).sqrt().max(SHORTEST)).collect();
+    let lengths = (0..n).map(|i| a[i][i].max(0.0).sqrt().max(LEAST_AXIS_LENGTH)).collect();
     (vectors, lengths)
 }
 
-/// Makes the element (p, q) zero by a rotation. Rows of `vectors` are the axes.
-fn rotate(a: &mut [Vec<f64>], vectors: &mut [Vec<f64>], p: usize, q: usize) {
-    if a[p][q].abs() < f64::MIN_POSITIVE {
+/// Makes the element (i, j) of the matrix zero by a rotation, `i` being less than `j`. Rows of `vectors` are the axes.
+fn rotate(matrix: &mut [Vec<f64>], vectors: &mut [Vec<f64>], i: usize, j: usize) {
+    if matrix[i][j].abs() < f64::MIN_POSITIVE {
         return;
     }
-    let theta = (a[q][q] - a[p][p]) / (2.0 * a[p][q]);
-    let t = theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt());
-    let t = if theta.abs() < f64::MIN_POSITIVE { 1.0 } else { t };
-    let c = 1.0 / (t * t + 1.0).sqrt();
-    let s = t * c;
-    for row in a.iter_mut() {
-        let (x, y) = (row[p], row[q]);
-        row[p] = c * x - s * y;
-        row[q] = s * x + c * y;
+    let theta = (matrix[j][j] - matrix[i][i]) / (2.0 * matrix[i][j]);
+    let tangent = theta.signum() / (theta.abs() + (theta * theta + 1.0).sqrt());
+    let tangent = if theta.abs() < f64::MIN_POSITIVE { 1.0 } else { tangent };
+    let cosine = 1.0 / (tangent * tangent + 1.0).sqrt();
+    let angle = (cosine, tangent * cosine);
+    for row in matrix.iter_mut() {
+        (row[i], row[j]) = turned(row[i], row[j], angle);
     }
-    for k in 0..a.len() {
-        let (x, y) = (a[p][k], a[q][k]);
-        a[p][k] = c * x - s * y;
-        a[q][k] = s * x + c * y;
+    for rows in [matrix, vectors] {
+        let (before, from) = rows.split_at_mut(j);
+        for (one, other) in before[i].iter_mut().zip(&mut from[0]) {
+            (*one, *other) = turned(*one, *other, angle);
+        }
     }
-    for k in 0..a.len() {
-        let (x, y) = (vectors[p][k], vectors[q][k]);
-        vectors[p][k] = c * x - s * y;
-        vectors[q][k] = s * x + c * y;
-    }
+}
+
+fn turned(one: f64, other: f64, (cosine, sine): (f64, f64)) -> (f64, f64) {
+    (cosine * one - sine * other, sine * one + cosine * other)
 }
 
 #[cfg(test)]
