@@ -11,6 +11,7 @@ mod command;
 mod direction;
 mod document;
 mod foreign;
+mod goals;
 pub mod kubernetes;
 mod location;
 mod notifications;
@@ -40,6 +41,7 @@ pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec}
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
+use crate::search::goals::Goals;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::OptimizeMode;
 
@@ -95,6 +97,8 @@ pub struct ExperimentSpec {
     pub training_service: TrainingServiceSpec,
     /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
+    /// `objectives` and `constraints` (ours): where there are several objectives, `objective` is the first one.
+    pub goals: Goals,
     /// `notifications` (ours): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.

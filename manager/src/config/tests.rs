@@ -1,3 +1,4 @@
+mod goals;
 mod legacy;
 mod messages;
 

@@ -96,6 +96,9 @@ impl ExperimentTask {
         parameters: &Value,
         result: Option<&MetricValue>,
     ) {
+        if self.deps.spec.goals.has_several_objectives() {
+            return; // None of them is the best.
+        }
         let known = self.best.as_ref().map(|best| best.number);
         let number = result.and_then(MetricValue::number);
         if let Some(number) =

@@ -79,7 +79,9 @@ impl ExperimentTask {
                 self.perform(stop).await?;
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
-            let found = result::pick(metrics, &attempt, self.deps.spec.objective.as_deref());
+            let spec = &self.deps.spec;
+            let objective = spec.objective.as_deref();
+            let found = result::pick_with_goals(metrics, &attempt, objective, &spec.goals);
             let JobEvent { exit_code, message, class, taken, .. } = event;
             let gone = Gone { exit_code, message, class, taken };
             let intent = self.state.intent(&trial);
