@@ -24,6 +24,8 @@ def distribution(place, entry):
         return CategoricalDistribution(range(len(value)))
     if kind == "randint":
         return IntDistribution(value[0], value[1] - 1)
+    if kind == "lograndint":
+        return IntDistribution(value[0], value[1] - 1, log=True)
     if kind in ("uniform", "quniform"):
         return FloatDistribution(value[0], value[1])
     if kind in ("loguniform", "qloguniform"):
@@ -36,7 +38,7 @@ def suggest(trial, place, entry):
     if isinstance(found, CategoricalDistribution):
         return trial.suggest_categorical(place, found.choices)
     if isinstance(found, IntDistribution):
-        return trial.suggest_int(place, found.low, found.high)
+        return trial.suggest_int(place, found.low, found.high, log=found.log)
     number = trial.suggest_float(place, found.low, found.high, log=found.log)
     value = entry["_value"]
     if len(value) == 3:

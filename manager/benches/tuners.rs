@@ -16,7 +16,7 @@ use trial_manager::search::search_space::{Parameters, SearchSpace};
 use trial_manager::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
 use trial_protocol::MetricValue;
 
-const TUNERS: [&str; 5] = ["Random", "Evolution", "Anneal", "TPE", "GP"];
+const TUNERS: [&str; 7] = ["Random", "QMC", "Evolution", "Anneal", "TPE", "CMA-ES", "GP"];
 const SEEDS: u64 = 30;
 const TRIALS: u64 = 100;
 

@@ -207,7 +207,7 @@ async fn begin(
         closed: server.closed.clone(),
         streams: server.streams.clone(),
         pods: api::Pods::new(code),
-        board: Board::new(store.clone(), spec.objective.clone()),
+        board: Board::new(store.clone(), spec.objective.clone()).with_goals(spec.goals.clone()),
         handle: handle.clone(),
         clock: Arc::clone(&clock),
         service: Arc::clone(&runs),

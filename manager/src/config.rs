@@ -12,6 +12,7 @@ mod direction;
 mod document;
 mod foreign;
 mod inherited;
+mod goals;
 pub mod kubernetes;
 mod local;
 mod location;
@@ -44,6 +45,7 @@ pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
 pub use self::service::ServiceSection;
+use crate::search::goals::Goals;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::OptimizeMode;
 
@@ -99,6 +101,8 @@ pub struct ExperimentSpec {
     pub training_service: TrainingServiceSpec,
     /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
+    /// `objectives` and `constraints` (ours): where there are several objectives, `objective` is the first one.
+    pub goals: Goals,
     /// `notifications` (ours): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.

@@ -2,5 +2,7 @@
 
 pub mod assessor;
 pub mod class_args;
+pub mod goals;
+pub mod pareto;
 pub mod search_space;
 pub mod tuner;

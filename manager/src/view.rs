@@ -6,6 +6,7 @@ mod board;
 pub mod code;
 pub mod curve;
 pub mod importance;
+pub mod pareto;
 mod span;
 pub mod state_names;
 pub mod table;
@@ -80,8 +81,15 @@ pub struct ExperimentView {
     pub causes: BTreeMap<String, usize>,
     /// Trials that ended in the last hour of running. Absence means that none has ended.
     pub ended_per_hour: Option<f64>,
-    /// The best trial. Absence means that none succeeded with a number.
+    /// The best trial. Absence means that none succeeded with a number, or that there are several objectives.
     pub best: Option<TrialSummary>,
+    /// The objectives, where there are several. Then `objective` is the first one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objectives: Vec<pareto::ObjectiveView>,
+    /// The best trials where there are several objectives: those that no other trial dominates, from the best of the first
+    /// objective to its worst.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pareto: Vec<TrialSummary>,
     /// The code that local trials were started with, the versions in the order in which they were seen, the first twenty.
     /// Empty where trials do not run in the code directory itself.
     pub code: Vec<code::CodeUse>,
@@ -138,7 +146,11 @@ pub fn experiment(
         counts,
         causes,
         ended_per_hour: throughput(snapshot, row.ended_at_ms.unwrap_or(now_ms)),
-        best: best(snapshot, spec.optimize_mode).cloned(),
+        best: best(snapshot, spec.optimize_mode)
+            .filter(|_| !spec.goals.has_several_objectives())
+            .cloned(),
+        objectives: pareto::objectives(&spec.goals),
+        pareto: pareto::front(snapshot, &spec.goals),
         code: code::uses(versions),
         code_difference: code::difference(versions),
         packages_file: None,

@@ -52,6 +52,19 @@ def test_an_experiment_file_is_run_as_it_is(tmp_path):
     assert tk.Experiment(file, data_dir=tmp_path / "data").run().best.value == 1
 
 
+def test_several_objectives_have_a_front_and_no_best_trial(tmp_path):
+    file = tmp_path / "experiment.yml"
+    file.write_text(
+        "trialCommand: 'echo size={{size}}; echo loss={{loss}}'\ntrialConcurrency: 1\ntuner: {name: Batch}\n"
+        "searchSpace: {sets: {_type: choice, _value: [{loss: 1, size: 2}, {loss: 2, size: 1}, {loss: 2, size: 2}]}}\n"
+        "objectives: [{metric: loss, direction: minimize}, {metric: size, direction: minimize}]\n"
+        "trainingService: {platform: local}\n"
+    )
+    experiment = tk.Experiment(file, data_dir=tmp_path / "data").run()
+    assert experiment.best is None
+    assert [trial.number for trial in experiment.pareto] == [0, 1]
+
+
 def test_a_function_is_an_objective(tmp_path):
     offset = 0.25
 

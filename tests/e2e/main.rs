@@ -34,6 +34,7 @@ mod nni_node;
 mod nni_pages;
 mod notifications;
 mod objective;
+mod objectives;
 mod old_keeper;
 mod open;
 mod orders;

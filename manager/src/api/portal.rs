@@ -7,6 +7,7 @@ mod api_page;
 mod assets;
 mod overview;
 mod page;
+mod pareto;
 mod parts;
 mod trial;
 mod trials;

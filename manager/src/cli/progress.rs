@@ -120,7 +120,9 @@ impl Progress {
                     self.warn_of_direction(metric);
                 }
                 if end.state == JobState::Succeeded {
-                    if is_better(self.spec.optimize_mode, number, self.best.map(|(_, best)| best)) {
+                    let leads =
+                        is_better(self.spec.optimize_mode, number, self.best.map(|(_, best)| best));
+                    if leads && !self.spec.goals.has_several_objectives() {
                         self.best = number.map(|number| (sequence, number));
                     }
                     if let Some(but) = drawback(result.last.as_ref()) {
@@ -215,6 +217,9 @@ pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     let Some(value) = last else { return Some("and reported no final result".to_owned()) };
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
+        Some(number) if number.is_infinite() && value.as_json().is_object() => {
+            Some("but it does not keep the constraints, or its result is infinite".to_owned())
+        }
         Some(number) if number.is_infinite() => {
             Some("but its final result is infinite, which is never the best".to_owned())
         }

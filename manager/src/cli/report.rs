@@ -1,7 +1,7 @@
 //! The report at an experiment's end: a table for a person, or one JSON object for a program.
 
 use serde_json::{Value, json};
-use trial_protocol::{ExperimentId, OBJECTIVE};
+use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
 
 use super::ask::{Error, Format};
 use super::out::{text_style, written};
@@ -13,9 +13,10 @@ use crate::experiment::conduct::trial_result;
 use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
+use crate::search::goals::{Goals, Objective};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, Store, TrialRow};
-use crate::view;
+use crate::view::{self, pareto};
 
 /// The number of trials in the table.
 const BEST: usize = 10;
@@ -40,6 +41,7 @@ pub(super) struct Summary {
     state: ExperimentState,
     mode: OptimizeMode,
     objective: Option<String>,
+    goals: Goals,
     trials: Vec<(TrialRow, TrialResult)>,
     /// The stop was not requested: where there was one, something has to be mended.
     unasked: bool,
@@ -59,7 +61,8 @@ impl Summary {
             trials.push((row, result));
         }
         let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
-        Ok(Self { id, state, mode, objective, trials, unasked: false })
+        let goals = spec.goals.clone();
+        Ok(Self { id, state, mode, objective, goals, trials, unasked: false })
     }
 
     /// The same of an experiment whose stop was not requested.
@@ -115,15 +118,36 @@ impl Summary {
         ranked
     }
 
+    /// The succeeded trials that no other one dominates, from the best of the first objective to its worst. Empty where there
+    /// is one objective.
+    fn front(&self) -> Vec<(&TrialRow, &TrialResult)> {
+        let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
+        let results: Vec<_> = succeeded
+            .filter_map(|(row, result)| Some((row, result, result.last.as_ref()?)))
+            .collect();
+        let front = pareto::front_of(results.iter().map(|(.., value)| *value), &self.goals);
+        front.into_iter().map(|at| (results[at].0, results[at].1)).collect()
+    }
+
     fn json(&self) -> Value {
         let trials: Vec<_> =
             self.trials.iter().map(|(row, result)| trial_json(row, result)).collect();
-        let best = self.ranked().first().map(|(row, result, _)| trial_json(row, result));
-        json!({
+        let mut ranked = self.ranked();
+        if self.goals.has_several_objectives() {
+            ranked.clear();
+        }
+        let best = ranked.first().map(|(row, result, _)| trial_json(row, result));
+        let mut said = json!({
             "experiment": { "id": self.id, "state": self.state.as_str() },
             "trials": trials,
             "best": best,
-        })
+        });
+        if self.goals.has_several_objectives() {
+            let front = self.front();
+            let front: Vec<_> = front.iter().map(|(row, result)| trial_json(row, result)).collect();
+            said["pareto"] = Value::Array(front);
+        }
+        said
     }
 
     /// Says how results are told, where trials succeeded and none told any.
@@ -144,7 +168,9 @@ impl Summary {
         let counts = counts.collect::<Vec<_>>().join(", ");
         let trials = counted(self.trials.len(), "trial");
         let mut lines = vec![format!("experiment {} {}: {trials}, {counts}", self.id, self.state)];
-        if let Some((row, result, _)) = ranked.first() {
+        if self.goals.has_several_objectives() && !ranked.is_empty() {
+            lines.extend(self.front_lines());
+        } else if let Some((row, result, _)) = ranked.first() {
             let (table, left) = table(&ranked, style);
             lines.push(table.trim_end().to_owned());
             lines.push(more(left, "`--output json` has all"));
@@ -177,6 +203,32 @@ impl Summary {
         }
         lines.push(String::new());
         lines.join("\n")
+    }
+}
+
+impl Summary {
+    /// Says which trials are the best where there are several objectives.
+    fn front_lines(&self) -> Vec<String> {
+        let front = self.front();
+        let line = |(row, result): &(&TrialRow, &TrialResult)| {
+            let value = |objective: &Objective| {
+                let last = result.last.as_ref().map(MetricValue::as_json);
+                let value = pareto::value_of(last, &objective.metric);
+                let value = value.as_ref().map(brief).unwrap_or_default();
+                format!("{} {value}", printable(&objective.metric))
+            };
+            let values: Vec<_> = self.goals.objectives.iter().map(value).collect();
+            format!("  trial {} ({}): {}", row.sequence, row.id, values.join(", "))
+        };
+        let count = counted(front.len(), "trial");
+        let mut lines = vec![format!("Pareto front: {count} that no other trial dominates")];
+        lines.extend(front.iter().map(line));
+        if front.is_empty() {
+            lines.push(
+                "no trial that succeeded keeps the constraints and has all objectives".to_owned(),
+            );
+        }
+        lines
     }
 }
 

@@ -199,12 +199,36 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("objective", objective(one, style, INDENT)),
         ("direction", wrapped(one, "untold_direction", style, INDENT)),
         ("best", best_said),
+        ("objectives", objectives(one)),
+        (
+            "Pareto front",
+            items(one, "pareto").map(|trial| on_front(one, trial)).collect::<Vec<_>>().join("\n"),
+        ),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference", style, INDENT)),
         ("packages", text(one, "packages_file")),
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))
+}
+
+/// Several objectives and their directions.
+fn objectives(one: &Value) -> String {
+    let said = items(one, "objectives").map(|objective| {
+        format!("{} {}", text(objective, "direction"), printable(&text(objective, "metric")))
+    });
+    said.collect::<Vec<_>>().join(", ")
+}
+
+/// A trial of the Pareto front in a few words.
+fn on_front(one: &Value, trial: &Value) -> String {
+    let values = items(one, "objectives").map(|objective| {
+        let metric = text(objective, "metric");
+        let value = trial.get("final").and_then(|last| last.get(&metric)).map(cell);
+        format!("{} {}", printable(&metric), value.unwrap_or_default())
+    });
+    let values = values.collect::<Vec<_>>().join(", ");
+    format!("{values} by trial {} ({})", text(trial, "sequence"), text(trial, "id"))
 }
 
 /// The metric that counts, its direction, and what is doubtful about them.

@@ -11,6 +11,7 @@ use super::section::{Problem, Section, kind};
 use crate::advisers::{Algorithm, Source};
 use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;
+use crate::search::goals::Goals;
 use crate::search::search_space::SearchSpace;
 use crate::search::tuner::{self, OptimizeMode, TunerSpec};
 use crate::util::nearest::folded;
@@ -189,6 +190,28 @@ impl Algorithm {
     }
 }
 
+/// Hands several objectives and constraints to the tuner, or says why it cannot follow them.
+pub(super) fn set_goals(
+    goals: &Goals,
+    space: &SearchSpace,
+    tuner: &mut TunerChoice,
+) -> Result<(), Problem> {
+    if goals.is_plain() {
+        return Ok(());
+    }
+    let TunerChoice::Native(spec) = tuner else {
+        let problem = format!(
+            "{} gets one number for a trial; with `objectives` or `constraints` use TPE or NSGA-II, or one that does not learn: Random, QMC, GridSearch, Batch",
+            tuner.name()
+        );
+        return Err(Problem::new("tuner", problem));
+    };
+    spec.goals = goals.clone();
+    // Made only to be checked.
+    tuner::build(spec, space, 0).map_err(|error| Problem::new(error.path, error.problem))?;
+    Ok(())
+}
+
 fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
     class_args.insert("optimize_mode".to_owned(), json!(mode.word()));
 }
@@ -265,11 +288,11 @@ pub(super) fn tuner(
             let algorithm = Algorithm { source, class_args };
             TunerChoice::Nni { algorithm, advisor: section == "advisor" }
         }
-        What::Name(name) => match tuner::nni_name(&name) {
+        What::Name(name) => match nni_name(section, &name) {
             Some(name) => {
                 let source = Source::BuiltIn(name.to_owned());
                 let algorithm = Algorithm { source, class_args };
-                TunerChoice::Nni { algorithm, advisor: name == "BOHB" }
+                TunerChoice::Nni { algorithm, advisor: name == NNI_ADVISOR }
             }
             None => TunerChoice::Native(native(section, &name, class_args, space)?),
         },
@@ -287,7 +310,21 @@ pub(super) fn tuner(
         }
     };
     canonical.put(key, written);
+    if matches!(choice, TunerChoice::Nni { .. }) && space.has_log_integers() {
+        let problem = "has a `lograndint`, which NNI's tuners do not know; use `qloguniform` with q 1, or a built-in tuner";
+        return Err(Problem::new("searchSpace", problem));
+    }
     Ok(choice)
+}
+
+/// NNI's advisor that runs in NNI's dispatcher where the section is called `advisor`, as NNI calls it. A `tuner` of this name is
+/// the built-in one.
+const NNI_ADVISOR: &str = "BOHB";
+
+/// The proper name of an algorithm that NNI's dispatcher runs.
+fn nni_name(section: &str, name: &str) -> Option<&'static str> {
+    let is_advisor = section == "advisor" && folded(name) == folded(NNI_ADVISOR);
+    tuner::nni_name(name).or(is_advisor.then_some(NNI_ADVISOR))
 }
 
 /// A built-in tuner, whose arguments are checked.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::direction::{Direction, Statement};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{
-    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document,
+    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document, goals,
     notifications, service, units,
 };
 use crate::search::class_args::OptimizeMode;
@@ -16,7 +16,7 @@ use crate::search::search_space::SearchSpace;
 use crate::util::nearest::advice;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 33] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -40,6 +40,8 @@ const FIELDS: [&str; 31] = [
     "trainingService",
     "sharedStorage",
     "objective",
+    "objectives",
+    "constraints",
     "codeSnapshot",
     "recordPackages",
     "pythonInterpreter",
@@ -113,8 +115,13 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
     let mut tuner = algorithms::tuner(&mut top, &search_space, base, &mut canonical)?;
     let mut assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
     let Objective { metric: objective, stated } = objective(&mut top, &mut canonical)?;
+    let goals = goals::goals(&mut top, objective.as_deref(), target_metric, &mut canonical)?;
+    let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
+    let stated = stated.or_else(|| goals::first_direction(&goals));
     let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
         algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
+    let goals = goals::with_direction(goals, objective.as_deref(), optimize_mode);
+    algorithms::set_goals(&goals, &search_space, &mut tuner)?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
     let tuner_patience = patience(&mut top, &mut canonical)?;
@@ -162,6 +169,7 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         tuner_patience,
         training_service: service.spec,
         objective,
+        goals,
         notifications,
         canonical: Value::Object(canonical.0),
     })

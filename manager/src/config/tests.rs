@@ -1,4 +1,5 @@
 mod files;
+mod goals;
 mod legacy;
 mod messages;
 

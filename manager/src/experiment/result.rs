@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Map, Value};
 use trial_protocol::{AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE};
 
+use crate::search::goals::Goals;
 use crate::search::tuner::OptimizeMode;
 use crate::util::ids;
 
@@ -35,12 +37,8 @@ pub fn pick<'a>(
     attempt: &AttemptId,
     objective: Option<&str>,
 ) -> TrialResult {
-    let reported =
-        |who: &AttemptId| metrics.clone().any(|(of, metric)| of == who && !metric.derived);
-    let keeper = ids::of_old_keeper(attempt);
-    let keeper = (!reported(attempt) && reported(&keeper)).then_some(&keeper);
-    let own = metrics.filter(|(of, _)| *of == attempt || Some(*of) == keeper);
-    let own = own.map(|(_, metric)| metric);
+    let own = of_attempt(metrics, attempt);
+    let own = own.iter().copied();
     let wanted = |metric: &&Metric| {
         metric.kind == MetricKind::Final
             && (objective.is_none_or(|name| name == metric.name) || metric.name == OBJECTIVE)
@@ -75,6 +73,62 @@ pub fn pick<'a>(
         reported: last.map(|metric| Box::new(metric.value.clone())),
         intermediate: steps.into_iter().map(|metric| value_of(metric, objective)).collect(),
     }
+}
+
+/// The metrics of an attempt: its agent's, else those of NNI's own keeper.
+fn of_attempt<'a>(
+    metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
+    attempt: &AttemptId,
+) -> Vec<&'a Metric> {
+    let reported =
+        |who: &AttemptId| metrics.clone().any(|(of, metric)| of == who && !metric.derived);
+    let keeper = ids::of_old_keeper(attempt);
+    let keeper = (!reported(attempt) && reported(&keeper)).then_some(&keeper);
+    let own = metrics.filter(|(of, _)| *of == attempt || Some(*of) == keeper);
+    own.map(|(_, metric)| metric).collect()
+}
+
+/// Picks results as [`pick`] does. Where there are several objectives or constraints, the final result is an object with
+/// each of their metrics: a member of the final report, else the metric's own final value, else its latest. Its member `default` is
+/// the first objective's number, or infinitely bad where a constraint is not kept: such a result is never the best.
+pub fn pick_with_goals<'a>(
+    metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
+    attempt: &AttemptId,
+    objective: Option<&str>,
+    goals: &Goals,
+) -> TrialResult {
+    let mut result = pick(metrics.clone(), attempt, objective);
+    let (false, Some(last)) = (goals.is_plain(), &result.last) else { return result };
+    let own = of_attempt(metrics, attempt);
+    let reported = result.reported.as_ref().and_then(|reported| reported.as_json().as_object());
+    let value = |name: &str| {
+        let named = || own.iter().filter(|metric| metric.name == name);
+        let latest = || named().filter(|metric| metric.kind == MetricKind::Intermediate);
+        let is_final = |metric: &&&Metric| metric.kind == MetricKind::Final;
+        let by_name = || {
+            let own = named().find(is_final).or_else(|| latest().max_by_key(|m| m.sequence));
+            own.map(|metric| metric.value.as_json())
+        };
+        let found = reported.and_then(|members| members.get(name)).or_else(by_name);
+        let is_objective = || (objective == Some(name)).then(|| last.as_json());
+        found.or_else(is_objective).cloned()
+    };
+    let names = goals.metrics();
+    let mut members: Map<String, Value> =
+        names.into_iter().filter_map(|name| Some((name.to_owned(), value(name)?))).collect();
+    let mode = goals.objectives.first().map_or(OptimizeMode::Maximize, |first| first.mode);
+    let merit = goals.merit(&MetricValue::from(Value::Object(members.clone())), mode);
+    let worst = match mode {
+        OptimizeMode::Maximize => f64::NEG_INFINITY,
+        OptimizeMode::Minimize => f64::INFINITY,
+    };
+    let counts = match merit {
+        Some(merit) if !merit.is_feasible() => MetricValue::from(worst),
+        Some(_) | None => last.clone(),
+    };
+    members.insert(OBJECTIVE.to_owned(), counts.as_json().clone());
+    result.last = Some(MetricValue::from(Value::Object(members)));
+    result
 }
 
 /// The member `name` of an object that NNI's SDK reported, if it is a number.
@@ -170,6 +224,7 @@ pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::goals::{Constraint, Objective};
 
     fn metric(name: &str, kind: MetricKind, sequence: u64, value: f64) -> Metric {
         Metric { name: name.to_owned(), kind, sequence, value: value.into(), derived: false }
@@ -263,6 +318,51 @@ mod tests {
         assert!(!live.enter(&metric("acc", Intermediate, 0, 0.1)), "another metric");
         assert!(live.enter(&steps[0]) && live.enter(&steps[1]));
         assert_eq!(live.history(), [0.5, 0.5]);
+    }
+
+    #[test]
+    fn several_objectives_make_one_result_of_all_their_metrics() {
+        use MetricKind::{Final, Intermediate};
+        let attempt = AttemptId::new("a-1").unwrap();
+        let objective = |name: &str, mode| Objective { metric: name.to_owned(), mode };
+        let goals = Goals {
+            objectives: vec![
+                objective("loss", OptimizeMode::Minimize),
+                objective("speed", OptimizeMode::Maximize),
+            ],
+            constraints: vec![Constraint {
+                metric: "memory".to_owned(),
+                min: None,
+                max: Some(16.0),
+            }],
+        };
+        let object = serde_json::json!({"loss": 0.5, "speed": 3, "memory": 8, "note": "x"});
+        let reported = vec![Metric { value: object.into(), ..metric("default", Final, 0, 0.0) }];
+        let printed = |memory| {
+            vec![
+                metric("speed", Intermediate, 0, 1.0),
+                metric("memory", Final, 0, memory),
+                metric("speed", Intermediate, 1, 3.0),
+                metric("loss", Final, 0, 0.5),
+            ]
+        };
+        let kept = serde_json::json!({"loss": 0.5, "speed": 3.0, "memory": 8.0, "default": 0.5});
+        #[rustfmt::skip]
+        let table = [
+            ("one report",      reported,                                      Some(0.5)),
+            ("each by itself",  printed(8.0),                                  Some(0.5)),
+            ("too much memory", printed(20.0),                                 Some(f64::INFINITY)),
+            ("one is missing",  vec![metric("loss", Final, 0, 0.5)],           Some(0.5)),
+            ("no final one",    vec![metric("speed", Intermediate, 0, 1.0)],   None),
+        ];
+        for (says, metrics, number) in table {
+            let all = metrics.iter().map(|metric| (&attempt, metric));
+            let result = pick_with_goals(all, &attempt, Some("loss"), &goals);
+            assert_eq!(result.last.as_ref().and_then(MetricValue::number), number, "{says}");
+            if says == "each by itself" {
+                assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod convert;
 mod parse;
 pub(crate) mod sample;
+pub(crate) mod unit_cube;
 
 #[cfg(test)]
 mod tests;
@@ -86,6 +87,8 @@ pub struct Real {
     pub q: Option<f64>,
     /// The least and the largest value, of the uniform kinds.
     pub bounds: Option<(f64, f64)>,
+    /// `true` if the value is an integer (`lograndint`); `q` is then 1.
+    pub integer: bool,
 }
 
 /// The distribution of a coordinate: of the value, or of its logarithm.
@@ -142,6 +145,12 @@ impl SearchSpace {
     pub fn is_known(&self) -> bool {
         // A space in NNI's form has a parameter.
         !self.dimensions.is_empty()
+    }
+
+    /// Returns whether a parameter is a `lograndint`, which is ours and not NNI's.
+    pub fn has_log_integers(&self) -> bool {
+        let is_one = |domain: &Domain| matches!(domain, Domain::Real(real) if real.integer);
+        self.dimensions.iter().any(|dimension| is_one(&dimension.domain))
     }
 
     /// The space as it was written.

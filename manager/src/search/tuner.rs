@@ -6,14 +6,17 @@
 
 mod anneal;
 mod batch;
+mod cmaes;
 mod dedup;
 mod evolution;
 mod gp;
 mod grid;
 mod guided;
+mod halton;
 mod history;
 mod hyperband;
 pub mod import;
+mod nsga2;
 mod random;
 mod tpe;
 
@@ -24,6 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::search::class_args::Arguments;
 pub use crate::search::class_args::{Error, OptimizeMode};
+use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::util::nearest::{advice, folded};
 
@@ -83,6 +87,8 @@ pub struct TunerSpec {
     pub name: String,
     /// NNI's `classArgs`.
     pub class_args: Map<String, Value>,
+    /// Several objectives, and constraints.
+    pub goals: Goals,
 }
 
 /// A tuner that this build has.
@@ -94,87 +100,147 @@ struct Algorithm {
     /// The mode that NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
     /// experiment calls the best.
     default_mode: OptimizeMode,
+    /// Which of an experiment's goals it can follow.
+    learns: Learns,
     /// Checks the arguments and makes it.
     build: Build,
 }
 
+/// The goals that a tuner can follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Learns {
+    /// None: it proposes the same whatever the results are, so that any goals will do.
+    Nothing,
+    /// One objective.
+    Objective,
+    /// One objective, and constraints.
+    Constraints,
+    /// Several objectives, and constraints.
+    Everything,
+}
+
 /// The settings that every tuner gets.
 #[derive(Debug, Clone, Copy)]
-struct Setting {
+struct Setting<'a> {
     seed: u64,
     mode: OptimizeMode,
+    goals: &'a Goals,
 }
 
 /// Arguments, space and setting -> tuner.
-type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting) -> Result<Box<dyn Tuner>, Error>;
+type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting<'_>) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 8] = [
+const ALGORITHMS: [Algorithm; 12] = [
     Algorithm {
         name: "TPE",
         alias: None,
         default_mode: OptimizeMode::Minimize,
-        build: |arguments, space, Setting { seed, mode }| {
+        learns: Learns::Everything,
+        build: |arguments, space, setting| {
             let model = tpe::Estimator::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
     Algorithm {
         name: "Anneal",
         alias: None,
         default_mode: OptimizeMode::Minimize,
-        build: |arguments, space, Setting { seed, mode }| {
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
             let model = anneal::Anneal::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
     Algorithm {
         name: "Evolution",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        build: |arguments, space, Setting { seed, mode }| {
-            let model = evolution::Evolution::from_arguments(arguments, seed)?;
-            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
+            let model = evolution::Evolution::from_arguments(arguments, setting.seed)?;
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
     Algorithm {
         name: "GP",
         alias: Some("GPTuner"),
         default_mode: OptimizeMode::Maximize,
-        build: |arguments, space, Setting { seed, mode }| {
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
             let model = gp::Gp::from_arguments(arguments)?;
-            Ok(Box::new(guided::Guided::new(space, seed, mode, model)))
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
     Algorithm {
         name: "Hyperband",
         alias: None,
         default_mode: OptimizeMode::Maximize,
-        build: |arguments, space, Setting { seed, mode }| {
-            Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, seed, mode)?))
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
+            Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, setting)?))
         },
+    },
+    Algorithm {
+        name: "BOHB",
+        alias: None,
+        default_mode: OptimizeMode::Maximize,
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
+            Ok(Box::new(hyperband::Hyperband::with_model(arguments, space, setting)?))
+        },
+    },
+    Algorithm {
+        name: "CMA-ES",
+        alias: Some("CMAES"),
+        default_mode: OptimizeMode::Minimize,
+        learns: Learns::Constraints,
+        build: |arguments, space, setting| {
+            let model = cmaes::CmaEs::from_arguments(arguments, space, setting.seed)?;
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
+        },
+    },
+    Algorithm {
+        name: "NSGA-II",
+        alias: Some("NSGA2"),
+        default_mode: OptimizeMode::Minimize,
+        learns: Learns::Everything,
+        build: |arguments, space, setting| {
+            let model = nsga2::Nsga2::from_arguments(arguments)?;
+            Ok(Box::new(guided::Guided::new(space, setting, model)))
+        },
+    },
+    Algorithm {
+        name: "QMC",
+        alias: Some("Halton"),
+        default_mode: OptimizeMode::Maximize,
+        learns: Learns::Nothing,
+        build: |_, space, setting| Ok(Box::new(halton::Halton::new(space, setting.seed))),
     },
     Algorithm {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
+        learns: Learns::Nothing,
         build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
     Algorithm {
         name: "GridSearch",
         alias: None,
         default_mode: OptimizeMode::Maximize,
+        learns: Learns::Nothing,
         build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
     },
     Algorithm {
         name: "Batch",
         alias: Some("BatchTuner"),
         default_mode: OptimizeMode::Maximize,
+        learns: Learns::Nothing,
         build: |_, space, _| Ok(Box::new(batch::Batch::new(space)?)),
     },
 ];
 
 /// The other tuners of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
-const NNI_HAS: [(&str, &str); 9] = [
+const NNI_HAS: [(&str, &str); 8] = [
     ("TPE_legacy", "TPE_legacy"),
     ("Metis", "MetisTuner"),
     ("SMAC", "SMAC"),
@@ -183,7 +249,6 @@ const NNI_HAS: [(&str, &str); 9] = [
     ("DNGO", "DNGOTuner"),
     ("NetworkMorphism", "NetworkMorphism"),
     ("RegularizedEvolutionTuner", "RegularizedEvolutionTuner"),
-    ("BOHB", "BOHB"),
 ];
 
 /// Returns whether a tuner of this name is built in, or one of NNI's own.
@@ -200,9 +265,14 @@ pub fn nni_name(name: &str) -> Option<&'static str> {
 }
 
 impl TunerSpec {
+    /// Returns whether each proposal has a budget besides the parameters of the space.
+    pub fn gives_budget(&self) -> bool {
+        matches!(self.name.as_str(), "Hyperband" | "BOHB")
+    }
+
     /// Finds the tuner of this name, in any case and under either of NNI's names for it.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
-        Ok(Self { name: algorithm(name)?.name.to_owned(), class_args })
+        Ok(Self { name: algorithm(name)?.name.to_owned(), class_args, goals: Goals::default() })
     }
 
     /// Returns the direction that NNI takes where this tuner's `classArgs` name none.
@@ -218,10 +288,36 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
     let setting = Setting {
         mode: arguments.optimize_mode()?.unwrap_or(algorithm.default_mode),
         seed: arguments.integer("seed", 0..=u64::MAX)?.unwrap_or(seed),
+        goals: &spec.goals,
     };
+    let is_nnis = spec.class_args.get("tpe_args").is_some_and(|given| !given.is_null());
+    algorithm.check_goals(&spec.goals, is_nnis)?;
     let tuner = (algorithm.build)(&mut arguments, space, setting)?;
     arguments.finish(algorithm.name)?;
     Ok(tuner)
+}
+
+impl Algorithm {
+    /// Refuses goals that the tuner cannot follow. `as_nni` is set where TPE decides as NNI's does.
+    fn check_goals(&self, goals: &Goals, as_nni: bool) -> Result<(), Error> {
+        let learns = if as_nni { Learns::Objective } else { self.learns };
+        let name = if as_nni { "TPE with `tpe_args`" } else { self.name };
+        let several = goals.has_several_objectives();
+        let what = match learns {
+            Learns::Nothing | Learns::Everything => return Ok(()),
+            Learns::Constraints | Learns::Objective if several => {
+                "one objective; with several use TPE or NSGA-II"
+            }
+            Learns::Objective if !goals.constraints.is_empty() => {
+                "no constraints; with some use TPE, NSGA-II or CMA-ES"
+            }
+            Learns::Constraints | Learns::Objective => return Ok(()),
+        };
+        let problem = format!(
+            "{name} knows {what}, or one that does not learn: Random, QMC, GridSearch, Batch"
+        );
+        Err(Error { path: "tuner.name".to_owned(), problem })
+    }
 }
 
 fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {

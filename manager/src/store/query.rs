@@ -108,16 +108,11 @@ impl Store {
         .await
     }
 
-    /// These trials, by their own numbers; one that is not there is left out. `objective` is the metric that counts, if it
-    /// is named.
-    pub async fn glances(
-        &self,
-        keys: Vec<i64>,
-        objective: Option<&str>,
-    ) -> Result<Vec<TrialSummaryRow>, Error> {
-        let objective = objective.map(str::to_owned);
+    /// These trials, by their own numbers; one that is not there is left out. `names` are the metrics that count, if they
+    /// are named.
+    pub async fn glances(&self, keys: Vec<i64>, names: Vec<String>) -> Result<Vec<TrialSummaryRow>, Error> {
         self.read(move |c| {
-            let one = |key: &i64| glance(c, *key, objective.as_deref()).transpose();
+            let one = |key: &i64| glance(c, *key, &names).transpose();
             keys.iter().filter_map(one).collect()
         })
         .await
@@ -229,11 +224,7 @@ impl Store {
     }
 }
 
-fn glance(
-    c: &Connection,
-    key: i64,
-    objective: Option<&str>,
-) -> Result<Option<TrialSummaryRow>, Error> {
+fn glance(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSummaryRow>, Error> {
     let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE key = ?");
     let mut statement = c.prepare_cached(&sql)?;
     let Some(row) = statement.query_and_then([key], trial_row)?.next().transpose()? else {
@@ -251,24 +242,19 @@ fn glance(
     let voices = Voices::of(c, key)?;
     glance.facts_through = voices.facts();
     if let Some((attempt, _)) = voices.agent {
-        look(c, attempt, objective, &mut glance)?;
+        look(c, attempt, names, &mut glance)?;
     }
     if let Some((attempt, _)) = voices.keeper
         && glance.latest.is_empty()
         && glance.finals.iter().all(|metric| metric.derived)
     {
-        look(c, attempt, objective, &mut glance)?;
+        look(c, attempt, names, &mut glance)?;
     }
     Ok(Some(glance))
 }
 
 /// Adds what an attempt's reports amount to.
-fn look(
-    c: &Connection,
-    attempt: i64,
-    objective: Option<&str>,
-    glance: &mut TrialSummaryRow,
-) -> Result<(), Error> {
+fn look(c: &Connection, attempt: i64, names: &[String], glance: &mut TrialSummaryRow) -> Result<(), Error> {
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
@@ -292,8 +278,8 @@ fn look(
     let mut seen = 0;
     while let Some(row) = rows.next()? {
         // Others may be reported at every batch, and the one that counts once an epoch.
-        let missing = objective.is_some_and(|name| {
-            glance.latest.iter().all(|metric| metric.name != name && metric.name != OBJECTIVE)
+        let missing = names.iter().any(|name| {
+            glance.latest.iter().all(|metric| metric.name != *name && metric.name != OBJECTIVE)
         });
         if seen >= LATEST && !missing {
             break;

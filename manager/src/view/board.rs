@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::TrialSummary;
+use crate::search::goals::Goals;
 use crate::store::{self, Store};
 
 /// Changes that are asked for at once.
@@ -43,13 +44,19 @@ impl Snapshot {
 pub struct Board {
     store: Store,
     objective: Option<String>,
+    goals: Goals,
     kept: Arc<Mutex<Arc<Snapshot>>>,
 }
 
 impl Board {
     /// An empty board over a store; `objective` is the configured metric.
     pub fn new(store: Store, objective: Option<String>) -> Self {
-        Self { store, objective, kept: Arc::default() }
+        Self { store, objective, goals: Goals::default(), kept: Arc::default() }
+    }
+
+    /// The board of an experiment with these goals besides its objective.
+    pub fn with_goals(self, goals: Goals) -> Self {
+        Self { goals, ..self }
     }
 
     /// The configured metric.
@@ -82,16 +89,17 @@ impl Board {
             return Ok(Arc::clone(&kept));
         }
         let keys: BTreeSet<i64> = changed.keys().copied().collect();
-        let glances =
-            self.store.glances(keys.into_iter().collect(), self.objective.as_deref()).await?;
+        let objective = self.objective.iter().map(String::as_str);
+        let names = objective.chain(self.goals.metrics()).map(str::to_owned).collect();
+        let glances = self.store.glances(keys.into_iter().collect(), names).await?;
         // A reader of the last snapshot keeps it; else it is changed in place.
         let snapshot = Arc::make_mut(&mut kept);
         snapshot.through = through;
         snapshot.revision += 1;
         for glance in glances {
             let change = changed.get(&glance.key).copied().unwrap_or(through);
-            let mut trial =
-                TrialSummary::new(glance, self.objective.as_deref(), change, snapshot.revision);
+            let aim = (self.objective.as_deref(), &self.goals);
+            let mut trial = TrialSummary::new(glance, aim, change, snapshot.revision);
             match snapshot.by_id.get(&trial.id) {
                 Some(at) => {
                     trial.keep_latest(&snapshot.trials[*at]);

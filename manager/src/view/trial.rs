@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 
 use super::Board;
 use crate::code_archive::version::CodeVersion;
-use crate::experiment::result::{pick, speaks_of, value_of};
+use crate::experiment::result::{pick_with_goals, speaks_of, value_of};
 use crate::job_state::JobState;
+use crate::search::goals::Goals;
 use crate::store::{self, AttemptRow, ReportRow, Store, TrialSummaryRow};
 use crate::util::ids;
 
@@ -107,13 +108,13 @@ impl TrialSummary {
 
     pub(super) fn new(
         glance: TrialSummaryRow,
-        objective: Option<&str>,
+        (objective, goals): (Option<&str>, &Goals),
         change: i64,
         revision: u64,
     ) -> Self {
         let TrialSummaryRow { key, row, facts_through, finals, latest, verdict, lost } = glance;
-        let own = finals.iter().map(|metric| (&row.attempt, metric));
-        let result = pick(own, &row.attempt, objective);
+        let own = finals.iter().chain(&latest).map(|metric| (&row.attempt, metric));
+        let result = pick_with_goals(own, &row.attempt, objective, goals);
         let name = result.name.or_else(|| objective.map(str::to_owned));
         let latest = latest_of(&latest, name.as_deref());
         Self {

@@ -278,6 +278,11 @@ class Experiment:
         row = self.show()["best"]
         return None if row is None else self._trial(row)
 
+    @property
+    def pareto(self) -> list[Trial]:
+        """The trials that no other one dominates, where there are several objectives; else an empty list."""
+        return [self._trial(row) for row in self.show().get("pareto", [])]
+
     def trials(self, state: Optional[str] = None) -> list[Trial]:
         """Returns the trials in their order, all or those in one state."""
         words = ["--state", state] if state else []

@@ -32,7 +32,11 @@ pub(super) async fn overview(
     let title = shown.name.clone().unwrap_or_else(|| shown.id.clone());
     let top = html! {
         (summary(&shown, &title))
-        (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
+        @if shown.objectives.is_empty() {
+            (best(&shown, view::leading(&snapshot, shown.optimize_mode)))
+        } @else {
+            (super::pareto::front(&shown))
+        }
     };
     let top = viewer.has.part(top);
     let steps = viewer.has.part(improvement_table(&improvements));

@@ -23,6 +23,8 @@ pub(super) struct Announcer {
     about: About,
     notifications: Option<NotificationsSpec>,
     mode: OptimizeMode,
+    /// Several objectives have no best trial.
+    has_best: bool,
     waker: OutboxWaker,
     notices: mpsc::UnboundedSender<Notice>,
     /// The best trial so far.
@@ -46,6 +48,7 @@ impl Announcer {
             about,
             notifications: spec.notifications.clone(),
             mode: spec.optimize_mode,
+            has_best: !spec.goals.has_several_objectives(),
             waker,
             notices,
             best: None,
@@ -149,6 +152,9 @@ impl Announcer {
         parameters: &Value,
         result: Option<&MetricValue>,
     ) {
+        if !self.has_best {
+            return;
+        }
         let best = self.best.as_ref().map(|best| best.number);
         let number = result.and_then(MetricValue::number);
         if let Some(number) = number.filter(|_| is_better(self.mode, number, best)) {

@@ -179,7 +179,7 @@ impl ExperimentTask {
         self.require_active()?;
         let spec = &self.spec;
         let (native, budget) = match &spec.tuner {
-            TunerChoice::Native(native) => (Some(native), native.name == "Hyperband"),
+            TunerChoice::Native(native) => (Some(native), native.gives_budget()),
             TunerChoice::Nni { advisor, .. } => (None, *advisor),
             TunerChoice::Command { .. } => (None, false),
         };

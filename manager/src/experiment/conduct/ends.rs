@@ -67,7 +67,8 @@ impl ExperimentTask {
                 self.perform(stop).await?;
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
-            let found = result::pick(metrics, &attempt, self.spec.objective.as_deref());
+            let objective = self.spec.objective.as_deref();
+            let found = result::pick_with_goals(metrics, &attempt, objective, &self.spec.goals);
             let JobEvent { exit_code, message, class, disruption, succeeded, .. } = event;
             let gone = Gone { exit_code, message, class, disruption, succeeded };
             let intent = self.state.intent(&trial);

@@ -219,5 +219,5 @@ pub async fn trial_result(
 ) -> Result<TrialResult, store::Error> {
     let rows = store.metrics(trial).await?;
     let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
-    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
+    Ok(result::pick_with_goals(metrics, attempt, spec.objective.as_deref(), &spec.goals))
 }

@@ -47,6 +47,9 @@ impl SearchSpace {
             (Domain::Integer { low, .. }, Coordinate::Index(offset)) => {
                 Some(Value::from(low.checked_add_unsigned(offset)?))
             }
+            (Domain::Real(real), Coordinate::Real(x)) if real.integer => {
+                Some(Value::from(whole(real.value(x))))
+            }
             (Domain::Real(real), Coordinate::Real(x)) => {
                 Number::from_f64(real.value(x)).map(Value::Number)
             }
@@ -136,6 +139,9 @@ impl Dimension {
                     }
                 }
             }
+            Domain::Real(real) if real.integer && integral(value).is_none() => {
+                fault(path.to_owned(), format!("{value} is not {}", real.range()))
+            }
             Domain::Real(real) => match value.as_f64() {
                 Some(number) => match real.locate(number) {
                     Some(x) => Ok(Coordinate::Real(x)),
@@ -203,6 +209,7 @@ impl Real {
 
     fn range(&self) -> String {
         match (self.bounds, self.log) {
+            (Some((low, high)), _) if self.integer => format!("an integer from {low} to {high}"),
             (Some((low, high)), _) => format!("from {low} to {high}"),
             (None, true) => "greater than 0".to_owned(),
             (None, false) => "finite".to_owned(),
@@ -251,13 +258,18 @@ fn integral(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let number =
             value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0)?;
-        #[expect(
-            clippy::as_conversions,
-            clippy::cast_possible_truncation,
-            reason = "an integer of at most 53 bits"
-        )]
-        Some(number as i64)
+        Some(whole(number))
     })
+}
+
+/// A double without a fraction as an integer.
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "an integer of at most 53 bits"
+)]
+fn whole(number: f64) -> i64 {
+    number as i64
 }
 
 fn fault<T>(path: String, problem: impl Into<String>) -> Result<T, Error> {

@@ -5,9 +5,10 @@ use serde_json::{Map, Value};
 use super::{Dimension, Domain, Error, Parent, Real, Shape};
 use crate::util::nearest::advice;
 
-const TYPES: [&str; 10] = [
+const TYPES: [&str; 11] = [
     "choice",
     "randint",
+    "lograndint",
     "uniform",
     "quniform",
     "loguniform",
@@ -100,6 +101,7 @@ fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
     match name.as_str() {
         "choice" => choice(values, &path),
         "randint" => Ok((integer(values, &path)?, Vec::new())),
+        "lograndint" => Ok((log_integer(values, &path)?, Vec::new())),
         other if TYPES.contains(&other) => {
             Ok((Domain::Real(real(other, values, &path)?), Vec::new()))
         }
@@ -140,6 +142,35 @@ fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
 }
 
 fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
+    let (low, high) = integer_bounds(values, path)?;
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "both are integers of at most 53 bits, and high is the larger"
+    )]
+    Ok(Domain::Integer { low: low as i64, size: (high - low) as u64 })
+}
+
+/// An integer whose logarithm is uniform. Each integer has the part of the range that rounds to it, so that the ends
+/// are as likely as their neighbours suggest.
+fn log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
+    let (low, high) = integer_bounds(values, path)?;
+    if low < 1.0 {
+        return fault(&format!("{path}[0]"), "the low end of a lograndint must be at least 1");
+    }
+    let last = high - 1.0;
+    Ok(Domain::Real(Real {
+        shape: Shape::Uniform { low: (low - 0.5).ln(), high: (last + 0.5).ln() },
+        log: true,
+        q: Some(1.0),
+        bounds: Some((low, last)),
+        integer: true,
+    }))
+}
+
+/// The least integer, and the one above the largest.
+fn integer_bounds(values: &[Value], path: &str) -> Result<(f64, f64), Error> {
     let numbers = numbers(values, 2, "[low, high), high not included", path)?;
     // NNI rounds both up first.
     let (low, high) = (numbers[0].ceil(), numbers[1].ceil());
@@ -153,13 +184,7 @@ fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
             format!("contains no integer: {low} <= x < {high}; high is not included"),
         );
     }
-    #[expect(
-        clippy::as_conversions,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "both are integers of at most 53 bits, and high is the larger"
-    )]
-    Ok(Domain::Integer { low: low as i64, size: (high - low) as u64 })
+    Ok((low, high))
 }
 
 fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
@@ -196,6 +221,7 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
             log,
             q,
             bounds: None,
+            integer: false,
         });
     }
     if first >= second {
@@ -214,7 +240,8 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
         return fault(path, "is too wide for a double");
     }
     let (low, high) = if log { (first.ln(), second.ln()) } else { (first, second) };
-    Ok(Real { shape: Shape::Uniform { low, high }, log, q, bounds: Some((first, second)) })
+    let shape = Shape::Uniform { low, high };
+    Ok(Real { shape, log, q, bounds: Some((first, second)), integer: false })
 }
 
 fn numbers(values: &[Value], expected: usize, form: &str, path: &str) -> Result<Vec<f64>, Error> {

@@ -74,7 +74,7 @@ fn a_refusal_names_the_entry_and_what_is_allowed() {
         (json!([1]),                                                       "searchSpace: expected an object of parameters, found a list"),
         (json!({"lr": 0.1}),                                               "lr: expected {\"_type\": ..., \"_value\": [...]}, found 0.1; for a constant use {\"_type\": \"choice\", \"_value\": [0.1]}"),
         (json!({"lr": {"_type": "uniform"}}),                              "lr: `_value` is missing"),
-        (json!({"lr": {"_type": "unifrom", "_value": [0, 1]}}),            "lr._type: `unifrom` is not a type; did you mean `uniform`? Allowed: choice, randint, uniform, quniform, loguniform, qloguniform, normal, qnormal, lognormal, qlognormal"),
+        (json!({"lr": {"_type": "unifrom", "_value": [0, 1]}}),            "lr._type: `unifrom` is not a type; did you mean `uniform`? Allowed: choice, randint, lograndint, uniform, quniform, loguniform, qloguniform, normal, qnormal, lognormal, qlognormal"),
         (json!({"lr": {"_type": "uniform", "_value": [0, "b"]}}),          "lr._value[1]: expected a number, [low, high]; found the string \"b\""),
         (json!({"lr": {"_type": "uniform", "_value": [0, true]}}),         "lr._value[1]: expected a number, [low, high]; found true"),
         (json!({"lr": {"_type": "quniform", "_value": [0, 1]}}),           "lr._value: expected 3 numbers, [low, high, q]; found 2"),
@@ -82,6 +82,8 @@ fn a_refusal_names_the_entry_and_what_is_allowed() {
         (json!({"lr": {"_type": "uniform", "_value": [1, 0]}}),            "lr._value: the low end 1 must be less than the high end 0; for a constant use a choice of one"),
         (json!({"lr": {"_type": "loguniform", "_value": [0, 1]}}),         "lr._value[0]: the low end of a loguniform must be greater than 0"),
         (json!({"n": {"_type": "randint", "_value": [2, 2]}}),             "n._value: contains no integer: 2 <= x < 2; high is not included"),
+        (json!({"n": {"_type": "lograndint", "_value": [0, 9]}}),          "n._value[0]: the low end of a lograndint must be at least 1"),
+        (json!({"n": {"_type": "lograndint", "_value": [3, 3]}}),          "n._value: contains no integer: 3 <= x < 3; high is not included"),
         (json!({"n": {"_type": "normal", "_value": [2, 0]}}),              "n._value[1]: sigma must be greater than 0"),
         (json!({"n": {"_type": "lognormal", "_value": [1000, 1]}}),        "n._value[0]: mu is the mean of the logarithm; above 709 the values overflow"),
         (json!({"c": {"_type": "choice", "_value": []}}),                  "c._value: is empty; a choice needs at least one option"),
@@ -133,6 +135,8 @@ fn sizes_count_the_different_parameter_sets() {
         (json!({"a": {"_type": "quniform", "_value": [2, 10, 5]}}),      Some(3)),
         (json!({"a": {"_type": "quniform", "_value": [1, 2, 10]}}),      Some(1)),
         (json!({"a": {"_type": "qloguniform", "_value": [1, 100, 10]}}), Some(11)),
+        (json!({"a": {"_type": "lograndint", "_value": [1, 1025]}}),     Some(1024)),
+        (json!({"a": {"_type": "lograndint", "_value": [7, 8]}}),        Some(1)),
         (json!({"a": {"_type": "qnormal", "_value": [0, 1, 1]}}),        None),
         (json!({"a": {"_type": "uniform", "_value": [0, 1]}}),           None),
         (json!({"a": {"_type": "choice", "_value": [{"_name": "x"}, {"_name": "y", "k": {"_type": "choice", "_value": [1, 2, 3]}}]}}), Some(4)),
@@ -164,6 +168,27 @@ fn foreign_parameters_are_refused_with_their_path() {
 }
 
 #[test]
+fn integers_on_a_log_scale_are_integers_and_even_in_their_logarithm() {
+    let space = space(&json!({"n": {"_type": "lograndint", "_value": [1, 1025]}}));
+    let drawn = draws(&space, 4, 4000);
+    let drawn: Vec<i64> = drawn.iter().map(|p| p["n"].as_i64().unwrap()).collect();
+    assert!(drawn.iter().all(|n| (1..=1024).contains(n)));
+    // A half of the doublings lies below 32, and each end is drawn.
+    let below = drawn.iter().filter(|n| **n < 32).count();
+    assert!((1900..2400).contains(&below), "{below} of 4000");
+    assert!(drawn.iter().filter(|n| **n == 1).count() > 200 && drawn.iter().any(|n| *n > 1000));
+    for (value, problem) in [
+        (json!(1.5), Some("n: 1.5 is not an integer from 1 to 1024")),
+        (json!(2000), Some("n: 2000 is not an integer from 1 to 1024")),
+        (json!("8"), Some("n: \"8\" is not an integer from 1 to 1024")),
+        (json!(8.0), None),
+    ] {
+        let refused = space.validate(&object(&json!({"n": value}))).err();
+        assert_eq!(refused.map(|error| error.to_string()).as_deref(), problem);
+    }
+}
+
+#[test]
 fn the_normal_quantile_inverts_the_distribution_function() {
     for p in [1e-300, 1e-20, 1e-6, 0.02, 0.25, 0.4999, 0.5] {
         let x = standard_quantile(p);
@@ -185,6 +210,7 @@ fn any_entry() -> impl Strategy<Value = Value> {
     prop_oneof![
         prop::collection::vec(any::<i32>(), 1..5).prop_map(move |v| entry("choice", json!(v))),
         (-1000_i32..1000, 1_i32..100).prop_map(move |(a, n)| entry("randint", json!([a, a + n]))),
+        (1_i32..1000, 1_i32..10_000).prop_map(move |(a, n)| entry("lograndint", json!([a, a + n]))),
         bounds.clone().prop_map(move |(a, b, _)| entry("uniform", json!([a, b]))),
         bounds.prop_map(move |(a, b, q)| entry("quniform", json!([a, b, q]))),
         positive.clone().prop_map(move |(a, b, _)| entry("loguniform", json!([a, b]))),

@@ -150,6 +150,7 @@ mod tests {
     use trial_protocol::MetricValue;
 
     use super::*;
+    use crate::search::goals::Goals;
     use crate::search::tuner::Outcome;
 
     #[test]
@@ -163,7 +164,7 @@ mod tests {
                 Some("minimize") => OptimizeMode::Minimize,
                 _ => OptimizeMode::Maximize,
             };
-            let mut trials = Trials::new(mode);
+            let mut trials = Trials::new(mode, &Goals::default());
             for (id, trial) in (0..).zip(story["history"].as_array().unwrap()) {
                 trials.propose(id, space.locate(trial[0].as_object().unwrap()).unwrap());
                 trials.observe(id, &Outcome::Result(MetricValue::from(trial[1].clone())));
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn running_trials_count_only_where_that_is_asked_for() {
-        let mut trials = Trials::new(OptimizeMode::Maximize);
+        let mut trials = Trials::new(OptimizeMode::Maximize, &Goals::default());
         for id in 0..30_u32 {
             trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id) / 30.0))]);
             if id < 10 {

@@ -110,6 +110,7 @@ mod tests {
     use trial_protocol::MetricValue;
 
     use super::*;
+    use crate::search::goals::Goals;
     use crate::search::tuner::{OptimizeMode, Outcome};
 
     fn space() -> SearchSpace {
@@ -145,7 +146,7 @@ mod tests {
     fn the_worst_die_and_the_best_live() {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(4);
-        let mut trials = Trials::new(OptimizeMode::Minimize);
+        let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
         for id in 0..200_u32 {
             trials.propose(u64::from(id), space.sample_point(&mut rng));
             let loss = f64::from((id * 37) % 200);

@@ -35,7 +35,7 @@ pub(super) struct Gp {
     smoothness: Matern,
     /// `alpha`: the least noise of an observation, as a part of the variance of all.
     alpha: f64,
-    /// `cold_start_num`: so many results are awaited with random proposals.
+    /// `cold_start_num`: so many results are awaited with quasi-random proposals.
     cold_start: usize,
     /// `selection_num_warm_up`: so many random points are considered.
     warm_up: usize,
@@ -118,9 +118,13 @@ impl Gp {
 }
 
 impl Model for Gp {
+    fn is_starting(&self, trials: &Trials) -> bool {
+        trials.done().count() < self.cold_start || trials.done().take(2).count() < 2
+    }
+
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
         let known = chosen(trials);
-        if trials.done().count() < self.cold_start || known.len() < 2 {
+        if self.is_starting(trials) {
             return space.sample_point(rng);
         }
         let features = Features::of(space);

@@ -4,16 +4,24 @@
 use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
+use trial_protocol::MetricValue;
 
 use super::dedup::Dedup;
+use super::halton;
 use super::random::generator;
-use super::{OptimizeMode, Outcome, Proposal, Sample, Tuner};
+use super::{OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
+use crate::search::goals::{Goals, Merit};
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
 /// Suggests a point that is worth a trial.
 pub(super) trait Model: Send + std::fmt::Debug {
     /// A point of the space. What it returns may depend only on the arguments.
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point;
+
+    /// Returns whether too little is known for a suggestion: the search begins with quasi-random points.
+    fn is_starting(&self, _trials: &Trials) -> bool {
+        false
+    }
 }
 
 /// The trials that a tuner knows, in the order of their ids: so the order in which results came is
@@ -21,16 +29,16 @@ pub(super) trait Model: Send + std::fmt::Debug {
 #[derive(Debug)]
 pub(super) struct Trials {
     mode: OptimizeMode,
+    goals: Goals,
     /// Results from elsewhere, in the order of their import.
     imported: Vec<(Point, Standing)>,
     known: BTreeMap<u64, (Point, Standing)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Standing {
     Running,
-    /// Its loss: the smaller the better, whatever the mode; infinite where the metric was as bad.
-    Done(f64),
+    Done(Merit),
     Failed,
 }
 
@@ -39,12 +47,12 @@ enum Standing {
 pub(super) struct Known<'a> {
     pub(super) point: &'a Point,
     /// `None`: it still runs.
-    pub(super) loss: Option<f64>,
+    pub(super) merit: Option<&'a Merit>,
 }
 
 impl Trials {
-    pub(super) fn new(mode: OptimizeMode) -> Self {
-        Self { mode, imported: Vec::new(), known: BTreeMap::new() }
+    pub(super) fn new(mode: OptimizeMode, goals: &Goals) -> Self {
+        Self { mode, goals: goals.clone(), imported: Vec::new(), known: BTreeMap::new() }
     }
 
     /// Which metrics are the better ones.
@@ -67,19 +75,31 @@ impl Trials {
         self.imported.iter().chain(self.known.values())
     }
 
-    /// Those with a result, and their losses.
+    /// Those with a result, and their losses: the first where there are several.
     pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
-        self.all().filter_map(|(point, standing)| match standing {
-            Standing::Done(loss) => Some((point, *loss)),
-            Standing::Running | Standing::Failed => None,
-        })
+        self.merits().map(|(point, merit)| (point, merit.losses[0]))
+    }
+
+    /// Those with a result, and their merits.
+    pub(super) fn merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
+        self.all().filter_map(with_merit)
+    }
+
+    /// The imported ones of [`Self::merits`].
+    pub(super) fn imported(&self) -> impl Iterator<Item = (&Point, &Merit)> {
+        self.imported.iter().filter_map(with_merit)
+    }
+
+    /// The proposed ones of [`Self::merits`].
+    pub(super) fn tried(&self) -> impl Iterator<Item = (&Point, &Merit)> {
+        self.known.values().filter_map(with_merit)
     }
 
     /// Those with a result or without an end, in the order of their ids, what was imported first.
     pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
         self.all().filter_map(|(point, standing)| match standing {
-            Standing::Done(loss) => Some(Known { point, loss: Some(*loss) }),
-            Standing::Running => Some(Known { point, loss: None }),
+            Standing::Done(merit) => Some(Known { point, merit: Some(merit) }),
+            Standing::Running => Some(Known { point, merit: None }),
             Standing::Failed => None,
         })
     }
@@ -97,35 +117,30 @@ impl Trials {
     }
 
     pub(super) fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let number = match outcome {
-            Outcome::Result(value) => value.number(),
-            Outcome::Failed => None,
+        let ended = match outcome {
+            Outcome::Result(value) => self.standing(value),
+            Outcome::Failed => Standing::Failed,
         };
-        let ended = self.standing(number);
         if let Some((_, standing)) = self.known.get_mut(&id) {
             *standing = ended;
         }
     }
 
-    pub(super) fn import(&mut self, point: Point, number: Option<f64>) {
-        let standing = self.standing(number);
+    pub(super) fn import(&mut self, point: Point, value: &MetricValue) {
+        let standing = self.standing(value);
         self.imported.push((point, standing));
     }
 
-    /// Where a trial stands that ended with this number.
-    fn standing(&self, number: Option<f64>) -> Standing {
-        let loss = number.map(|number| match self.mode {
-            OptimizeMode::Minimize => number,
-            OptimizeMode::Maximize => -number,
-        });
-        match loss {
-            // A metric cannot be infinitely good; whatever this trial says is not about the parameters.
-            Some(loss) if loss == f64::NEG_INFINITY => Standing::Failed,
-            // Diverged: as bad as can be, and worth knowing.
-            Some(loss) if loss.is_nan() => Standing::Done(f64::INFINITY),
-            Some(loss) => Standing::Done(loss),
-            None => Standing::Failed,
-        }
+    /// Where a trial stands that ended with this result.
+    fn standing(&self, value: &MetricValue) -> Standing {
+        self.goals.merit(value, self.mode).map_or(Standing::Failed, Standing::Done)
+    }
+}
+
+fn with_merit((point, standing): &(Point, Standing)) -> Option<(&Point, &Merit)> {
+    match standing {
+        Standing::Done(merit) => Some((point, merit)),
+        Standing::Running | Standing::Failed => None,
     }
 }
 
@@ -143,9 +158,10 @@ pub(super) struct Guided<M> {
 }
 
 impl<M: Model> Guided<M> {
-    pub(super) fn new(space: &SearchSpace, seed: u64, mode: OptimizeMode, model: M) -> Self {
+    pub(super) fn new(space: &SearchSpace, setting: Setting<'_>, model: M) -> Self {
+        let Setting { seed, mode, goals } = setting;
         let dedup = Dedup::new(space);
-        Self { space: space.clone(), seed, dedup, trials: Trials::new(mode), model }
+        Self { space: space.clone(), seed, dedup, trials: Trials::new(mode, goals), model }
     }
 
     /// Remembers a proposal by what the trial saw: a rebuilt tuner knows nothing finer.
@@ -166,6 +182,12 @@ impl<M: Model> Tuner for Guided<M> {
             // Whose suggestions are known ones again and again has nothing better to say.
             if asked > SUGGESTIONS {
                 return self.space.sample_point(&mut rng);
+            }
+            if self.model.is_starting(&self.trials) {
+                return match asked {
+                    1 => halton::point(&self.space, self.seed, id),
+                    _ => self.space.sample_point(&mut rng),
+                };
             }
             self.model.suggest(&self.space, &self.trials, &mut rng)
         };
@@ -191,7 +213,7 @@ impl<M: Model> Tuner for Guided<M> {
         for Sample { parameters, value } in samples {
             self.dedup.adopt(parameters);
             if let Ok(point) = self.space.locate(parameters) {
-                self.trials.import(point, value.number());
+                self.trials.import(point, value);
             }
         }
     }

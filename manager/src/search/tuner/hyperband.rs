@@ -6,15 +6,21 @@
 //! from the parameters, with their budget, of it and of those before it alone, see [`Hyperband::place`]: a rebuilt tuner
 //! knows no more, and where equal points make several places possible, the one that lived chose in the same way.
 
+mod model;
+
 use serde_json::Value;
 
+use self::model::Model;
 use super::random::generator;
-use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Tuner};
+use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
 
 /// NNI's name for the parameter.
 const BUDGET: &str = "TRIAL_BUDGET";
+
+/// The largest budget that can be given.
+const LARGEST: u64 = 1_000_000_000;
 
 /// NNI's `Hyperband`.
 #[derive(Debug)]
@@ -24,10 +30,14 @@ pub(super) struct Hyperband {
     mode: OptimizeMode,
     /// `R`: the largest budget of one trial.
     largest: u64,
+    /// The least budget of one trial.
+    least: u64,
     eta: u64,
     /// `exec_mode`: whether a bracket waits for the one before it.
     serial: bool,
     brackets: Vec<Bracket>,
+    /// The suggestion of new points. `None`: they are random.
+    model: Option<Model>,
 }
 
 /// Rounds of rising budget.
@@ -118,28 +128,55 @@ impl Bracket {
 }
 
 impl Hyperband {
-    /// Reads `classArgs`.
+    /// Reads Hyperband's `classArgs`.
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
-        seed: u64,
-        mode: OptimizeMode,
+        setting: Setting<'_>,
     ) -> Result<Self, Error> {
-        let largest = arguments.integer("R", 1..=1_000_000_000)?.unwrap_or(60);
+        let largest = arguments.integer("R", 1..=LARGEST)?.unwrap_or(60);
+        Self::with_budgets((1, largest), arguments, space, setting)
+    }
+
+    /// Reads BOHB's `classArgs`.
+    pub(super) fn with_model(
+        arguments: &mut Arguments<'_>,
+        space: &SearchSpace,
+        setting: Setting<'_>,
+    ) -> Result<Self, Error> {
+        let model = Model::from_arguments(arguments, space)?;
+        let least = arguments.integer("min_budget", 1..=LARGEST)?.unwrap_or(1);
+        let largest = arguments.integer("max_budget", 1..=LARGEST)?.unwrap_or(27);
+        if least > largest {
+            let problem = format!("is {least}, more than `max_budget`, {largest}");
+            return arguments.fault("min_budget", problem);
+        }
+        let hyperband = Self::with_budgets((least, largest), arguments, space, setting)?;
+        Ok(Self { model: Some(model), ..hyperband })
+    }
+
+    fn with_budgets(
+        (least, largest): (u64, u64),
+        arguments: &mut Arguments<'_>,
+        space: &SearchSpace,
+        Setting { seed, mode, .. }: Setting<'_>,
+    ) -> Result<Self, Error> {
         let eta = arguments.integer("eta", 2..=1_000_000)?.unwrap_or(3);
         let serial = arguments.word("exec_mode", &["parallelism", "serial"])? == Some("serial");
         if space.names().any(|name| name == BUDGET) {
             let path = format!("searchSpace.{BUDGET}");
-            let problem = "Hyperband gives this parameter itself; leave it out".to_owned();
+            let problem = "the tuner gives this parameter itself; leave it out".to_owned();
             return Err(Error { path, problem });
         }
-        Ok(Self { space: space.clone(), seed, mode, largest, eta, serial, brackets: Vec::new() })
+        let (space, brackets) = (space.clone(), Vec::new());
+        Ok(Self { space, seed, mode, largest, least, eta, serial, brackets, model: None })
     }
 
     /// The plan of the next bracket: the first one has the most rounds, the last one has one, then again.
     fn next_plan(&self) -> Vec<(usize, u64)> {
         let powers = std::iter::successors(Some(1_u64), |power| power.checked_mul(self.eta));
-        let powers: Vec<u64> = powers.take_while(|power| *power <= self.largest).collect();
+        let powers: Vec<u64> =
+            powers.take_while(|power| *power <= self.largest / self.least).collect();
         let kinds = powers.len();
         let s = kinds - 1 - self.brackets.len() % kinds;
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
@@ -162,7 +199,16 @@ impl Hyperband {
 
     /// A new point.
     fn fresh(&self, id: u64) -> Parameters {
-        self.space.sample(&mut generator(self.seed, id))
+        match &self.model {
+            Some(model) => model.fresh(self, id),
+            None => self.space.sample(&mut generator(self.seed, id)),
+        }
+    }
+
+    /// Returns whether parameters were proposed, with any budget.
+    fn has_tried(&self, parameters: &Parameters) -> bool {
+        let mut rounds = self.brackets.iter().flat_map(|bracket| &bracket.rounds);
+        rounds.any(|members| members.iter().any(|member| member.parameters == *parameters))
     }
 
     /// The place of a proposal: its bracket and its round. One that is the new point of its number, with the
@@ -178,7 +224,8 @@ impl Hyperband {
             Some(bracket) => bracket.plan[0].1,
             None => self.next_plan()[0].1,
         };
-        if budget == Some(first) && *parameters == self.fresh(id) {
+        // What a model suggested follows from results, too, which a rebuilt tuner learns later; but it was never tried.
+        if self.model.is_none() && budget == Some(first) && *parameters == self.fresh(id) {
             return Some((self.open(true)?, 0));
         }
         let promoted = self.brackets.iter().enumerate().find_map(|(at, bracket)| {
@@ -263,7 +310,7 @@ mod tests {
     use serde_json::json;
     use trial_protocol::MetricValue;
 
-    use super::super::{TunerSpec, build};
+    use super::super::{Goals, TunerSpec, build};
     use super::*;
 
     fn hyperband(args: &Value) -> Box<dyn Tuner> {
@@ -299,9 +346,9 @@ mod tests {
         let args = json!({"R": 81, "eta": 3}).as_object().unwrap().clone();
         let mut arguments = Arguments::new("tuner", &args);
         let space = SearchSpace::parse(&json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
-        let mode = OptimizeMode::Maximize;
+        let setting = Setting { seed: 0, mode: OptimizeMode::Maximize, goals: &Goals::default() };
         let mut tuner =
-            Hyperband::from_arguments(&mut arguments, &space.unwrap(), 0, mode).unwrap();
+            Hyperband::from_arguments(&mut arguments, &space.unwrap(), setting).unwrap();
         for plan in expected {
             assert_eq!(tuner.next_plan(), plan);
             tuner.brackets.push(Bracket { plan: Vec::new(), rounds: Vec::new() });

@@ -5,7 +5,8 @@
 use serde_json::{Map, Value};
 use trial_protocol::MetricValue;
 
-use super::{Error, Sample, TunerSpec, batch};
+use super::{Error, OptimizeMode, Sample, TunerSpec, batch};
+use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 
 /// The parameter that brackets of rising budgets give a trial besides those of the space.
@@ -53,12 +54,15 @@ fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Samp
         let dot = if inner.is_empty() { "" } else { "." };
         Error { path: format!("{}{dot}{inner}", path_of(name)), problem }
     })?;
-    match number(result) {
+    let goals = learner.native.map(|spec| &spec.goals).filter(|goals| !goals.is_plain());
+    match number(result, goals) {
         Some(value) => Ok(Some(Sample { parameters: parameters.clone(), value })),
         None => {
-            let problem = format!(
-                "expected a number, or an object with the number `default`, found {result}"
-            );
+            let expected = match goals {
+                Some(goals) => format!("an object with the numbers {}", goals.metrics().join(", ")),
+                None => "a number, or an object with the number `default`".to_owned(),
+            };
+            let problem = format!("expected {expected}, found {result}");
             fault(path_of(result_name), problem)
         }
     }
@@ -94,11 +98,16 @@ fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
         .map_err(|error| Error { path: error.path, problem: error.problem })
 }
 
-/// A result of which the objective's number is known. NNI's exports have it as JSON within a text, too.
-fn number(value: &Value) -> Option<MetricValue> {
+/// A result of which the objective's number is known, or that of each objective. NNI's exports have it as JSON within a text, too.
+fn number(value: &Value, goals: Option<&Goals>) -> Option<MetricValue> {
     let within = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let value = MetricValue::from(within.unwrap_or_else(|| value.clone()));
-    value.number().is_some_and(f64::is_finite).then_some(value)
+    let counts = match goals {
+        // Each objective has a direction of its own.
+        Some(goals) => goals.merit(&value, OptimizeMode::Maximize).is_some(),
+        None => value.number().is_some_and(f64::is_finite),
+    };
+    counts.then_some(value)
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -122,6 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::search::goals::Objective;
 
     fn space() -> SearchSpace {
         let space = json!({
@@ -191,6 +201,30 @@ mod tests {
         let learner = |budget| Learner { space: &space, native: None, budget };
         assert_eq!(samples(&given, learner(true)).unwrap().len(), 1);
         assert_eq!(samples(&given, learner(false)).unwrap_err().path, "[0].parameter.TRIAL_BUDGET");
+    }
+
+    #[test]
+    fn several_objectives_are_read_as_an_export_has_them() {
+        let objective = |metric: &str| Objective {
+            metric: metric.to_owned(),
+            mode: OptimizeMode::Minimize,
+        };
+        let goals =
+            Goals { objectives: vec![objective("loss"), objective("size")], ..Goals::default() };
+        let spec = TunerSpec { goals, ..TunerSpec::new("TPE", Map::new()).unwrap() };
+        let space = space();
+        let learner = Learner { space: &space, native: Some(&spec), budget: false };
+        let with = |value: Value| {
+            let parameters = json!({"lr": 0.1, "net": {"_name": "flat"}});
+            samples(&json!([{"parameters": parameters, "final": value}]), learner)
+        };
+        let kept = json!({"loss": 1, "size": 2, "default": "Infinity"});
+        assert_eq!(with(kept).unwrap().len(), 1);
+        let refused = with(json!(1)).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "[0].final: expected an object with the numbers loss, size, found 1"
+        );
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

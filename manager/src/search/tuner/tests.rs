@@ -3,6 +3,12 @@ use serde_json::json;
 use trial_protocol::MetricValue;
 
 use super::*;
+use crate::search::goals::{Constraint, Objective};
+use crate::search::pareto;
+
+/// All that search a space of parameters, without a budget.
+const SEARCHING: [&str; 9] =
+    ["TPE", "Anneal", "Evolution", "GP", "CMA-ES", "NSGA-II", "QMC", "Random", "GridSearch"];
 
 fn space(json: &Value) -> SearchSpace {
     SearchSpace::parse(json).unwrap()
@@ -39,6 +45,7 @@ fn mixed() -> Value {
     json!({
         "lr": {"_type": "loguniform", "_value": [0.0001, 0.1]},
         "layers": {"_type": "randint", "_value": [1, 5]},
+        "batch": {"_type": "lograndint", "_value": [4, 1025]},
         "drop": {"_type": "quniform", "_value": [0, 0.5, 0.1]},
         "width": {"_type": "qlognormal", "_value": [3, 1, 8]},
         "opt": {"_type": "choice", "_value": [
@@ -100,7 +107,7 @@ fn a_grid_of_unbounded_multiples_ends_where_doubles_end() {
 #[test]
 fn every_point_of_a_finite_space_is_found_once_and_then_the_search_stops() {
     let size = space(&finite()).size().unwrap().try_into().unwrap();
-    for name in ["TPE", "Anneal", "Evolution", "GP", "Random", "GridSearch"] {
+    for name in SEARCHING {
         let mut tuner = tuner(name, &finite(), 7);
         let proposed = proposals(tuner.as_mut(), 0, 1000);
         let different: std::collections::HashSet<String> =
@@ -142,7 +149,14 @@ fn tuners_that_learn_beat_chance_in_both_modes() {
         bests.sort_by(f64::total_cmp);
         bests[4]
     };
-    for (name, trials) in [("TPE", 80), ("Anneal", 60), ("Evolution", 300), ("GP", 24)] {
+    for (name, trials) in [
+        ("TPE", 80),
+        ("Anneal", 60),
+        ("Evolution", 300),
+        ("GP", 24),
+        ("CMA-ES", 80),
+        ("NSGA-II", 200),
+    ] {
         let chance = median("Random", "minimize", trials);
         for mode in ["minimize", "maximize"] {
             let learned = median(name, mode, trials);
@@ -179,6 +193,12 @@ fn everyone() -> Vec<(&'static str, Value)> {
         ("Evolution", finite()),
         ("GP", mixed()),
         ("GP", finite()),
+        ("CMA-ES", mixed()),
+        ("CMA-ES", finite()),
+        ("NSGA-II", mixed()),
+        ("NSGA-II", finite()),
+        ("QMC", mixed()),
+        ("QMC", finite()),
         ("Random", mixed()),
         ("Random", finite()),
         ("GridSearch", mixed()),
@@ -186,6 +206,8 @@ fn everyone() -> Vec<(&'static str, Value)> {
         ("Batch", batch()),
         ("Hyperband", mixed()),
         ("Hyperband", finite()),
+        ("BOHB", mixed()),
+        ("BOHB", finite()),
     ]
 }
 
@@ -265,7 +287,7 @@ fn imported_results_are_known_alike_whenever_they_came() {
 #[test]
 fn what_was_imported_is_not_proposed_where_points_can_repeat() {
     for (name, json) in everyone() {
-        if name == "Hyperband" || json == mixed() {
+        if ["Hyperband", "BOHB"].contains(&name) || json == mixed() {
             continue; // Its brackets are its own; and nothing repeats in a continuous space.
         }
         let samples = samples(&json);
@@ -281,7 +303,7 @@ fn what_was_imported_is_not_proposed_where_points_can_repeat() {
 #[test]
 fn imported_results_count_as_results() {
     let json = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
-    for name in ["TPE", "GP", "Anneal", "Evolution"] {
+    for name in ["TPE", "GP", "Anneal", "Evolution", "CMA-ES", "NSGA-II"] {
         let args = json!({"optimize_mode": "minimize"});
         let mut tuner = build(&spec(name, &args), &space(&json), 5).unwrap();
         let known = (0..60).map(|i| f64::from(i) / 60.0);
@@ -301,7 +323,7 @@ fn imported_results_count_as_results() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner, BOHB; one of your own is given by its `className`"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, BOHB, CMA-ES, NSGA-II, QMC, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner; one of your own is given by its `className`"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
@@ -318,10 +340,87 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
     }
 }
 
+fn two_objectives() -> Goals {
+    let objective =
+        |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
+    Goals { objectives: vec![objective("loss"), objective("latency")], constraints: Vec::new() }
+}
+
+fn limited(goals: Goals) -> Goals {
+    let limit = Constraint { metric: "memory".to_owned(), min: None, max: Some(1.0) };
+    Goals { constraints: vec![limit], ..goals }
+}
+
+#[test]
+fn goals_that_a_tuner_cannot_follow_are_refused_with_those_that_can() {
+    let refused = |name: &str, goals: Goals| {
+        let spec = TunerSpec { goals, ..spec(name, &json!({})) };
+        let json = if name == "Batch" { batch() } else { mixed() };
+        build(&spec, &space(&json), 0).err().map(|error| error.to_string())
+    };
+    for name in ["TPE", "NSGA-II", "QMC", "Random", "GridSearch", "Batch"] {
+        assert_eq!(refused(name, limited(two_objectives())), None, "{name}");
+    }
+    for name in ["Anneal", "Evolution", "GP", "Hyperband", "BOHB", "CMA-ES"] {
+        let said = refused(name, two_objectives()).unwrap();
+        let expected =
+            format!("tuner.name: {name} knows one objective; with several use TPE or NSGA-II");
+        assert!(said.starts_with(&expected), "{said}");
+        let said = refused(name, limited(Goals::default()));
+        assert_eq!(said.is_none(), name == "CMA-ES", "{name}: {said:?}");
+    }
+    let as_nni = TunerSpec { goals: two_objectives(), ..spec("TPE", &json!({"tpe_args": {}})) };
+    assert!(build(&as_nni, &space(&mixed()), 0).is_err());
+}
+
+/// The hypervolume of what a tuner finds on ZDT1 in four dimensions, and the share of its later trials that keep the limit.
+fn volume_on_zdt1(name: &str, goals: &Goals, seed: u64, trials: u64) -> (f64, f64) {
+    let unit = json!({"_type": "uniform", "_value": [0, 1]});
+    let json = json!({"x0": unit, "x1": unit, "x2": unit, "x3": unit});
+    let spec = TunerSpec { goals: goals.clone(), ..spec(name, &json!({})) };
+    let mut tuner = build(&spec, &space(&json), seed).unwrap();
+    let (mut found, mut kept) = (Vec::new(), 0.0);
+    for id in 0..trials {
+        let parameters = proposals(tuner.as_mut(), id, id + 1).remove(0);
+        let x: Vec<f64> = parameters.values().filter_map(Value::as_f64).collect();
+        let g = 1.0 + 3.0 * (x[1] + x[2] + x[3]);
+        let both = vec![x[0], g * (1.0 - (x[0] / g).sqrt())];
+        let memory = x[0] * 2.0;
+        let value =
+            json!({"default": both[0], "loss": both[0], "latency": both[1], "memory": memory});
+        if memory <= 1.0 && id >= trials / 2 {
+            kept += 2.0 / f64::from(u32::try_from(trials).unwrap());
+        }
+        if memory <= 1.0 || goals.constraints.is_empty() {
+            found.push(both);
+        }
+        tuner.observe(id, &Outcome::Result(MetricValue::from(value)));
+    }
+    let found: Vec<&[f64]> = found.iter().map(Vec::as_slice).collect();
+    (pareto::hypervolume(&found, &[1.1, 6.0]), kept)
+}
+
+#[test]
+fn several_objectives_are_followed_and_limits_are_kept() {
+    let mean = |name: &str, goals: &Goals| {
+        let found = (0..5).map(|seed| volume_on_zdt1(name, goals, seed, 200));
+        found.fold((0.0, 0.0), |(a, b), (volume, kept)| (a + volume / 5.0, b + kept / 5.0))
+    };
+    let goals = two_objectives();
+    let random = mean("Random", &goals).0;
+    for name in ["TPE", "NSGA-II"] {
+        let (volume, _) = mean(name, &goals);
+        // The best there is: 6.27.
+        assert!(6.27 - volume < (6.27 - random) / 1.5, "{name}: {volume}, by chance {random}");
+        let (_, kept) = mean(name, &limited(goals.clone()));
+        assert!(kept > 0.75, "{name}: {kept}, by chance 0.5");
+    }
+}
+
 #[test]
 fn the_default_direction_is_nnis_own_of_each_tuner() {
-    let minimize = ["TPE", "Anneal"];
-    for name in ["TPE", "Anneal", "Evolution", "GP", "Hyperband", "Random", "GridSearch", "Batch"] {
+    let minimize = ["TPE", "Anneal", "CMA-ES", "NSGA-II"];
+    for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "Batch"]) {
         let expected =
             if minimize.contains(&name) { OptimizeMode::Minimize } else { OptimizeMode::Maximize };
         assert_eq!(spec(name, &json!({})).default_mode().unwrap(), expected, "{name}");
@@ -410,7 +509,7 @@ proptest! {
 
     #[test]
     fn every_proposal_is_valid(seed: u64) {
-        for name in ["TPE", "Anneal", "Evolution", "GP", "Random", "GridSearch"] {
+        for name in SEARCHING {
             let mut tuner = tuner(name, &mixed(), seed);
             for parameters in proposals(tuner.as_mut(), 0, 30) {
                 prop_assert_eq!(space(&mixed()).validate(&parameters), Ok(()));

@@ -17,7 +17,7 @@ mod tests;
 use rand_chacha::ChaCha8Rng;
 
 use self::density::{Categories, Mixture, Prior};
-use self::joint::Joint;
+pub(super) use self::joint::Joint;
 use super::Error;
 use super::guided::{Model, Trials};
 use crate::search::class_args::Arguments;
@@ -44,6 +44,14 @@ impl Model for Estimator {
         match self {
             Self::Nni(nni) => nni.suggest(space, trials, rng),
             Self::Joint(joint) => joint.suggest(space, trials, rng),
+        }
+    }
+
+    fn is_starting(&self, trials: &Trials) -> bool {
+        match self {
+            // NNI's begins parameter by parameter.
+            Self::Nni(_) => false,
+            Self::Joint(joint) => joint.is_starting(trials),
         }
     }
 }

@@ -97,7 +97,7 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
     assert_eq!(bed.store.newest_change().await.unwrap(), 2);
     assert_eq!(bed.store.changes(2, 10).await.unwrap(), []);
 
-    let glances = bed.store.glances(vec![1, 2, 99], None).await.unwrap();
+    let glances = bed.store.glances(vec![1, 2, 99], Vec::new()).await.unwrap();
     assert_eq!(glances.len(), 2, "one that is not there is left out");
     let latest: Vec<_> =
         glances[0].latest.iter().map(|metric| (metric.name.as_str(), metric.sequence)).collect();
@@ -150,7 +150,7 @@ async fn an_old_keeper_s_word_stands_for_an_agent_s_that_has_none() {
     let bed = Bed::new().await;
     let started = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
     let seen = async || {
-        let glance = bed.store.glances(vec![1], None).await.unwrap().remove(0);
+        let glance = bed.store.glances(vec![1], Vec::new()).await.unwrap().remove(0);
         let of = |metrics: &[Metric]| {
             metrics.iter().map(|metric| metric.value.number().unwrap()).collect::<Vec<_>>()
         };

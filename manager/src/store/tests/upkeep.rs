@@ -41,7 +41,7 @@ async fn a_verdict_of_the_manager_s_outranks_the_agent_s_whenever_that_comes() {
         assert!(words[0].ended, "{says}");
         assert_eq!(words[0].verdict.as_ref(), Some(&own), "{says}");
         let key = bed.store.changes(0, 9).await.unwrap()[0].trial;
-        let glance = bed.store.glances(vec![key], None).await.unwrap().remove(0);
+        let glance = bed.store.glances(vec![key], Vec::new()).await.unwrap().remove(0);
         assert_eq!(glance.verdict.as_deref(), Some(&own), "{says}");
         let told = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
         let ends: Vec<_> = told.iter().filter(|row| row.kind == "ended").collect();

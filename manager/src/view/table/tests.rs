@@ -3,6 +3,7 @@ use serde_json::json;
 use trial_protocol::{AttemptId, Metric, MetricKind, TrialJobId};
 
 use super::*;
+use crate::search::goals::Goals;
 use crate::store::{TrialRow, TrialSummaryRow};
 
 fn trial(
@@ -42,7 +43,7 @@ fn trial(
         verdict: None,
         lost: None,
     };
-    Arc::new(TrialSummary::new(glance, None, 0, 0))
+    Arc::new(TrialSummary::new(glance, (None, &Goals::default()), 0, 0))
 }
 
 fn wanted(by: Column, descending: bool) -> TableQuery {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::search::search_space::sample::standard_cdf;
-use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, Shape};
+pub(super) use crate::search::search_space::unit_cube::{double, index};
+use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace};
 
 /// The numbers into which each dimension of a space is turned.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Features {
                     };
                     numbers.extend((0..*count).map(|i| if chosen == Some(i) { SET } else { 0.0 }));
                 }
-                (Feature::Real(real), Some(Coordinate::Real(x))) => numbers.push(share(real, *x)),
+                (Feature::Real(real), Some(Coordinate::Real(x))) => numbers.push(real.share(*x)),
                 (Feature::Ranks(ranks), Some(Coordinate::Index(i))) => {
                     let rank = usize::try_from(*i).ok().and_then(|i| ranks.get(i));
                     numbers.push(rank.copied().unwrap_or(ABSENT));
@@ -65,15 +65,6 @@ impl Features {
             }
         }
         numbers
-    }
-}
-
-/// The part of the distribution below what the trial sees of a coordinate.
-fn share(real: &Real, x: f64) -> f64 {
-    let x = real.settled(x);
-    match real.shape {
-        Shape::Uniform { low, high } => (x - low) / (high - low),
-        Shape::Normal { mu, sigma } => standard_cdf((x - mu) / sigma),
     }
 }
 
@@ -90,25 +81,4 @@ fn ranks(values: &[Value]) -> Option<Vec<f64>> {
         u64::try_from(below).map_or(ABSENT, |below| double(below) / last)
     };
     Some(numbers.iter().map(rank).collect())
-}
-
-/// An index as a double.
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "a feature need not be exact beyond 2^53"
-)]
-pub(super) fn double(n: u64) -> f64 {
-    n as f64
-}
-
-/// The index below `size` that is nearest to a double.
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates"
-)]
-pub(super) fn index(n: f64, size: u64) -> u64 {
-    (n as u64).min(size.saturating_sub(1))
 }

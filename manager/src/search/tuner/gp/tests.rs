@@ -5,6 +5,7 @@ use trial_protocol::MetricValue;
 
 use super::process::Settings;
 use super::*;
+use crate::search::goals::Goals;
 use crate::search::tuner::{OptimizeMode, Outcome};
 
 fn numbers(list: &Value) -> Vec<f64> {
@@ -86,7 +87,7 @@ fn what_a_fit_costs_is_bounded_and_what_it_finds_is_right() {
 
 #[test]
 fn the_better_half_and_the_latest_are_looked_at() {
-    let mut trials = Trials::new(OptimizeMode::Minimize);
+    let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
     for id in 0..500_u32 {
         trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id)))]);
         let metric = MetricValue::from(f64::from((id * 77) % 500));
@@ -110,7 +111,7 @@ proptest! {
     ) {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut trials = Trials::new(OptimizeMode::Maximize);
+        let mut trials = Trials::new(OptimizeMode::Maximize, &Goals::default());
         for (id, result) in (0..).zip(results) {
             trials.propose(id, space.sample_point(&mut rng));
             if id % 5 != 0 {

@@ -7,18 +7,24 @@
 //! proposed whose ratio of the two is the largest; then the groups of the options it has chosen follow. An integer
 //! is a number here, and near to its neighbours; NNI takes it for a category. Trials that still run count among the
 //! others.
+//!
+//! With several objectives the good ones are those of the first Pareto fronts; of the front that does not fit whole, those that
+//! together dominate most (Ozaki and others, "Multiobjective Tree-Structured Parzen Estimator", 2022). What keeps the
+//! constraints is better than what does not.
 
 use rand_chacha::ChaCha8Rng;
 
 use super::kernels::{Axis, Kernels, Place};
 use super::{count, whole};
+use crate::search::goals::Merit;
+use crate::search::pareto;
 use crate::search::search_space::{Coordinate, Parent, Point, SearchSpace};
 use crate::search::tuner::guided::{Known, Model, Trials};
 
 /// The way in which the estimator decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::search::tuner) struct Joint {
-    /// So many results are awaited with random proposals.
+    /// So many results are awaited with quasi-random proposals.
     startup: usize,
     /// Candidates for each group.
     candidates: usize,
@@ -38,16 +44,20 @@ impl Default for Joint {
 }
 
 impl Joint {
+    /// The estimator that takes another part of the trials for good, and begins with the first result.
+    pub(in crate::search::tuner) fn with(gamma: f64, candidates: usize) -> Self {
+        Self { startup: 0, candidates, gamma, ..Self::default() }
+    }
+
     /// The good trials and the others, each in the order of their ids.
     fn split<'a>(&self, known: &[Known<'a>]) -> (Vec<&'a Point>, Vec<&'a Point>) {
-        let mut losses: Vec<(usize, f64)> =
-            known.iter().enumerate().filter_map(|(at, known)| Some((at, known.loss?))).collect();
-        // The sort keeps the earlier one of equals in front.
-        losses.sort_by(|(_, a), (_, b)| a.total_cmp(b));
-        let good = (self.gamma * count(losses.len())).ceil().min(count(self.most_good));
+        let done: Vec<(usize, &Merit)> =
+            known.iter().enumerate().filter_map(|(at, known)| Some((at, known.merit?))).collect();
+        let good = whole((self.gamma * count(done.len())).ceil().min(count(self.most_good)));
+        let merits: Vec<&Merit> = done.iter().map(|(_, merit)| *merit).collect();
         let mut is_good = vec![false; known.len()];
-        for (at, _) in losses.iter().take(whole(good)) {
-            is_good[*at] = true;
+        for at in pareto::leading(&merits, good) {
+            is_good[done[at].0] = true;
         }
         let (below, above): (Vec<_>, Vec<_>) =
             known.iter().zip(is_good).partition(|(_, good)| *good);
@@ -101,8 +111,12 @@ impl Joint {
 }
 
 impl Model for Joint {
+    fn is_starting(&self, trials: &Trials) -> bool {
+        trials.done().count() < self.startup
+    }
+
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        if trials.done().count() < self.startup {
+        if self.is_starting(trials) {
             return space.sample_point(rng);
         }
         let known: Vec<Known<'_>> = trials.known().collect();
@@ -120,6 +134,7 @@ mod tests {
     use trial_protocol::MetricValue;
 
     use super::*;
+    use crate::search::goals::Goals;
     use crate::search::tuner::{OptimizeMode, Outcome};
 
     fn space(json: &serde_json::Value) -> SearchSpace {
@@ -133,7 +148,7 @@ mod tests {
         loss: impl Fn(&crate::search::search_space::Parameters) -> f64,
     ) -> Vec<crate::search::search_space::Parameters> {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
-        let mut trials = Trials::new(OptimizeMode::Minimize);
+        let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
         for id in 0..n {
             let point = space.sample_point(&mut rng);
             let value = MetricValue::from(loss(&space.parameters(&point)));
@@ -147,12 +162,13 @@ mod tests {
     #[test]
     fn one_in_ten_is_good_and_both_parts_keep_their_order() {
         let point: Point = vec![];
-        let known: Vec<Known<'_>> =
-            [5.0, 1.0, 4.0, 0.5, 3.0, 2.0, 9.0, 8.0, 7.0, 6.0, f64::INFINITY]
-                .into_iter()
-                .map(|loss| Known { point: &point, loss: Some(loss) })
-                .chain([Known { point: &point, loss: None }])
-                .collect();
+        let losses = [5.0, 1.0, 4.0, 0.5, 3.0, 2.0, 9.0, 8.0, 7.0, 6.0, f64::INFINITY];
+        let merits = losses.map(|loss| Merit { losses: vec![loss], violation: 0.0 });
+        let known: Vec<Known<'_>> = merits
+            .iter()
+            .map(|merit| Known { point: &point, merit: Some(merit) })
+            .chain([Known { point: &point, merit: None }])
+            .collect();
         let (good, others) = Joint::default().split(&known);
         // Two of eleven, and the one that runs is among the others.
         assert_eq!((good.len(), others.len()), (2, 10));

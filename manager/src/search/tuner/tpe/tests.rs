@@ -27,7 +27,10 @@ fn prior(case: &Value, model: &Tpe) -> (Real, Prior) {
         Some((low, high)) => Shape::Uniform { low, high },
         None => Shape::Normal { mu: number("mu"), sigma: number("sigma") },
     };
-    (Real { shape, log: false, q: None, bounds }, Prior::of(shape, model.prior_weight))
+    (
+        Real { shape, log: false, q: None, bounds, integer: false },
+        Prior::of(shape, model.prior_weight),
+    )
 }
 
 fn near(a: f64, b: f64) -> bool {
@@ -156,7 +159,8 @@ fn a_weightless_prior_and_no_history_still_suggest() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let model = Tpe { startup: 0, prior_weight: 0.0, ..Tpe::default() };
     let shape = Shape::Uniform { low: 0.0, high: 1.0 };
-    let real = Domain::Real(Real { shape, log: false, q: None, bounds: Some((0.0, 1.0)) });
+    let real =
+        Domain::Real(Real { shape, log: false, q: None, bounds: Some((0.0, 1.0)), integer: false });
     for history in [vec![], vec![Coordinate::Real(0.3)]] {
         let x = reals(&[model.coordinate(&real, history, &mut rng)])[0];
         assert!((0.0..=1.0).contains(&x), "{x}");

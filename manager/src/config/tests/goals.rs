@@ -1,0 +1,91 @@
+use serde_json::{Value, json};
+
+use super::{loaded, with};
+use crate::config::TunerChoice;
+use crate::search::class_args::OptimizeMode;
+
+fn said(changes: &Value) -> String {
+    loaded(&with(changes).to_string()).map_or_else(|problem| problem, |_| "good".to_owned())
+}
+
+fn two() -> Value {
+    json!([
+        {"metric": "loss", "direction": "minimize"},
+        {"metric": "speed", "direction": "maximize"}
+    ])
+}
+
+#[test]
+fn several_objectives_and_constraints_reach_the_tuner_and_come_back() {
+    let limits = json!([{"metric": "memory", "max": 16}]);
+    let changes = json!({"objectives": two(), "constraints": limits, "tuner": {"name": "tpe"}});
+    let spec = loaded(&with(&changes).to_string()).unwrap();
+    assert_eq!(spec.objective.as_deref(), Some("loss"));
+    assert_eq!((spec.optimize_mode, spec.optimize_mode_assumed), (OptimizeMode::Minimize, false));
+    assert_eq!(spec.goals.metrics(), ["loss", "speed", "memory"]);
+    let TunerChoice::Native(tuner) = &spec.tuner else { panic!("TPE is built in") };
+    assert_eq!(tuner.goals, spec.goals);
+    let again = crate::config::from_canonical(&spec.canonical).unwrap();
+    assert_eq!(again, spec);
+}
+
+#[test]
+fn one_objective_with_constraints_is_named_and_one_alone_is_plain() {
+    let limits = json!([{"metric": "memory", "min": 1, "max": 16}]);
+    let changes = json!({"objective": "acc", "constraints": limits, "targetMetric": 1});
+    let spec = loaded(&with(&changes).to_string()).unwrap();
+    assert_eq!(spec.goals.metrics(), ["acc", "memory"]);
+    assert!(!spec.goals.has_several_objectives());
+    let alone = json!({"objectives": [{"metric": "acc", "direction": "max"}], "targetMetric": 1});
+    let spec = loaded(&with(&alone).to_string()).unwrap();
+    assert!(spec.goals.is_plain());
+    assert_eq!(
+        (spec.objective.as_deref(), spec.optimize_mode),
+        (Some("acc"), OptimizeMode::Maximize)
+    );
+}
+
+#[test]
+fn what_is_wrong_with_goals_is_said_and_what_would_do() {
+    let limit = |limit: Value| json!({"objective": "acc", "constraints": [limit]});
+    let twice = json!([{"metric": "a", "direction": "min"}, {"metric": "a", "direction": "max"}]);
+    #[rustfmt::skip]
+    let table = [
+        (json!({"objectives": two(), "objective": "loss"}),                   "objectives: is given besides `objective`"),
+        (json!({"objectives": two(), "targetMetric": 0.5}),                   "targetMetric: is for one objective"),
+        (json!({"objectives": two(), "tuner": {"name": "GP"}}),               "tuner.name: GP knows one objective; with several use TPE or NSGA-II"),
+        (json!({"objectives": two(), "tuner": {"name": "Metis"}}),            "tuner: Metis gets one number for a trial; with `objectives`"),
+        (json!({"objectives": two(), "tuner": {"command": ["a"]}}),           "tuner: a gets one number for a trial"),
+        (json!({"objectives": "loss"}),                                       "objectives: expected a list, found the string"),
+        (json!({"objectives": []}),                                           "objectives: is empty"),
+        (json!({"objectives": [{"metric": "a"}]}),                            "objectives[0].direction: is missing"),
+        (json!({"objectives": [{"direction": "min"}]}),                       "objectives[0].metric: is missing"),
+        (json!({"objectives": [{"metric": "a", "direction": "up"}]}),         "objectives[0].direction: `up` is not known"),
+        (json!({"objectives": twice}),                                        "objectives[1].metric: `a` is an objective twice"),
+        (json!({"constraints": [{"metric": "m", "max": 1}]}),                 "constraints: need the objective's name"),
+        (limit(json!({"metric": "m"})),                                       "constraints[0].max: is missing"),
+        (limit(json!({"metric": "m", "min": 2, "max": 1})),                   "constraints[0].min: is 2, more than `max`, 1"),
+        (limit(json!({"metric": "m", "max": "1"})),                           "constraints[0].max: expected a number"),
+        (json!({"objective": "acc", "constraints": [{"metric": "m", "max": 1}], "tuner": {"name": "GP"}}),
+            "tuner.name: GP knows no constraints; with some use TPE, NSGA-II or CMA-ES"),
+        (json!({"searchSpace": {"n": {"_type": "lograndint", "_value": [1, 9]}}, "tuner": {"name": "SMAC"}}),
+            "searchSpace: has a `lograndint`, which NNI's tuners do not know"),
+    ];
+    for (changes, start) in table {
+        let said = said(&changes);
+        assert!(said.contains(start), "{changes}: {said}");
+    }
+    for name in ["TPE", "NSGA-II", "QMC", "Random", "GridSearch"] {
+        assert_eq!(said(&json!({"objectives": two(), "tuner": {"name": name}})), "good", "{name}");
+    }
+}
+
+#[test]
+fn bohb_is_built_in_and_nnis_is_the_advisor() {
+    let built_in = loaded(&with(&json!({"tuner": {"name": "bohb"}})).to_string()).unwrap();
+    assert!(matches!(built_in.tuner, TunerChoice::Native(_)));
+    let changes = json!({"tuner": null, "advisor": {"name": "bohb"}});
+    let nnis = loaded(&with(&changes).to_string()).unwrap();
+    assert!(matches!(&nnis.tuner, TunerChoice::Nni { advisor: true, .. }));
+    assert_eq!(crate::config::from_canonical(&nnis.canonical).unwrap(), nnis);
+}

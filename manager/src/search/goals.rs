@@ -1,0 +1,194 @@
+//! PURE: several objectives, and constraints: the merit of a trial's result.
+
+use trial_protocol::MetricValue;
+
+use crate::search::class_args::OptimizeMode;
+
+/// One of several objectives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Objective {
+    /// The metric's name.
+    pub metric: String,
+    /// The direction in which it is to be moved.
+    pub mode: OptimizeMode,
+}
+
+/// A limit that a result must keep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constraint {
+    /// The metric's name.
+    pub metric: String,
+    /// The least value that is allowed, if any.
+    pub min: Option<f64>,
+    /// The largest value that is allowed, if any.
+    pub max: Option<f64>,
+}
+
+/// The aims of an experiment besides its one objective. Empty for most experiments.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Goals {
+    /// The objectives. None: the experiment's one objective, whatever its name, and no constraints.
+    pub objectives: Vec<Objective>,
+    /// The limits that results must keep.
+    pub constraints: Vec<Constraint>,
+}
+
+/// The merit of a result, the same way round for all: smaller is better.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Merit {
+    /// The losses, one for each objective. Infinite where the metric was no number.
+    pub losses: Vec<f64>,
+    /// The sum of what the constraints are exceeded by: 0 if all are kept.
+    pub violation: f64,
+}
+
+impl Goals {
+    /// Returns whether the one objective alone counts.
+    pub fn is_plain(&self) -> bool {
+        self.objectives.is_empty() && self.constraints.is_empty()
+    }
+
+    /// Returns whether the search has several objectives.
+    pub fn has_several_objectives(&self) -> bool {
+        self.objectives.len() > 1
+    }
+
+    /// The names of all metrics that count: objectives first, each name once.
+    pub fn metrics(&self) -> Vec<&str> {
+        let objectives = self.objectives.iter().map(|objective| objective.metric.as_str());
+        let constraints = self.constraints.iter().map(|constraint| constraint.metric.as_str());
+        let mut names: Vec<&str> = Vec::new();
+        for name in objectives.chain(constraints) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// The merit of a result. `mode` is the direction of the one objective. `None`: the result says nothing about its
+    /// parameters, as an objective is missing or infinitely good.
+    pub fn merit(&self, value: &MetricValue, mode: OptimizeMode) -> Option<Merit> {
+        let losses: Option<Vec<f64>> = if self.has_several_objectives() {
+            let losses = self.objectives.iter();
+            losses
+                .map(|objective| loss(member(value, &objective.metric)?, objective.mode))
+                .collect()
+        } else {
+            // What was imported may be the number alone.
+            let named = self.objectives.first().and_then(|one| member(value, &one.metric));
+            Some(vec![loss(named.or_else(|| value.number())?, mode)?])
+        };
+        let violations = self.constraints.iter().map(|limit| limit.violation(value));
+        Some(Merit { losses: losses?, violation: violations.sum() })
+    }
+}
+
+impl Constraint {
+    /// Returns by how much a result exceeds the limit; infinity where the metric is missing or no number.
+    fn violation(&self, value: &MetricValue) -> f64 {
+        let Some(number) = member(value, &self.metric).filter(|number| !number.is_nan()) else {
+            return f64::INFINITY;
+        };
+        let over = self.max.map_or(0.0, |max| number - max);
+        let under = self.min.map_or(0.0, |min| min - number);
+        over.max(under).max(0.0)
+    }
+}
+
+impl Merit {
+    /// Returns whether all constraints are kept.
+    pub fn is_feasible(&self) -> bool {
+        self.violation <= 0.0
+    }
+
+    /// Returns whether it is better than `other` in something and worse in nothing. A result that keeps the constraints
+    /// dominates each that does not; of two that do not, the smaller violation does.
+    pub fn dominates(&self, other: &Self) -> bool {
+        if self.violation > 0.0 || other.violation > 0.0 {
+            return self.violation < other.violation;
+        }
+        let pairs = || self.losses.iter().zip(&other.losses);
+        pairs().all(|(a, b)| a <= b) && pairs().any(|(a, b)| a < b)
+    }
+
+    /// An order in which no merit stands before one that dominates it: by violation, then objective by objective.
+    pub fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let first = self.violation.total_cmp(&other.violation);
+        let pairs = self.losses.iter().zip(&other.losses);
+        pairs.fold(first, |order, (a, b)| order.then(a.total_cmp(b)))
+    }
+}
+
+/// The number of a member of a result.
+fn member(value: &MetricValue, name: &str) -> Option<f64> {
+    let member = value.as_json().as_object()?.get(name)?;
+    MetricValue::from(member.clone()).number()
+}
+
+/// The loss that a metric is. Diverged is as bad as can be, and worth knowing. A metric cannot be infinitely good: what
+/// says so is not about the parameters.
+fn loss(number: f64, mode: OptimizeMode) -> Option<f64> {
+    let loss = match mode {
+        OptimizeMode::Minimize => number,
+        OptimizeMode::Maximize => -number,
+    };
+    if loss.is_nan() { Some(f64::INFINITY) } else { Some(loss).filter(|l| *l > f64::NEG_INFINITY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn goals() -> Goals {
+        let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
+        let limit = |metric: &str, min, max| Constraint { metric: metric.to_owned(), min, max };
+        Goals {
+            objectives: vec![
+                objective("loss", OptimizeMode::Minimize),
+                objective("speed", OptimizeMode::Maximize),
+            ],
+            constraints: vec![limit("memory", None, Some(16.0)), limit("speed", Some(2.0), None)],
+        }
+    }
+
+    #[test]
+    fn a_result_has_a_loss_for_each_objective_and_exceeds_limits() {
+        let infinite = f64::INFINITY;
+        #[rustfmt::skip]
+        let table = [
+            ("kept",              json!({"loss": 1, "speed": 3, "memory": 16}),     Some((vec![1.0, -3.0], 0.0))),
+            ("two exceeded",      json!({"loss": 1, "speed": 1, "memory": 18}),     Some((vec![1.0, -1.0], 3.0))),
+            ("a limit unknown",   json!({"loss": 1, "speed": 3}),                   Some((vec![1.0, -3.0], infinite))),
+            ("diverged",          json!({"loss": "NaN", "speed": 3, "memory": 0}),  Some((vec![infinite, -3.0], 0.0))),
+            ("objective missing", json!({"loss": 1, "memory": 1}),                  None),
+            ("no object",         json!(3),                                         None),
+        ];
+        for (says, value, expected) in table {
+            let merit = goals().merit(&MetricValue::from(value), OptimizeMode::Minimize);
+            assert_eq!(merit.map(|merit| (merit.losses, merit.violation)), expected, "{says}");
+        }
+        assert_eq!(goals().metrics(), ["loss", "speed", "memory"]);
+        let plain = Goals::default().merit(&MetricValue::from(2.0), OptimizeMode::Maximize);
+        assert_eq!(plain, Some(Merit { losses: vec![-2.0], violation: 0.0 }));
+    }
+
+    #[test]
+    fn what_keeps_the_limits_dominates_what_does_not() {
+        let merit = |losses: [f64; 2], violation| Merit { losses: losses.to_vec(), violation };
+        #[rustfmt::skip]
+        let table = [
+            ("better in one",     merit([1.0, 2.0], 0.0), merit([1.0, 3.0], 0.0), true),
+            ("equal",             merit([1.0, 2.0], 0.0), merit([1.0, 2.0], 0.0), false),
+            ("neither",           merit([1.0, 3.0], 0.0), merit([2.0, 2.0], 0.0), false),
+            ("kept or exceeded",  merit([9.0, 9.0], 0.0), merit([1.0, 1.0], 0.1), true),
+            ("the other way",     merit([1.0, 1.0], 0.1), merit([9.0, 9.0], 0.0), false),
+            ("less exceeded",     merit([9.0, 9.0], 1.0), merit([1.0, 1.0], 2.0), true),
+        ];
+        for (says, one, other, dominates) in table {
+            assert_eq!(one.dominates(&other), dominates, "{says}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `BOHB` (Falkner and others, 2018): Hyperband whose new points are suggested by a tree-structured Parzen estimator over the
+//! results with the largest budget that has enough of them.
+//!
+//! A part of the points stays random, so that a budget on which small ones mislead is found out. No new point equals one that was
+//! tried: a point that comes again is one that goes on, which is how a rebuilt tuner tells the two apart.
+
+use rand::Rng as _;
+
+use super::super::guided::Trials;
+use super::super::halton;
+use super::super::random::generator;
+use super::super::tpe::Joint;
+use super::{End, Error, Hyperband, OptimizeMode, Outcome};
+use crate::search::class_args::Arguments;
+use crate::search::goals::Goals;
+use crate::search::search_space::{Parameters, SearchSpace};
+use crate::search::tuner::guided::Model as _;
+
+/// The number of times that a point is drawn again which was tried.
+const DRAWS: usize = 32;
+
+/// The suggestion of new points.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Model {
+    estimator: Joint,
+    /// So many results of one budget are needed.
+    least: usize,
+    /// The part of the points that is random.
+    random_fraction: f64,
+}
+
+impl Model {
+    /// Reads `classArgs`, by the names that NNI's BOHB has.
+    pub(super) fn from_arguments(
+        arguments: &mut Arguments<'_>,
+        space: &SearchSpace,
+    ) -> Result<Self, Error> {
+        let mut count = |name, plain: usize| {
+            arguments
+                .integer(name, 1..=1_000_000)
+                .map(|found| found.and_then(|n| usize::try_from(n).ok()).unwrap_or(plain))
+        };
+        let least = count("min_points_in_model", space.dimensions().len() + 1)?.max(3);
+        let candidates = count("num_samples", 64)?;
+        let mut part = |name, plain, most: f64| match arguments.number(name, 0.0)? {
+            Some(part) if part > most => {
+                arguments.fault(name, format!("expected a number from 0 to {most}, found {part}"))
+            }
+            part => Ok(part.unwrap_or(plain)),
+        };
+        let good = part("top_n_percent", 15.0, 100.0)? / 100.0;
+        let random_fraction = part("random_fraction", 1.0 / 3.0, 1.0)?;
+        let estimator = Joint::with(good, candidates);
+        Ok(Self { estimator, least, random_fraction })
+    }
+
+    /// The new point of a proposal.
+    pub(super) fn fresh(&self, hyperband: &Hyperband, id: u64) -> Parameters {
+        let space = &hyperband.space;
+        let mut rng = generator(hyperband.seed, id);
+        let is_random = rng.random::<f64>() < self.random_fraction;
+        let trials = if is_random { None } else { self.trials(hyperband) };
+        let mut last = space.parameters(&halton::point(space, hyperband.seed, id));
+        if let Some(trials) = &trials {
+            last = space.parameters(&self.estimator.suggest(space, trials, &mut rng));
+        }
+        for _ in 0..DRAWS {
+            if !hyperband.has_tried(&last) {
+                break;
+            }
+            last = space.sample(&mut rng);
+        }
+        last
+    }
+
+    /// The trials with the largest budget that has enough results.
+    fn trials(&self, hyperband: &Hyperband) -> Option<Trials> {
+        let rounds = || {
+            let brackets = hyperband.brackets.iter();
+            brackets.flat_map(|bracket| bracket.plan.iter().zip(&bracket.rounds))
+        };
+        let mut budgets: Vec<u64> = rounds().map(|((_, budget), _)| *budget).collect();
+        budgets.sort_unstable_by(|a, b| b.cmp(a));
+        budgets.dedup();
+        let with = |wanted: u64| {
+            let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
+            let members = rounds().filter(|((_, budget), _)| *budget == wanted);
+            for member in members.flat_map(|(_, members)| members) {
+                let Ok(point) = hyperband.space.locate(&member.parameters) else { continue };
+                trials.propose(member.id, point);
+                match member.end {
+                    End::Running => {}
+                    End::Loss(loss) => trials.observe(member.id, &Outcome::Result(loss.into())),
+                    End::Failed => trials.observe(member.id, &Outcome::Failed),
+                }
+            }
+            trials
+        };
+        budgets.into_iter().map(with).find(|trials| trials.done().count() >= self.least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use trial_protocol::MetricValue;
+
+    use super::super::super::{Proposal, TunerSpec, build};
+    use super::*;
+
+    /// The best loss with the largest budget after so many trials, of which a small budget shows the half only.
+    fn best(name: &str, seed: u64, trials: u64) -> f64 {
+        let space = SearchSpace::parse(&json!({
+            "x": {"_type": "uniform", "_value": [-5, 5]},
+            "y": {"_type": "uniform", "_value": [-5, 5]},
+            "z": {"_type": "choice", "_value": ["a", "b", "c"]}
+        }))
+        .unwrap();
+        let (most, args) = if name == "BOHB" { ("max_budget", 9) } else { ("R", 9) };
+        let args = json!({most: args, "optimize_mode": "minimize"});
+        let spec = TunerSpec::new(name, args.as_object().unwrap().clone()).unwrap();
+        let mut tuner = build(&spec, &space, seed).unwrap();
+        let mut best = f64::INFINITY;
+        for id in 0..trials {
+            let Proposal::Parameters(parameters) = tuner.propose(id) else { break };
+            let number = |name: &str| parameters[name].as_f64().unwrap();
+            let wrong = f64::from(u8::from(parameters["z"] != "b"));
+            let loss = (number("x") - 2.0).powi(2) + (number("y") + 1.0).powi(2) + wrong;
+            let budget = number(super::super::BUDGET);
+            tuner.observe(id, &Outcome::Result(MetricValue::from(loss + 3.0 / budget)));
+            if budget > 8.0 {
+                best = best.min(loss);
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn a_model_finds_more_than_chance_in_the_same_brackets() {
+        let median = |name: &str| {
+            let mut bests: Vec<f64> = (0..9).map(|seed| best(name, seed, 150)).collect();
+            bests.sort_by(f64::total_cmp);
+            bests[4]
+        };
+        let (model, chance) = (median("BOHB"), median("Hyperband"));
+        assert!(model < chance / 2.0, "{model}, by chance {chance}");
+    }
+
+    #[test]
+    fn budgets_begin_where_they_are_told_to() {
+        let args = json!({"min_budget": 3, "max_budget": 81}).as_object().unwrap().clone();
+        let spec = TunerSpec::new("bohb", args).unwrap();
+        let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+        let mut tuner = build(&spec, &SearchSpace::parse(&space).unwrap(), 0).unwrap();
+        let Proposal::Parameters(first) = tuner.propose(0) else { panic!("the first") };
+        assert_eq!(first[super::super::BUDGET], Value::from(3));
+        let args = json!({"min_budget": 9, "max_budget": 3}).as_object().unwrap().clone();
+        let spec = TunerSpec::new("bohb", args).unwrap();
+        let refused = build(&spec, &SearchSpace::parse(&space).unwrap(), 0).unwrap_err();
+        assert_eq!(refused.path, "tuner.classArgs.min_budget");
+    }
+}

@@ -1,0 +1,56 @@
+//! Several objectives and constraints, from the experiment file to the Pareto front.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Search, TestBed};
+
+/// Four trials: the third is dominated by the second, the fourth exceeds the limit.
+fn search() -> Search {
+    let sets = json!([
+        {"loss": 1, "latency": 9, "memory": 4},
+        {"loss": 3, "latency": 2, "memory": 4},
+        {"loss": 4, "latency": 5, "memory": 4},
+        {"loss": 0, "latency": 0, "memory": 40}
+    ]);
+    let command =
+        "echo latency={{latency}}; echo memory={{memory}}; echo loss=7; echo loss={{loss}}";
+    Search::new(command, 4)
+        .with("searchSpace", json!({"sets": {"_type": "choice", "_value": sets}}))
+        .with("tuner", json!({"name": "Batch"}))
+        .with("constraints", json!([{"metric": "memory", "max": 16}]))
+}
+
+fn shown(bed: &TestBed, id: &str, format: &str) -> String {
+    let mut show = bed.manager();
+    show.args(["experiment", "show", id, "--output", format, "--data-dir"]);
+    let shown = bed.start(show.arg(bed.data())).finish(BOUND);
+    String::from_utf8(shown.stdout).unwrap()
+}
+
+#[test]
+fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
+    let bed = TestBed::new();
+    let objectives = json!([
+        {"metric": "loss", "direction": "minimize"},
+        {"metric": "latency", "direction": "minimize"}
+    ]);
+    let done = search().with("objectives", objectives).run(&bed);
+    assert_eq!((done.state.as_str(), done.code, &done.best), ("DONE", 0, &None), "{done:#?}");
+    let view: Value = serde_json::from_str(&shown(&bed, &done.id, "json")).unwrap();
+    assert_eq!(view["best"], Value::Null);
+    let both = |trial: &Value| ["loss", "latency"].map(|name| trial["final"][name].as_f64());
+    let front: Vec<_> = view["pareto"].as_array().unwrap().iter().map(both).collect();
+    assert_eq!(front, [[Some(1.0), Some(9.0)], [Some(3.0), Some(2.0)]], "{view}");
+    let table = shown(&bed, &done.id, "table");
+    assert!(table.contains("minimize loss, minimize latency"), "{table}");
+    assert!(table.contains("by trial 0") && !table.contains("by trial 2"), "{table}");
+    let doubt = "succeeded, but it does not keep the constraints";
+    assert!(done.stderr.contains(doubt), "{}", done.stderr);
+}
+
+#[test]
+fn the_best_trial_keeps_the_constraints() {
+    let bed = TestBed::new();
+    let objective = json!({"metric": "loss", "direction": "minimize"});
+    let done = search().with("objective", objective).run(&bed);
+    assert_eq!(done.best.map(|best| best.sequence), Some(0), "{}", done.stderr);
+}
