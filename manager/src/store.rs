@@ -43,7 +43,7 @@ pub use error::{Class, Error};
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow};
 use place::Place;
-pub use query::{AttemptRow, Change, Glance, LogPart};
+pub use query::{AttemptHost, AttemptRow, AttemptStep, Change, Glance, LogPart};
 use read::Readers;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,

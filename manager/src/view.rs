@@ -2,10 +2,13 @@
 //! the store's own record of what changed, so that no page asks for everything again. It decides nothing
 //! and writes nothing.
 
+pub mod attempts;
 mod board;
+mod chosen_curves;
 pub mod code;
 pub mod curve;
 pub mod importance;
+pub mod space;
 mod span;
 pub mod table;
 mod trial;
@@ -18,6 +21,7 @@ use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
+pub use chosen_curves::chosen_curves;
 pub use span::span;
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 
