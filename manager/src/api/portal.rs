@@ -8,6 +8,7 @@ mod assets;
 mod overview;
 mod page;
 mod parts;
+mod plots;
 mod trial;
 mod trials;
 mod words;
@@ -26,6 +27,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/", get(overview::overview))
         .route("/configuration", get(overview::configuration))
         .route("/trials", get(trials::list))
+        .route("/plots", get(plots::plots))
         .route("/compare", get(trials::compare))
         .route("/trials/{trial}", get(trial::trial))
         .route("/trials/{trial}/kill", post(actions::kill))
