@@ -91,7 +91,7 @@ const parallel = (figure, points, ranges, { better, title, pending = {}, heading
   const inside = lines.filter(({ within }) => within).length;
   const board = figure.querySelector(".board") ?? newBoard(figure);
   const model = { axes, lines, ranges, better };
-  const place = laid(model, figure.clientWidth - 18);
+  const place = laid(model, board.parentNode.clientWidth);
   const canvas = board.firstChild;
   canvas.style.width = `${place.width}px`; canvas.style.height = `${place.height}px`;
   painted(new CanvasSurface(canvas, place.width, place.height, devicePixelRatio || 1), model, place, theme());
@@ -144,7 +144,7 @@ const laid = ({ axes }, least) => {
 const painted = (surface, { axes, lines, ranges }, { one, size, top, bottom, names, height, x, y, each }, colours) => {
   const { colours: steps, step } = ramp(colours);
   // Where lines are many each is faint, or they would all be one.
-  const faint = Math.max(0.03, Math.min(1, 400 / lines.length));
+  const faint = Math.max(0.03, Math.min(0.9, 120 / lines.length));
   for (const { good, within, parts } of lines) {
     const style = { stroke: steps[step(good)], width: within && good > 0.9 ? 1.8 : 1.1, alpha: within ? Math.min(1, faint * (0.5 + 2 * good ** 3)) : 0.03 };
     const path = [], passing = [];
@@ -167,7 +167,7 @@ const painted = (surface, { axes, lines, ranges }, { one, size, top, bottom, nam
     for (const [part, words] of axis.ticks(Math.floor((height - top - bottom) / (30 * one)))) {
       const text = cut(words, each - 18 * one, size), place = y(part);
       surface.line([at - 4 * one, place, at, place], { stroke: colours.quiet });
-      surface.rect(at + 4 * one, place - size * 0.62, widthOf(text, size) + 6 * one, size * 1.24, { fill: colours.card, alpha: 0.72 });
+      surface.rect(at + 4 * one, place - size * 0.62, widthOf(text, size) + 6 * one, size * 1.24, { fill: colours.card, alpha: 0.85 });
       surface.text(text, at + 7 * one, place + size * 0.36, { fill: colours.text, size });
     }
     const range = ranges.get(axis.name);

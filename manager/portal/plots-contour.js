@@ -67,7 +67,7 @@ const contour = (points, objective, { a, b }) => {
         let end = column + 1;
         const same = value === null ? () => cells[row * columns + end] === null : () => cells[row * columns + end] !== null && band(cells[row * columns + end]) === band(value);
         while (end < columns && same()) end += 1;
-        if (value !== null) surface.rect(box.px(column / columns), top, box.px(end / columns) - box.px(column / columns) + 0.6, bottom - top + 0.6, { fill: steps[band(value)], alpha: 0.8 });
+        if (value !== null) surface.rect(box.px(column / columns), top, box.px(end / columns) - box.px(column / columns) + 0.6, bottom - top + 0.6, { fill: steps[band(value)] });
         column = end;
       }
     }

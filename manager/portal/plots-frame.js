@@ -72,7 +72,7 @@ class Plot {
     this.message.textContent = empty ? model.empty : model.hint ?? "";
     this.message.hidden = !this.message.textContent;
     if (empty) { this.figure.dataset.drawn = 0; return; }
-    const width = Math.max(260, this.figure.clientWidth - 18);
+    const width = Math.max(260, this.host.clientWidth);
     this.lay(width, 0);
     for (const canvas of [this.canvas, this.over]) { canvas.style.width = `${width}px`; canvas.style.height = `${this.height}px`; }
     this.paint(new CanvasSurface(this.canvas, width, this.height, devicePixelRatio || 1));
@@ -321,7 +321,7 @@ class Plot {
   }
   async download(kind) {
     if (this.stale) this.draw();
-    const width = Math.max(720, this.figure.clientWidth - 18), colours = theme();
+    const width = Math.max(720, this.host.clientWidth), colours = theme();
     const name = `${document.body.dataset.experiment ?? "plot"}-${this.name}.${kind}`;
     this.lay(width, 36 * enlarged());
     const height = this.height + 8;
