@@ -78,7 +78,7 @@ fn chosen_ranges_stand_in_the_address_and_filter_the_table() {
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/plots#activation=elu..tanh"));
     drawn(&browser, "parallel");
-    let ends = "return [...document.querySelectorAll('[aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
+    let ends = "return [...document.querySelectorAll('[role=slider][aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
     assert_eq!(browser.script(ends), json!(["50", "100"]));
     let link = "return new URL(document.querySelector('.brushed').href).searchParams.get('filter')";
     let expected = "(activation == \"elu\" or activation == \"tanh\")";
