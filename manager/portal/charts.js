@@ -153,10 +153,13 @@ const redrawn = (figure, work) => {
   let width = figure.clientWidth;
   new ResizeObserver(() => { if (figure.clientWidth !== width) { width = figure.clientWidth; work(); } }).observe(figure);
 };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+const repaint = () => {
   for (const { plot } of plots.values()) plot.redraw(false);
   for (const work of others) work();
-});
+};
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+// As `theme.js` tells that the user chose another.
+addEventListener("theme", repaint);
 
 // Curves of several series over their own places: joined on the places that any of them has.
 const join = (curves) => {

@@ -1,136 +1,193 @@
 // Parallel coordinates: an axis per parameter and one for the result; a line per trial, the better the stronger its
 // colour. Ranges are chosen on the axes, with a pointer or by keyboard.
 
-import { colour, font, high, note, scale as enlarged, short, tame } from "./charts.js";
+import { high, note, scale as enlarged, short, tame } from "./charts.js";
+import { axisOf, parameterNames } from "./points.js";
+import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
+import { numbers, parameter, spread } from "./plots-scale.js";
 
-// The most axes, and the room that each has at least, in pixels at the usual size of writing.
-const AXES = 40, ROOM = 92;
+// The most axes, and the room that each has at least, and a name at most, in pixels at the usual size of writing.
+const AXES = 40, ROOM = 96, NAME_ROOM = 240;
 
 // An axis: where a value stands on it, from 0 to 1, and what stands there.
-const axis = (name, column, rows) => {
-  const values = rows.map((at) => column[at]);
-  if (values.every((value) => typeof value === "number" || value === null)) {
-    let [low, high] = [Infinity, -Infinity];
-    for (const value of values) if (value !== null) { if (value < low) low = value; if (value > high) high = value; }
-    const log = low > 0 && high / low > 100;
-    // Halves: the whole way from the lowest to the highest may be more than a number can be.
-    const map = log ? Math.log : (value) => value / 2;
-    const span = map(high) - map(low);
-    // Equal values stand in the middle.
-    const where = (value) => value === null ? null : span ? (map(value) - map(low)) / span : 0.5;
-    const at = (part) => short(log ? Math.exp(map(low) + part * span) : low * (1 - part) + high * part);
-    return { name, column, where, at, step: 0.02, low: short(low), high: short(high) };
-  }
-  const kinds = [...new Set(values.filter((value) => value !== null).map(String))].sort();
-  const index = new Map(kinds.map((kind, at) => [kind, at]));
-  const last = kinds.length - 1;
-  const where = (value) => value === null ? null : last < 1 ? 0.5 : (index.get(String(value)) ?? 0) / last;
-  const said = kinds.map(tame);
-  return { name, column, where, at: (part) => said[Math.round(part * last)], step: last < 1 ? 1 : 1 / last, low: said[0], high: said[last] };
+const axis = (name, column, scale) => {
+  const last = scale.options ? scale.options.length - 1 : 0;
+  // Options stand from end to end; a single one in the middle.
+  const part = scale.options ? (value) => { const at = scale.place(value); return last < 1 ? at + 0.5 : at / last; } : scale.part;
+  const where = (value) => { const at = value === null || value === undefined ? NaN : part(value); return Number.isFinite(at) ? at : null; };
+  const value = (at) => scale.options ? scale.options[Math.round(at * last)] : scale.value(at);
+  const written = (at) => scale.options ? scale.names[Math.round(at * last)] : short(scale.value(at));
+  const step = !scale.options ? 0.02 : last < 1 ? 1 : 1 / last;
+  // Both ends, and what has room between them.
+  const ticks = (most) => {
+    if (scale.options) return scale.ticks(most).map(([option, words]) => [part(option), words]);
+    const inner = scale.ticks(most).map(([number, words]) => [scale.part(number), words]).filter(([at]) => at > 0.04 && at < 0.96);
+    return [[0, short(scale.low)], ...inner, [1, short(scale.high)]];
+  };
+  return { name, column, where, value, at: written, step, ticks, log: scale.log, options: scale.options };
 };
 
-const cut = (pen, whole, room) => {
-  // However long a name is: no axis has room for more.
-  const text = whole.slice(0, 200);
-  if (pen.measureText(text).width <= room) return text;
-  let length = text.length;
-  while (length > 1 && pen.measureText(`${text.slice(0, length)}…`).width > room) length -= 1;
-  return `${text.slice(0, length)}…`;
-};
-
-// Draws all of it. `points` are the trials in columns, `ranges` what is chosen on which axis, `better` whether a small or
-// a large result is, `title` what results are called; `again` draws once more after `ranges` has changed.
-const parallel = (figure, points, ranges, better, title, again) => {
-  if (!figure) return;
-  const rows = points.id.map((_, at) => at).filter((at) => points.final[at] !== null);
-  if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a number.")); return; }
-  const names = Object.keys(points.parameters).filter((name) => rows.some((at) => points.parameters[name][at] !== null));
+// The axes of what is shown.
+const axesOf = (points, rows, title) => {
+  const names = parameterNames(points).filter((name) => rows.some((at) => points.parameters[name][at] !== null));
   const shown = names.slice(0, AXES);
-  const scales = shown.map((name) => axis(name, points.parameters[name], rows));
-  const result = axis(names.includes(title) ? `${title} (result)` : title, points.final, rows);
-  scales.push(result);
-  const [ROW, TOP, BOTTOM, SIDE] = [17, 42, 30, 60].map((one) => one * enlarged());
-  const width = Math.max(300, 2 * SIDE + (scales.length - 1) * ROOM * enlarged(), figure.clientWidth - 18);
-  const HEIGHT = Math.max(340, high(width));
-  const board = figure.querySelector(".board") ?? newBoard(figure);
-  const canvas = board.firstChild;
-  const ratio = devicePixelRatio || 1;
-  canvas.width = width * ratio; canvas.height = HEIGHT * ratio;
-  canvas.style.width = `${width}px`; canvas.style.height = `${HEIGHT}px`;
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  const x = (at) => SIDE + (width - 2 * SIDE) * (scales.length < 2 ? 0 : at / (scales.length - 1));
-  const y = (part) => HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM);
+  const axes = shown.map((name) => axis(name, points.parameters[name], parameter(rows.map((at) => points.parameters[name][at]), axisOf(points, name))));
+  const [low, high] = spread(rows.map((at) => points.final[at]));
+  axes.push(axis(names.includes(title) ? `${title} (result)` : title, points.final, numbers(low, high)));
+  axes.at(-1).isResult = true;
+  // What is above and below all results is none of them.
+  if (low === high) Object.assign(axes.at(-1), { where: (value) => value === null ? null : 0.5 });
+  return { axes, left: names.length - shown.length };
+};
+
+// Ranges as an address keeps them, `lr=0.001..0.1`, and as the table's filter, `lr >= 0.001 and lr <= 0.1`.
+const precise = (value) => Number(value.toPrecision(6));
+const identifier = (axis) => axis.isResult ? "final" : axis.name;
+const inAddress = (axes, ranges) => {
+  const chosen = axes.filter(({ name }) => ranges.has(name));
+  const ends = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.at(part) : precise(axis.value(part)));
+  const words = new URLSearchParams(chosen.map((axis) => [axis.name, ends(axis).join("..")])).toString();
+  const conditions = chosen.flatMap((axis) => {
+    const [low, high] = ranges.get(axis.name), name = identifier(axis);
+    if (axis.options) {
+      const within = axis.options.filter((option) => { const at = axis.where(option); return at >= low - 1e-6 && at <= high + 1e-6; });
+      const each = within.map((option) => `${name} == ${JSON.stringify(option)}`);
+      return each.length === 0 ? [] : [each.length > 1 ? `(${each.join(" or ")})` : each[0]];
+    }
+    return [...low > 0 ? [`${name} >= ${precise(axis.value(low))}`] : [], ...high < 1 ? [`${name} <= ${precise(axis.value(high))}`] : []];
+  });
+  return { hash: words, filter: conditions.join(" and ") };
+};
+const fromAddress = (axes, ranges, words) => {
+  for (const axis of axes) {
+    const ends = words[axis.name]?.split("..");
+    if (ends?.length !== 2) continue;
+    const parts = ends.map((end) => axis.options ? axis.where(axis.options.find((option) => axis.at(axis.where(option)) === end) ?? null) : axis.where(Number(end)));
+    if (parts.some((part) => part === null || Number.isNaN(part))) continue;
+    const [low, high] = parts.map((part) => Math.min(1, Math.max(0, part))).sort((a, b) => a - b);
+    if (low > 0 || high < 1) ranges.set(axis.name, [low, high]);
+  }
+};
+
+// Draws all of it. `points` are the trials in columns, `ranges` what is chosen on which axis. Of the options, `better` says whether a
+// small or a large result is, `title` what results are called, and `pending` are ranges from an address. `again` draws once more
+// after `ranges` has changed. Answers with what is chosen, for an address and for the table.
+const parallel = (figure, points, ranges, { better, title, pending = {}, heading = "Parameters and results" }, again) => {
+  if (!figure) return null;
+  const rows = points.id.map((_, at) => at).filter((at) => points.final[at] !== null);
+  if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a number.")); return null; }
+  const began = performance.now();
+  const { axes, left } = axesOf(points, rows, title);
+  fromAddress(axes, ranges, pending);
+  const result = axes.at(-1);
   const good = (at) => { const part = result.where(points.final[at]); return better === "minimize" ? 1 - part : part; };
-  const chosen = (at) => scales.every((scale) => {
-    const range = ranges.get(scale.name);
+  const chosen = (at) => axes.every((axis) => {
+    const range = ranges.get(axis.name);
     if (!range) return true;
-    const part = scale.where(scale.column[at]);
+    const part = axis.where(axis.column[at]);
     return part !== null && part >= range[0] - 1e-6 && part <= range[1] + 1e-6;
   });
-  rows.sort((a, b) => good(a) - good(b));
-  const strong = colour("accent"), weak = colour("quiet");
-  // Where lines are many each is faint, or they would all be one.
-  const faint = Math.min(1, Math.sqrt(200 / rows.length));
-  let inside = 0;
-  for (const at of rows) {
-    const within = chosen(at);
-    if (within) inside += 1;
-    pen.globalAlpha = faint * (within ? 0.2 + 0.78 * good(at) ** 3 : 0.03);
-    pen.strokeStyle = within && good(at) > 0.5 ? strong : weak;
-    pen.lineWidth = within && good(at) > 0.9 ? 1.6 : 1;
-    pen.beginPath();
-    // Axes whose parameter a trial does not have are passed by a line of dots.
-    const passing = [];
-    let last = null;
-    scales.forEach((scale, column) => {
-      const part = scale.where(scale.column[at]);
-      if (part === null || Number.isNaN(part)) return;
-      const here = [x(column), y(part)];
-      if (last?.column === column - 1) pen.lineTo(...here); else pen.moveTo(...here);
-      if (last && last.column < column - 1) passing.push([last.here, here]);
-      last = { column, here };
-    });
-    pen.stroke();
-    if (passing.length === 0) continue;
-    pen.setLineDash([2, 4]);
-    pen.beginPath();
-    for (const [from, to] of passing) { pen.moveTo(...from); pen.lineTo(...to); }
-    pen.stroke();
-    pen.setLineDash([]);
-  }
-  pen.globalAlpha = 1;
-  pen.font = font();
-  pen.textAlign = "center";
-  const room = Math.min(2 * SIDE, (width - 2 * SIDE) / Math.max(1, scales.length - 1)) - 8;
-  scales.forEach((scale, column) => {
-    pen.strokeStyle = colour("quiet");
-    pen.lineWidth = 1;
-    pen.beginPath(); pen.moveTo(x(column), TOP); pen.lineTo(x(column), HEIGHT - BOTTOM); pen.stroke();
-    pen.fillStyle = colour("text");
-    pen.fillText(cut(pen, tame(scale.name), room), x(column), ROW - 1);
-    pen.fillStyle = colour("quiet");
-    pen.fillText(cut(pen, scale.high, room), x(column), 2 * ROW);
-    pen.fillText(cut(pen, scale.low, room), x(column), HEIGHT - 10);
-    const range = ranges.get(scale.name);
-    if (range) {
-      pen.fillStyle = colour("accent");
-      pen.fillRect(x(column) - 4, y(range[1]), 8, Math.max(3, y(range[0]) - y(range[1])));
-    }
-  });
-  const left = names.length - shown.length;
+  const lines = rows.map((at) => ({ good: good(at), within: chosen(at), parts: axes.map((axis) => axis.where(axis.column[at])) })).sort((a, b) => a.good - b.good);
+  const inside = lines.filter(({ within }) => within).length;
+  const board = figure.querySelector(".board") ?? newBoard(figure);
+  const model = { axes, lines, ranges, better };
+  const place = laid(model, board.parentNode.clientWidth);
+  const canvas = board.firstChild;
+  canvas.style.width = `${place.width}px`; canvas.style.height = `${place.height}px`;
+  painted(new CanvasSurface(canvas, place.width, place.height, devicePixelRatio || 1), model, place, theme());
+  const slide = board.parentNode;
+  figure.querySelector(".sideways").hidden = slide.scrollWidth <= slide.clientWidth + 1;
+  figure.querySelector(".files").onclick = ({ target }) => { if (target.dataset.kind) download(target.dataset.kind, model, heading); };
   figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters have no axis.` : ""}`;
-  ends(board, scales, ranges, (column, part) => [x(column), y(part)], `${inside} of ${rows.length} trials`, again);
-  const part = (event) => Math.min(1, Math.max(0, (HEIGHT - BOTTOM - (event.clientY - canvas.getBoundingClientRect().top)) / (HEIGHT - TOP - BOTTOM)));
-  grips(board.lastChild, scales.map((_, column) => x(column)), (column, event) => {
+  ends(board, axes, ranges, (column, part) => [place.x(column), place.y(part)], `${inside} of ${rows.length} trials`, again);
+  const part = (event) => Math.min(1, Math.max(0, (place.height - place.bottom - (event.clientY - canvas.getBoundingClientRect().top)) / (place.height - place.top - place.bottom)));
+  grips(board.lastChild, axes.map((_, column) => place.x(column)), (column, event) => {
     const start = part(event);
     return (end) => {
       const stop = part(end);
-      if (Math.abs(stop - start) < 0.02) ranges.delete(scales[column].name);
-      else ranges.set(scales[column].name, [Math.min(start, stop), Math.max(start, stop)]);
+      if (Math.abs(stop - start) < 0.02) ranges.delete(axes[column].name);
+      else ranges.set(axes[column].name, [Math.min(start, stop), Math.max(start, stop)]);
       again();
     };
   });
+  figure.dataset.drawn = rows.length;
+  performance.measure("plot parallel", { start: began });
+  return inAddress(axes, ranges);
+};
+
+// A name in two lines where it is long.
+const inLines = (name, size) => {
+  if (widthOf(name, size) <= NAME_ROOM / 2) return [name];
+  const middle = name.length / 2;
+  const breaks = [...name].map((letter, at) => at).filter((at) => /[._\-\s/]/.test(name[at]));
+  const at = breaks.sort((a, b) => Math.abs(a - middle) - Math.abs(b - middle))[0];
+  return at === undefined || at < 2 ? [name] : [name.slice(0, at + 1), name.slice(at + 1)];
+};
+
+// Where everything stands in so much width: names have their room, and the picture is as wide as they need.
+const laid = ({ axes }, least) => {
+  const one = enlarged(), size = 13 * one;
+  const [side, top, bottom] = [60 * one, 84 * one, 30 * one];
+  const names = axes.map((axis) => inLines(`${tame(axis.name)}${axis.log ? " (log)" : ""}`, size).map((line) => cut(line, NAME_ROOM * one, size)));
+  const widths = names.map((lines) => Math.max(...lines.map((line) => widthOf(line, size, 600))) + 16 * one);
+  const labels = axes.map((axis) => Math.max(...axis.ticks(8).map(([, words]) => Math.min(110 * one, widthOf(words, size)))) + 20 * one);
+  const room = Math.max(ROOM * one, ...labels, ...widths.map((width, at) => at ? (width + widths[at - 1]) / 2 : 0));
+  const first = Math.max(side, widths[0] / 2), end = Math.max(side, widths.at(-1) / 2, labels.at(-1));
+  const width = Math.ceil(Math.max(300, first + end + (axes.length - 1) * room, least));
+  const height = Math.max(380 * one, high(width));
+  const x = (at) => first + (width - first - end) * (axes.length < 2 ? 0 : at / (axes.length - 1));
+  const y = (part) => height - bottom - part * (height - top - bottom);
+  const each = axes.length < 2 ? width : x(1) - x(0);
+  return { one, size, top, bottom, names, width, height, x, y, each };
+};
+
+const painted = (surface, { axes, lines, ranges }, { one, size, top, bottom, names, height, x, y, each }, colours) => {
+  const { colours: steps, step } = ramp(colours);
+  // Where lines are many each is faint, or they would all be one.
+  const faint = Math.max(0.03, Math.min(0.9, 120 / lines.length));
+  for (const { good, within, parts } of lines) {
+    const style = { stroke: steps[step(good)], width: within && good > 0.9 ? 1.8 : 1.1, alpha: within ? Math.min(1, faint * (0.5 + 2 * good ** 3)) : 0.03 };
+    const path = [], passing = [];
+    let last = null;
+    parts.forEach((part, column) => {
+      if (part === null || Number.isNaN(part)) return;
+      const here = [x(column), y(part)];
+      if (last && last.column < column - 1) { passing.push(...last.here, ...here, NaN, NaN); path.push(NaN, NaN); }
+      path.push(...here);
+      last = { column, here };
+    });
+    surface.line(path, style);
+    // Axes whose parameter a trial does not have are passed by a line of dots.
+    if (passing.length) surface.line(passing, { ...style, dash: [2, 4] });
+  }
+  axes.forEach((axis, column) => {
+    const at = x(column), own = names[column];
+    surface.line([at, top, at, height - bottom], { stroke: colours.quiet });
+    own.forEach((line, row) => surface.text(line, at, top - (own.length - 1 - row) * 17 * one - 16 * one, { fill: colours.text, size, align: "center", weight: 600 }));
+    for (const [part, words] of axis.ticks(Math.floor((height - top - bottom) / (30 * one)))) {
+      const text = cut(words, each - 18 * one, size), place = y(part);
+      surface.line([at - 4 * one, place, at, place], { stroke: colours.quiet });
+      surface.rect(at + 4 * one, place - size * 0.62, widthOf(text, size) + 6 * one, size * 1.24, { fill: colours.card, alpha: 0.85 });
+      surface.text(text, at + 7 * one, place + size * 0.36, { fill: colours.text, size });
+    }
+    const range = ranges.get(axis.name);
+    if (range) surface.rect(at - 5 * one, y(range[1]), 10 * one, Math.max(3, y(range[0]) - y(range[1])), { fill: colours.accent, alpha: 0.85 });
+  });
+  const wide = 96 * one / steps.length, from = 4 * one + widthOf("worst", size) + 8 * one;
+  surface.text("worst", 4 * one, 14 * one, { fill: colours.quiet, size });
+  steps.forEach((colour, at) => surface.rect(from + at * wide, 4 * one, wide + 0.5, 12 * one, { fill: colour }));
+  surface.text("best result", from + 104 * one, 14 * one, { fill: colours.quiet, size });
+};
+
+const download = (kind, model, heading) => {
+  const place = laid(model, 1000), colours = theme(), canvas = document.createElement("canvas"), head = 34;
+  const surface = kind === "svg" ? new SvgSurface(place.width, place.height + head) : new CanvasSurface(canvas, place.width, place.height + head, 2);
+  surface.rect(0, 0, place.width, place.height + head, { fill: colours.card });
+  painted(surface, model, place, colours);
+  surface.text(`${heading} · ${document.title.split(" · ").at(-1)}`, 8, place.height + 20, { fill: colours.text, size: 16, weight: 600 });
+  const name = `${document.body.dataset.experiment ?? "plot"}-parallel.${kind}`;
+  if (kind === "svg") save(new Blob([surface.toString()], { type: "image/svg+xml" }), name);
+  else canvas.toBlob((blob) => save(blob, name), "image/png");
 };
 
 // What is taken hold of: a strip along each axis, which stays the same whoever draws anew meanwhile. `taken` is told of a
@@ -160,7 +217,12 @@ const newBoard = (figure) => {
   board.append(canvas, strips);
   slide.className = "slide";
   slide.append(board);
-  figure.replaceChildren(slide, note(""));
+  const files = document.createElement("div"), sideways = document.createElement("p");
+  files.className = "plot-bar";
+  files.innerHTML = '<span class="files"><button type="button" class="second small" data-kind="png" aria-label="Parallel coordinates as PNG">PNG</button><button type="button" class="second small" data-kind="svg" aria-label="Parallel coordinates as SVG">SVG</button></span>';
+  sideways.className = "sideways";
+  sideways.textContent = "More axes to the right: scroll sideways →";
+  figure.replaceChildren(files, sideways, slide, note(""));
   // What is inside an image is not read out; what is inside a group is.
   figure.setAttribute("role", "group");
   return board;

@@ -4,6 +4,7 @@
 
 import { dash, draw, join, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
+import { finite, ready, take } from "./points.js";
 
 const page = document.body.dataset.page;
 const byId = (id) => document.getElementById(id);
@@ -13,8 +14,6 @@ const json = async (path) => {
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 };
-const finite = (value) => typeof value === "number" && Number.isFinite(value) ? value : null;
-const number = (value) => finite(value !== null && typeof value === "object" ? value.default : value);
 // Adds what was reported to the curves that it is a point of: the metric's own, and of an object one for each number. NNI's SDK has
 // one name for all that it reports, so that its members go by their own.
 const enter = (curves, { name, step, value }) => {
@@ -150,12 +149,9 @@ const tick = () => setInterval(() => { if (!document.hidden && byId("connection"
 // ---- the overview -------------------------------------------------------------------------------------
 
 const overview = async () => {
-  const points = await json("/api/v1/experiment/points");
-  // Whatever parameters are called, they are members and nothing else.
-  points.parameters = Object.assign(Object.create(null), points.parameters);
+  const points = ready(await json("/api/v1/experiment/points?columns=space"));
   const { optimize_mode: mode } = await json("/api/v1/experiment");
   const better = mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
-  const place = new Map(points.id.map((id, at) => [id, at]));
   const ranges = new Map();
 
   const best = () => {
@@ -173,28 +169,14 @@ const overview = async () => {
     draw(chart("best"), series, data, { x: "trial", y: named(name), empty: "Nothing to show yet: no trial has succeeded with a number." });
   };
 
-  const lines = () => parallel(chart("parallel"), points, ranges, mode, byId("summary").dataset.name, lines);
+  const lines = () => parallel(chart("parallel"), points, ranges, { better: mode, title: byId("summary").dataset.name }, lines);
   redrawn(chart("parallel"), lines);
   const all = paced(1000, async () => { best(); lines(); });
   all();
   tick();
   followAll(points.change, {
     trial: (trial) => {
-      let at = place.get(trial.id);
-      if (at === undefined) {
-        at = points.id.length;
-        place.set(trial.id, at);
-        points.id.push(trial.id);
-        points.sequence.push(trial.sequence);
-        points.final.push(null);
-        points.state.push(trial.state);
-        for (const column of Object.values(points.parameters)) column.push(null);
-        flat(trial.parameters, "", (name, value) => {
-          (points.parameters[name] ??= new Array(points.id.length).fill(null))[at] = value;
-        });
-      }
-      points.state[at] = trial.state;
-      points.final[at] = trial.state === "SUCCEEDED" ? number(trial.final) : null;
+      take(points, trial);
       all();
       refresh();
     },
@@ -202,11 +184,11 @@ const overview = async () => {
   });
 };
 
-const flat = (value, prefix, tell) => {
-  for (const [name, inner] of Object.entries(value ?? {})) {
-    if (inner !== null && typeof inner === "object" && !Array.isArray(inner)) flat(inner, `${prefix}${name}.`, tell);
-    else tell(prefix + name, inner);
-  }
+// ---- the plots ----------------------------------------------------------------------------------------
+
+const plots = async () => {
+  const { show } = await import("./plots.js");
+  await show({ json, paced, follow: followAll, tick, refresh });
 };
 
 // ---- one trial ----------------------------------------------------------------------------------------
@@ -387,5 +369,5 @@ addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-const pages = { overview, list, trial, compare };
+const pages = { overview, plots, list, trial, compare };
 pages[page]?.().catch((error) => { byId("connection").textContent = `Something could not be loaded: ${error.message}`; });

@@ -2,11 +2,14 @@
 //! the store's own record of what changed, so that no page asks for everything again. It decides nothing
 //! and writes nothing.
 
+pub mod attempts;
 mod board;
+mod chosen_curves;
 pub mod code;
 pub mod curve;
 pub mod importance;
 pub mod pareto;
+pub mod space;
 mod span;
 pub mod state_names;
 pub mod table;
@@ -20,6 +23,7 @@ use trial_protocol::{MetricValue, OBJECTIVE};
 use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
+pub use chosen_curves::chosen_curves;
 pub use span::span;
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 

@@ -29,10 +29,12 @@ fn nothing_on_any_page_leaves_somebody_out() {
     let drawn = "return document.querySelectorAll('figure canvas').length >= 2";
     let there = "return document.querySelector('h1') !== null";
     let curves = "return document.querySelector('figure canvas') !== null";
+    let plots = "return document.querySelectorAll('[data-plot][data-drawn]').length >= 4";
     for (path, ready) in [
         ("/", drawn),
         ("/trials?sort=final&order=desc&limit=20", there),
         ("/trials?state=WAITING", there),
+        ("/plots", plots),
         ("/trials/t00001", curves),
         ("/trials/t00002", curves),
         ("/compare?trial=t00001&trial=t00003", curves),

@@ -41,6 +41,7 @@ mod orders;
 mod output;
 mod parameters;
 mod places;
+mod plots;
 mod plugin;
 mod pods;
 mod portal;

@@ -9,6 +9,7 @@ mod overview;
 mod page;
 mod pareto;
 mod parts;
+mod plots;
 mod trial;
 mod trials;
 mod words;
@@ -27,6 +28,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/", get(overview::overview))
         .route("/configuration", get(overview::configuration))
         .route("/trials", get(trials::list))
+        .route("/plots", get(plots::plots))
         .route("/compare", get(trials::compare))
         .route("/trials/{trial}", get(trial::trial))
         .route("/trials/{trial}/kill", post(actions::kill))

@@ -2,13 +2,16 @@
 //! something about them. What it all looks like is in [`view`](crate::view).
 
 mod act;
+mod curves;
 pub(super) mod document;
 mod experiment;
 mod files;
 mod follow;
 mod log;
+mod points;
 mod query_extractor;
 mod silent_agent_output;
+mod timeline;
 mod trials;
 
 use axum::Router;
@@ -19,6 +22,7 @@ pub(super) use act::{Change, Changes};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
+pub(super) use points::axes;
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
 pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
 
@@ -27,7 +31,9 @@ pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
         .route("/api/v1/experiment/configuration", get(experiment::configuration))
-        .route("/api/v1/experiment/points", get(experiment::points_route))
+        .route("/api/v1/experiment/points", get(points::points_route))
+        .route("/api/v1/experiment/curves", get(curves::curves))
+        .route("/api/v1/experiment/timeline", get(timeline::timeline_route))
         .route("/api/v1/experiment/importance", get(experiment::importance))
         .route("/api/v1/experiment/stop", post(act::stop))
         .route("/api/v1/experiment/import", post(act::import))

@@ -1,6 +1,7 @@
 //! SQL of what the pages, the API and the command line show: by index, a bounded part at a time. It
 //! changes nothing.
 
+mod attempts;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use super::reports::{CONCLUDED, JUDGED, metric_row};
 use super::trials::{TRIAL_COLUMNS, known, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::util::ids;
+pub use attempts::{AttemptHost, AttemptStep};
 pub use log::LogPart;
 
 /// The number of an attempt's last reports that are searched for its latest intermediate results; and where a metric

@@ -1,40 +1,65 @@
-//! PURE: the share of the spread of the results that each parameter explains by itself.
+//! PURE: the importance of each parameter for reaching the best tenth of the results, by PED-ANOVA (Watanabe, Bansal,
+//! Hutter: PED-ANOVA, IJCAI 2023, with the treatment of members of nested choices of Conditional PED-ANOVA, 2026).
 //!
-//! The trials are grouped by the parameter's value (numbers: into up to ten groups of equal size) and the
-//! spread of the results' ranks between the groups is compared with that within them: epsilon squared of an
-//! analysis of variance (Kelley 1935). Ranks, so that one wild result does not decide; epsilon, so that a
-//! parameter with many values and no influence gets about 0. What two parameters do only together is not
-//! seen. A parameter that some trials lack, a member of a nested choice, is judged among those that have it:
-//! that they have it at all is what the choice explains.
+//! For each parameter two densities are compared on a grid of up to 50 places: that of the best tenth of the trials and
+//! that of all trials. The Pearson divergence between both is the spread that the parameter causes; the divergences of all
+//! parameters are divided by their sum. The densities are sums of Gaussians with Scott's bandwidth, as in Optuna's
+//! `PedAnovaImportanceEvaluator`, whose numbers a test holds. Only the order of the results counts, so one wild result
+//! does not decide.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::f64::consts::SQRT_2;
 
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-/// The most groups that a numeric parameter is cut into.
-const GROUPS: usize = 10;
+use super::space::ParameterAxis;
+use crate::search::tuner::OptimizeMode;
+
+/// The name of the method, for the API and the pages.
+pub const METHOD: &str = "PED-ANOVA";
+
+/// The share of the trials that counts as the best.
+const BEST_SHARE: f64 = 0.1;
+
+/// The places of a numeric parameter's grid, at most.
+const GRID_STEPS: usize = 50;
 
 /// Fewer results say nothing.
-const LEAST: usize = 8;
+const LEAST_RESULTS: usize = 8;
 
-/// A parameter and what it explains.
+/// A density is nowhere less, so that the quotient of two exists.
+const LEAST_DENSITY: f64 = 1e-12;
+
+/// The narrowest Gaussian, in places of the grid: nine tenths of it lie on its own place.
+const LEAST_BANDWIDTH: f64 = 0.5 / 1.64;
+
+/// A parameter and its importance.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Importance {
     /// The parameter's name; members of nested choices as `outer.inner`.
     pub name: String,
-    /// Share of the spread of the results that it explains by itself, 0 to 1.
+    /// Its share of the importance of all parameters, 0 to 1; all shares together are 1. By PED-ANOVA.
     pub share: f64,
 }
 
-/// The importance of each parameter, the largest first. Empty where there are too few results.
-pub fn importance(results: &[(Vec<(String, &Value)>, f64)]) -> Vec<Importance> {
-    let results: Vec<_> = results.iter().filter(|(_, result)| !result.is_nan()).collect();
-    if results.len() < LEAST {
+/// Returns the importance of each parameter, the largest first. Empty where there are too few results, or where none of
+/// them tells parameters apart.
+pub fn importance(
+    results: &[(Vec<(String, &Value)>, f64)],
+    axes: &[ParameterAxis],
+    mode: OptimizeMode,
+) -> Vec<Importance> {
+    let results: Vec<_> = results.iter().filter(|(_, result)| result.is_finite()).collect();
+    if results.len() < LEAST_RESULTS {
         return Vec::new();
     }
-    let numbers: Vec<f64> = results.iter().map(|(_, result)| *result).collect();
+    let losses: Vec<f64> = results
+        .iter()
+        .map(|(_, result)| if mode == OptimizeMode::Maximize { -result } else { *result })
+        .collect();
+    let is_best = best_of(&losses);
     let mut columns: BTreeMap<&str, Vec<Option<&Value>>> = BTreeMap::new();
     for (at, (parameters, _)) in results.iter().enumerate() {
         for (name, value) in parameters {
@@ -45,87 +70,202 @@ pub fn importance(results: &[(Vec<(String, &Value)>, f64)]) -> Vec<Importance> {
     let mut shares: Vec<_> = columns
         .into_iter()
         .map(|(name, column)| {
-            let (values, results): (Vec<_>, Vec<_>) = column
-                .into_iter()
-                .zip(&numbers)
-                .filter_map(|(value, n)| Some((value?, *n)))
-                .unzip();
-            let share = explained(&groups(&values), &ranks(&results));
-            Importance {
-                name: name.to_owned(),
-                share: if results.len() < LEAST { 0.0 } else { share },
-            }
+            let own = axes.iter().find(|axis| axis.name == name);
+            Importance { name: name.to_owned(), share: divergence(&column, &is_best, own) }
         })
         .collect();
+    let sum: f64 = shares.iter().map(|one| one.share).sum();
+    // What is left of two equal densities is the arithmetic's.
+    if sum < 1e-9 {
+        return Vec::new();
+    }
+    for one in &mut shares {
+        one.share /= sum;
+    }
     shares.sort_by(|a, b| b.share.total_cmp(&a.share));
     shares
 }
 
-/// The rank of each number, equals sharing the mean of theirs.
-fn ranks(numbers: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..numbers.len()).collect();
-    order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b]));
-    let mut ranks = vec![0.0; numbers.len()];
-    let mut at = 0;
-    while at < order.len() {
-        let equal = order[at..]
-            .iter()
-            .take_while(|i| numbers[**i].total_cmp(&numbers[order[at]]).is_eq())
-            .count();
-        for i in &order[at..at + equal] {
-            ranks[*i] = real(at) + real(equal - 1) / 2.0;
-        }
-        at += equal;
-    }
-    ranks
+/// Marks the trials of the best tenth, and those that equal the last of them.
+fn best_of(losses: &[f64]) -> Vec<bool> {
+    let mut sorted = losses.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let ranks = (1..=sorted.len()).zip(&sorted);
+    let wanted = BEST_SHARE * real(sorted.len());
+    let cut = ranks.filter(|(rank, _)| real(*rank) >= wanted).map(|(_, loss)| *loss).next();
+    losses.iter().map(|loss| cut.is_some_and(|cut| *loss <= cut)).collect()
 }
 
-/// Which group each trial belongs to.
-fn groups(column: &[&Value]) -> Vec<usize> {
-    let numbers: Option<Vec<f64>> = column.iter().map(|value| value.as_f64()).collect();
-    if let Some(numbers) = numbers {
-        let mut distinct = numbers.clone();
-        distinct.sort_by(f64::total_cmp);
-        distinct.dedup();
-        if distinct.len() > GROUPS {
-            let wanted = GROUPS.min(numbers.len() / 4).max(2);
-            let places = ranks(&numbers);
-            // A rank is at most the number of trials: the quotient is below `wanted`.
-            let width = real(numbers.len()) / real(wanted);
-            let group =
-                |place: f64| (1..wanted).take_while(|edge| place >= real(*edge) * width).count();
-            return places.into_iter().map(group).collect();
-        }
+/// The Pearson divergence between a parameter's density among the best trials and among all. A parameter that some
+/// trials lack is compared among those that have it, by the share of them.
+fn divergence(column: &[Option<&Value>], is_best: &[bool], axis: Option<&ParameterAxis>) -> f64 {
+    let present: Vec<(&Value, bool)> =
+        column.iter().zip(is_best).filter_map(|(value, best)| Some(((*value)?, *best))).collect();
+    let values: Vec<&Value> = present.iter().map(|(value, _)| *value).collect();
+    let Some(grid) = Grid::of(&values, axis) else { return 0.0 };
+    let mut all = vec![0_u32; grid.size];
+    let mut best = all.clone();
+    for (place, (_, is_best)) in grid.places.iter().zip(&present) {
+        let Some(place) = *place else { continue };
+        all[place] += 1;
+        best[place] += u32::from(*is_best);
     }
-    let mut known = BTreeMap::new();
-    column
-        .iter()
-        .map(|value| {
+    let total = |counts: &[u32]| counts.iter().map(|count| f64::from(*count)).sum::<f64>();
+    let (of_all, of_best) = (total(&all), total(&best));
+    if of_all < 2.0 || of_best < 1.0 {
+        return 0.0;
+    }
+    let best_share = of_best / real(is_best.iter().filter(|best| **best).count());
+    let all_share = of_all / real(is_best.len());
+    let (all, best) = (grid.density(&all), grid.density(&best));
+    let spread: f64 =
+        all.iter().zip(&best).map(|(all, best)| all * (best / all - 1.0).powi(2)).sum();
+    best_share * best_share / all_share * spread
+}
+
+/// The places that a parameter's values are counted at.
+struct Grid {
+    size: usize,
+    is_categorical: bool,
+    /// The place of each value. `None`: it is of another kind than the axis.
+    places: Vec<Option<usize>>,
+}
+
+impl Grid {
+    /// Returns the grid of a parameter. `None`: all values are the same, or there is no value.
+    fn of(values: &[&Value], axis: Option<&ParameterAxis>) -> Option<Self> {
+        let options = axis.and_then(|axis| axis.options.as_deref());
+        let numbers: Vec<Option<f64>> = values.iter().map(|value| value.as_f64()).collect();
+        let is_numeric = match (axis, options) {
+            (_, Some(_)) => false,
+            (Some(_), None) => true,
+            (None, None) => numbers.iter().all(Option::is_some),
+        };
+        if is_numeric { Self::numeric(&numbers, axis) } else { Self::categorical(values, options) }
+    }
+
+    fn numeric(numbers: &[Option<f64>], axis: Option<&ParameterAxis>) -> Option<Self> {
+        let log = axis.is_some_and(|axis| axis.log);
+        let scale = |value: f64| if log { value.ln() } else { value };
+        let scaled =
+            || numbers.iter().flatten().map(|value| scale(*value)).filter(|x| x.is_finite());
+        let stated = |bound: Option<f64>| bound.map(scale).filter(|x| x.is_finite());
+        let low = axis.and_then(|axis| stated(axis.low)).unwrap_or(scaled().reduce(f64::min)?);
+        let high = axis.and_then(|axis| stated(axis.high)).unwrap_or(scaled().reduce(f64::max)?);
+        let span = high - low;
+        if !(span > 0.0 && span.is_finite()) {
+            return None;
+        }
+        let steps = axis.and_then(|axis| axis.step).filter(|step| !log && *step > 0.0);
+        let size = steps.map_or(GRID_STEPS, |step| {
+            (1..GRID_STEPS)
+                .find(|size| real(*size) >= (span / step).round())
+                .map_or(GRID_STEPS, |n| n + 1)
+        });
+        let width = span / real(size - 1);
+        // A value between two places goes to the lower one.
+        let place = |value: f64| {
+            let x = scale(value);
+            let upper = (1..size).find(|place| (x - low) / width - 0.5 <= real(*place) - 1.0);
+            x.is_finite().then(|| upper.map_or(size - 1, |upper| upper - 1))
+        };
+        let places = numbers.iter().map(|value| place((*value)?)).collect();
+        Some(Self { size, is_categorical: false, places })
+    }
+
+    fn categorical(values: &[&Value], options: Option<&[Value]>) -> Option<Self> {
+        let mut known: HashMap<String, usize> = HashMap::new();
+        for option in options.unwrap_or_default() {
             let next = known.len();
-            *known.entry(value.to_string()).or_insert(next)
+            known.entry(option.to_string()).or_insert(next);
+        }
+        let places = values
+            .iter()
+            .map(|value| {
+                let next = known.len();
+                Some(*known.entry(value.to_string()).or_insert(next))
+            })
+            .collect();
+        let size = known.len();
+        (size > 1).then_some(Self { size, is_categorical: true, places })
+    }
+
+    /// The density at each place, a prior of one trial included.
+    fn density(&self, counts: &[u32]) -> Vec<f64> {
+        let kernels: Vec<(f64, f64)> = (0_u32..)
+            .zip(counts)
+            .filter(|(_, count)| **count > 0)
+            .map(|(place, count)| (f64::from(place), f64::from(*count)))
+            .collect();
+        let density = if self.is_categorical {
+            categorical_density(counts, real(kernels.len() + 1))
+        } else {
+            numeric_density(&kernels, real(self.size - 1))
+        };
+        density.into_iter().map(|value| value + LEAST_DENSITY).collect()
+    }
+}
+
+/// A mixture of a distribution around each category that occurs, and an even one.
+fn categorical_density(counts: &[u32], kernels: f64) -> Vec<f64> {
+    let categories = real(counts.len());
+    let total: f64 = counts.iter().map(|count| f64::from(*count)).sum();
+    let elsewhere = 1.0 / kernels / (categories / kernels + 1.0);
+    let own = (1.0 / kernels + 1.0) / (categories / kernels + 1.0);
+    let at = |count: f64| count * own + (total - count) * elsewhere + 1.0 / categories;
+    counts.iter().map(|count| at(f64::from(*count)) / (total + 1.0)).collect()
+}
+
+/// A mixture of Gaussians around each place with its weight, and a wide one, cut off beyond the places 0 to `last`.
+fn numeric_density(kernels: &[(f64, f64)], last: f64) -> Vec<f64> {
+    let total: f64 = kernels.iter().map(|(_, weight)| weight).sum();
+    let bandwidth = bandwidth(kernels, total);
+    let wide = (last / 2.0, 1.0, last + 1.0);
+    let parts: Vec<(f64, f64, f64)> = kernels
+        .iter()
+        .map(|(mu, weight)| (*mu, *weight, bandwidth))
+        .chain([wide])
+        .map(|(mu, weight, sigma)| {
+            let within = mass((-0.5 - mu) / sigma, (last + 0.5 - mu) / sigma);
+            (mu, weight / within / (total + 1.0), sigma)
+        })
+        .collect();
+    let places = std::iter::successors(Some(0.0), |at| Some(at + 1.0)).take_while(|at| *at <= last);
+    places
+        .map(|at: f64| {
+            let part = |(mu, weight, sigma): &(f64, f64, f64)| {
+                weight * mass((at - 0.5 - mu) / sigma, (at + 0.5 - mu) / sigma)
+            };
+            parts.iter().map(part).sum()
         })
         .collect()
 }
 
-/// Epsilon squared of the ranks over the groups.
-fn explained(groups: &[usize], ranks: &[f64]) -> f64 {
-    let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
-    for (group, rank) in groups.iter().zip(ranks) {
-        let (count, sum) = sums.entry(*group).or_default();
-        (*count, *sum) = (*count + 1.0, *sum + rank);
+/// Scott's bandwidth (Scott 1992), from the lesser of the deviation and the distance of the quartiles.
+fn bandwidth(kernels: &[(f64, f64)], total: f64) -> f64 {
+    let mean = kernels.iter().map(|(at, weight)| at * weight).sum::<f64>() / total;
+    let squares = kernels.iter().map(|(at, weight)| weight * (at - mean).powi(2)).sum::<f64>();
+    let deviation = (squares / (total - 1.0).max(1.0)).sqrt();
+    let mut reached = 0.0;
+    let (mut lower, mut upper) = (None, None);
+    for (at, weight) in kernels {
+        reached += weight;
+        if reached >= (total / 4.0).floor() {
+            lower = lower.or(Some(*at));
+        }
+        if reached > (total * 3.0 / 4.0).floor() {
+            upper = upper.or(Some(*at));
+        }
     }
-    let (n, k) = (real(ranks.len()), real(sums.len()));
-    if sums.len() < 2 || n <= k {
-        return 0.0;
-    }
-    let mean = ranks.iter().sum::<f64>() / n;
-    let total: f64 = ranks.iter().map(|rank| (rank - mean).powi(2)).sum();
-    let between: f64 = sums.values().map(|(count, sum)| count * (sum / count - mean).powi(2)).sum();
-    if total <= 0.0 {
-        return 0.0;
-    }
-    let within = (total - between) / (n - k);
-    ((between - (k - 1.0) * within) / total).clamp(0.0, 1.0)
+    let last = kernels.last().map(|(at, _)| *at);
+    let quartiles = upper.or(last).zip(lower).map_or(0.0, |(upper, lower)| upper - lower);
+    (1.059 * (quartiles / 1.34).min(deviation) * total.powf(-0.2)).max(LEAST_BANDWIDTH)
+}
+
+/// The share of the standard normal distribution between two places, exact in both tails.
+fn mass(from: f64, to: f64) -> f64 {
+    let below = |z: f64| libm::erfc(-z / SQRT_2) / 2.0;
+    if from > 0.0 { below(-from) - below(-to) } else { below(to) - below(from) }
 }
 
 fn real(count: usize) -> f64 {
@@ -133,62 +273,4 @@ fn real(count: usize) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_decides_the_result_comes_first() {
-        // A fixed scramble stands in for chance.
-        let noise = |i: u64| json!((i.wrapping_mul(2_654_435_761) % 1000));
-        let trials: Vec<(Value, f64)> = (0..200_u32)
-            .map(|i| {
-                let lr = f64::from(i % 40) / 40.0;
-                let kind = if i % 3 == 0 { "a" } else { "b" };
-                let result = (lr - 0.5).powi(2) + if i % 3 == 0 { 0.05 } else { 0.0 };
-                (json!({"noise": noise(i.into()), "kind": kind, "lr": lr, "same": 1}), result)
-            })
-            .collect();
-        let results: Vec<_> =
-            trials.iter().map(|(value, result)| (super::super::flat(value), *result)).collect();
-        let found = importance(&results);
-        let names: Vec<_> = found.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names[..2], ["lr", "kind"], "{found:?}");
-        let share = |name| found.iter().find(|one| one.name == name).unwrap().share;
-        assert!(share("lr") > 0.5 && share("noise") < 0.1 && share("same") == 0.0, "{found:?}");
-        assert_eq!(importance(&results[..7]), []);
-    }
-
-    #[test]
-    fn a_member_of_a_choice_explains_nothing_of_the_choice() {
-        let trials: Vec<(Value, f64)> = (0..120_u32)
-            .map(|i| {
-                let noise = f64::from(i.wrapping_mul(2_654_435_761) % 1000) / 1000.0;
-                let kind = if i % 2 == 0 {
-                    json!({"_name": "a", "idle": noise})
-                } else {
-                    json!({"_name": "b", "other": noise})
-                };
-                (json!({ "kind": kind }), f64::from(i % 2) + f64::from(i % 7) / 10.0)
-            })
-            .collect();
-        let results: Vec<_> =
-            trials.iter().map(|(value, result)| (super::super::flat(value), *result)).collect();
-        let found = importance(&results);
-        assert_eq!(found[0].name, "kind._name", "{found:?}");
-        assert!(found[0].share > 0.6 && found[1].share < 0.2, "{found:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn shares_are_shares(rows in prop::collection::vec((any::<f64>(), 0_i64..5, any::<f64>()), 0..60)) {
-            let rows: Vec<_> = rows.into_iter().map(|(x, c, y)| (json!({"x": x, "c": c}), y)).collect();
-            let rows: Vec<_> = rows.iter().map(|(v, y)| (super::super::flat(v), *y)).collect();
-            for one in importance(&rows) {
-                prop_assert!((0.0..=1.0).contains(&one.share), "{one:?}");
-            }
-        }
-    }
-}
+mod tests;

@@ -337,3 +337,42 @@ fn agents_entry(report: &ReportRow) -> TimelineEntry {
         message,
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A waiting trial without reports.
+    pub(in crate::view) fn summary(key: i64, sequence: u64) -> TrialSummary {
+        TrialSummary {
+            id: format!("t{sequence}"),
+            sequence,
+            state: JobState::Waiting,
+            parameters: json!({}),
+            parameter_id: None,
+            attempt: format!("t{sequence}-1"),
+            metric: None,
+            last: None,
+            latest: None,
+            latest_step: None,
+            created_at_ms: 0,
+            started_at_ms: None,
+            ended_at_ms: None,
+            stopping: None,
+            message: None,
+            exit_code: None,
+            lost: None,
+            cause: None,
+            class: None,
+            change: 0,
+            steps_name: None,
+            reported_final: None,
+            reported_latest: None,
+            key,
+            facts_through: None,
+            revision: 0,
+        }
+    }
+}

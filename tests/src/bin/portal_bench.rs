@@ -103,6 +103,7 @@ fn main() {
     browser.wait("the table to be scrolled", BOUND, SCROLL);
     let longest = browser.script("return window.longest").as_f64().unwrap_or(0.0);
     figure("longest task while 1,000 rows are scrolled, ms", longest, "100");
+    plots(&browser, &url);
     let status = fs::read_to_string(format!("/proc/{}/status", serving.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: f64 = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
@@ -112,6 +113,34 @@ fn main() {
         let (median, longest) = until_seen(&browser, path);
         figure(&format!("printed until seen on the {what}, median, ms"), median, "1000");
         figure("the same, longest of all", longest, "1000");
+    }
+}
+
+/// Times each plot of the page of plots: the first from when the page was asked for, the others from when they come into view,
+/// what they fetch included.
+fn plots(browser: &Browser, url: &str) {
+    let names = ["history", "parallel", "slice", "contour", "durations", "curves", "timeline"];
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
+    for _ in 0..ROUNDS {
+        browser.open(&format!("{url}/plots"));
+        for (name, times) in names.iter().zip(&mut times) {
+            let figure = format!("document.querySelector('[data-plot={name}]')");
+            let began = "window.began = performance.now()";
+            if *name != "history" {
+                browser.script(&format!("{began}; {figure}.scrollIntoView({{ block: 'center' }})"));
+            }
+            // The frame after the one in which it was drawn notes when that was.
+            let ready = format!(
+                "const {{ drawn }} = {figure}.dataset; if (!(Number(drawn) > 0)) return false;
+                 const end = performance.getEntriesByName('plot {name}').map((one) => one.startTime + one.duration).at(-1);
+                 return Math.max(0.1, end - (window.began ?? 0));"
+            );
+            times.push(browser.wait(name, BOUND, &ready).as_f64().unwrap());
+        }
+    }
+    for (name, mut times) in names.iter().zip(times) {
+        times.sort_by(f64::total_cmp);
+        figure(&format!("plot drawn: {name}, ms"), times[ROUNDS / 2], "1000");
     }
 }
 

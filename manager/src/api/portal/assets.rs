@@ -9,11 +9,21 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// Name, kind, content.
-const ASSETS: [(&str, &str, &str); 7] = [
+const ASSETS: [(&str, &str, &str); 17] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
     ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
     ("parallel.js", "text/javascript", include_str!("../../../portal/parallel.js")),
+    ("theme.js", "text/javascript", include_str!("../../../portal/theme.js")),
+    ("points.js", "text/javascript", include_str!("../../../portal/points.js")),
+    ("plots.js", "text/javascript", include_str!("../../../portal/plots.js")),
+    ("plots-surface.js", "text/javascript", include_str!("../../../portal/plots-surface.js")),
+    ("plots-scale.js", "text/javascript", include_str!("../../../portal/plots-scale.js")),
+    ("plots-frame.js", "text/javascript", include_str!("../../../portal/plots-frame.js")),
+    ("plots-kinds.js", "text/javascript", include_str!("../../../portal/plots-kinds.js")),
+    ("plots-contour.js", "text/javascript", include_str!("../../../portal/plots-contour.js")),
+    ("plots-curves.js", "text/javascript", include_str!("../../../portal/plots-curves.js")),
+    ("plots-timeline.js", "text/javascript", include_str!("../../../portal/plots-timeline.js")),
     ("uplot.css", "text/css", include_str!("../../../portal/uplot.min.css")),
     ("uplot.js", "text/javascript", include_str!("../../../portal/uplot.min.js")),
     ("icon.svg", "image/svg+xml", include_str!("../../../portal/icon.svg")),

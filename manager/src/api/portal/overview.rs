@@ -7,12 +7,12 @@ use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
-use super::super::user::{improvements_of, parameter_importance, shown};
+use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::page::{Refusal, Viewer, page};
 use super::trials::table;
 use super::words;
 use crate::view::curve::Improvement;
-use crate::view::importance::Importance;
+use crate::view::importance::{Importance, METHOD};
 use crate::view::{self, ExperimentView, TrialSummary};
 
 /// Trials in the list of the newest.
@@ -25,7 +25,8 @@ pub(super) async fn overview(
 ) -> Result<Response, Refusal> {
     let snapshot = shared.state.board.refresh().await?;
     let shown = shown(&shared, &snapshot).await?;
-    let importance = parameter_importance(&snapshot);
+    let axes = axes(&shared).await?;
+    let importance = parameter_importance(&snapshot, &axes, shown.optimize_mode);
     let improvements = improvements_of(&snapshot, shown.optimize_mode == "maximize");
     let newest: Vec<_> = snapshot.trials.iter().rev().take(NEWEST).map(AsRef::as_ref).collect();
     let now_ms = shared.state.clock.now_ms();
@@ -78,7 +79,7 @@ pub(super) async fn overview(
 }
 
 /// Returns the name of the results.
-fn result_name(shown: &ExperimentView) -> String {
+pub(super) fn result_name(shown: &ExperimentView) -> String {
     let metric = shown.best.as_ref().and_then(|best| best.metric.as_ref());
     let name = shown.objective.as_ref().or(metric).filter(|name| *name != OBJECTIVE);
     name.map_or_else(|| "result".to_owned(), |name| words::tame(name))
@@ -187,7 +188,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
     }
 }
 
-fn improvement_table(improvements: &[Improvement]) -> Markup {
+pub(super) fn improvement_table(improvements: &[Improvement]) -> Markup {
     html! {
         summary { (improvements.len()) @if improvements.len() == 1 { " improvement" } @else { " improvements" } ", as a table" }
         table {
@@ -201,12 +202,12 @@ fn improvement_table(improvements: &[Improvement]) -> Markup {
     }
 }
 
-fn importance_table(importance: &[Importance]) -> Markup {
+pub(super) fn importance_table(importance: &[Importance]) -> Markup {
     html! {
         @if importance.is_empty() {
-            p.hint { "Known once eight trials have succeeded." }
+            p.hint { "Known once eight trials have different results." }
         } @else {
-            p.hint { "Share of the spread of the results that each parameter explains by itself." }
+            p.hint { "Share of what decides whether a trial is among the best tenth. By " (METHOD) "; together 100 %." }
             table {
                 tbody {
                     @for one in importance {
@@ -222,7 +223,7 @@ fn importance_table(importance: &[Importance]) -> Markup {
     }
 }
 
-fn causes(shown: &ExperimentView) -> Markup {
+pub(super) fn causes(shown: &ExperimentView) -> Markup {
     let mut causes: Vec<_> = shown.causes.iter().collect();
     causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     html! {

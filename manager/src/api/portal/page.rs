@@ -97,8 +97,10 @@ pub(super) fn page(
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                // Before anything is painted, so that no page flashes in the other theme.
+                script src="/assets/theme.js" {}
                 title {
-                    (title) " · " (viewer.experiment.as_deref().unwrap_or("trial-manager"))
+                    (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href="/assets/icon.svg";
                 link rel="stylesheet" href="/assets/uplot.css";
@@ -115,13 +117,15 @@ pub(super) fn page(
                 header {
                     nav aria-label="Pages" {
                         strong {
-                            "trial-manager"
+                            "TrialKeeper"
                             @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
                         }
                         (place("/", "Overview"))
                         (place("/trials", "Trials"))
+                        (place("/plots", "Plots"))
                         (place("/configuration", "Configuration"))
                         (place("/api", "API"))
+                        label.theme hidden { span.hidden { "Theme " } select #theme { option value="" { "System" } option value="light" { "Light" } option value="dark" { "Dark" } } }
                         @if viewer.may_change {
                             form method="post" action="/logout" { button.plain { "Log out" } }
                         } @else {

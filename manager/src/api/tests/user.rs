@@ -1,6 +1,7 @@
 //! What users ask, called without a socket.
 
 mod document;
+mod plots;
 
 use std::time::Duration;
 

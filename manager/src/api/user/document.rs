@@ -7,7 +7,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
 use super::super::{auth, ticket};
-use super::{act, experiment, files, follow, log, trials};
+use super::{act, curves, experiment, files, follow, log, points, timeline, trials};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -19,7 +19,9 @@ use super::{act, experiment, files, follow, log, trials};
     paths(
         experiment::experiment,
         experiment::configuration,
-        experiment::points_route,
+        points::points_route,
+        curves::curves,
+        timeline::timeline_route,
         experiment::importance,
         follow::events,
         trials::list,

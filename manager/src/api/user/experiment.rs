@@ -1,13 +1,12 @@
-//! The experiment as a whole: its numbers, its configuration, and columns for charts.
+//! The experiment as a whole: its numbers, its configuration, and the importance of its parameters.
 
 use axum::Json;
 use axum::extract::State;
-use serde::Serialize;
-use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use serde_json::Value;
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
+use super::points::{axes, provisional};
 use crate::config;
 use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
@@ -15,7 +14,8 @@ use crate::util::errors::chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::{Improvement, improvements};
 use crate::view::importance::{self, Importance};
-use crate::view::{self, ExperimentView, Snapshot};
+use crate::view::space::ParameterAxis;
+use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
 /// The most versions of the code that are shown.
 const VERSIONS: u32 = 20;
@@ -71,65 +71,8 @@ pub(super) async fn configuration(
     Ok(Json(view::without_secrets(&row.canonical)))
 }
 
-/// All trials in columns, for charts: the same place in each column is the same trial.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::api) struct Points {
-    /// Positions in the experiment.
-    pub(in crate::api) sequence: Vec<u64>,
-    /// Ids.
-    pub(in crate::api) id: Vec<String>,
-    /// States.
-    pub(in crate::api) state: Vec<&'static str>,
-    /// Final results of succeeded trials as numbers; null where there is none, or none that is finite.
-    #[serde(rename = "final")]
-    pub(in crate::api) last: Vec<Option<f64>>,
-    /// A column for each of the first 40 parameters, in the order in which trials have them, numbers to six digits; null where a
-    /// trial has no such parameter.
-    #[schema(value_type = Object)]
-    pub(in crate::api) parameters: Map<String, Value>,
-    /// Results that were better than all before them.
-    pub(in crate::api) improvements: Vec<Improvement>,
-    /// The number of the newest change that is in.
-    pub(in crate::api) change: i64,
-}
-
-/// Columns of parameters: as many as a chart has axes for.
-const COLUMNS: usize = 40;
-
-/// A value as finely as a chart shows it.
-fn seen(value: &Value) -> Value {
-    let rounded = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
-    let rounded = rounded.and_then(|text| text.parse::<f64>().ok());
-    rounded.map_or_else(|| value.clone(), Value::from)
-}
-
-/// All trials in columns.
-pub(in crate::api) fn points(snapshot: &Snapshot, maximize: bool) -> Points {
-    let trials = &snapshot.trials;
-    let mut parameters = Map::new();
-    for (at, trial) in trials.iter().enumerate() {
-        for (name, value) in view::flat(&trial.parameters) {
-            if parameters.len() >= COLUMNS && !parameters.contains_key(&name) {
-                continue;
-            }
-            let empty = || Value::Array(vec![Value::Null; trials.len()]);
-            if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
-                column[at] = seen(value);
-            }
-        }
-    }
-    Points {
-        sequence: trials.iter().map(|trial| trial.sequence).collect(),
-        id: trials.iter().map(|trial| trial.id.clone()).collect(),
-        state: trials.iter().map(|trial| trial.state.as_str()).collect(),
-        last: trials.iter().map(|trial| result(trial)).collect(),
-        parameters,
-        improvements: improvements_of(snapshot, maximize),
-        change: snapshot.through,
-    }
-}
-
-fn result(trial: &view::TrialSummary) -> Option<f64> {
+/// The finite final result of a succeeded trial.
+pub(super) fn result(trial: &TrialSummary) -> Option<f64> {
     trial.number().filter(|number| trial.state == JobState::Succeeded && number.is_finite())
 }
 
@@ -140,23 +83,10 @@ pub(in crate::api) fn improvements_of(snapshot: &Snapshot, maximize: bool) -> Ve
     improvements(results, if maximize { OptimizeMode::Maximize } else { OptimizeMode::Minimize })
 }
 
-/// All trials in columns, for charts
-#[utoipa::path(
-    get, path = "/api/v1/experiment/points", tag = "experiment",
-    responses((status = 200, body = Points)),
-)]
-pub(super) async fn points_route(
-    _: User,
-    State(shared): State<Shared>,
-) -> Result<Json<Points>, Error> {
-    let snapshot = shared.state.board.refresh().await?;
-    let maximize = shown(&shared, &snapshot).await?.optimize_mode == "maximize";
-    Ok(Json(points(&snapshot, maximize)))
-}
-
-/// Returns the share of the spread of the results that each parameter explains by itself
+/// The importance of each parameter for reaching the best tenth of the results, by PED-ANOVA
 ///
-/// Empty with fewer than eight results. What two parameters do only together is not seen.
+/// The shares add up to 1. Trials that were stopped early count with their latest result. Empty with fewer than eight
+/// results, or where all are the same.
 #[utoipa::path(
     get, path = "/api/v1/experiment/importance", tag = "experiment",
     responses((status = 200, body = Vec<Importance>)),
@@ -166,35 +96,23 @@ pub(super) async fn importance(
     State(shared): State<Shared>,
 ) -> Result<Json<Vec<Importance>>, Error> {
     let snapshot = shared.state.board.refresh().await?;
-    Ok(Json(parameter_importance(&snapshot)))
+    let mode = shown(&shared, &snapshot).await?.optimize_mode;
+    Ok(Json(parameter_importance(&snapshot, &axes(&shared).await?, mode)))
 }
 
-/// The importance of each parameter among the succeeded trials.
-pub(in crate::api) fn parameter_importance(snapshot: &Snapshot) -> Vec<Importance> {
-    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
-    let results: Vec<_> = succeeded
-        .filter_map(|trial| Some((view::flat(&trial.parameters), trial.number()?)))
-        .collect();
-    importance::importance(&results)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_chart_is_given_what_can_be_seen() {
-        let table = [
-            (json!(0.123_456_789), json!(0.123_457)),
-            (json!(-1.234_567_89e-9), json!(-1.234_57e-9)),
-            (json!(123_456_789), json!(123_456_789)),
-            (json!(32.0), json!(32.0)),
-            (json!("relu"), json!("relu")),
-        ];
-        for (value, shown) in table {
-            assert_eq!(seen(&value), shown);
-        }
-    }
+/// The importance of each parameter among the trials that succeeded or were stopped early.
+pub(in crate::api) fn parameter_importance(
+    snapshot: &Snapshot,
+    axes: &[ParameterAxis],
+    mode: &str,
+) -> Vec<Importance> {
+    let number = |trial: &TrialSummary| match trial.state {
+        JobState::EarlyStopped => provisional(trial),
+        _ => result(trial),
+    };
+    let trials = snapshot.trials.iter();
+    let results: Vec<_> =
+        trials.filter_map(|trial| Some((view::flat(&trial.parameters), number(trial)?))).collect();
+    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
+    importance::importance(&results, axes, mode)
 }

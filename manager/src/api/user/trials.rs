@@ -145,6 +145,11 @@ impl ValuesQuery {
     pub(in crate::api) fn thinned(points: u32) -> Self {
         Self { points: Some(points), ..Self::default() }
     }
+
+    /// The curves of intermediate results, of about so many points.
+    pub(super) fn intermediate(points: u32) -> Self {
+        Self { r#type: Some("intermediate".to_owned()), ..Self::thinned(points) }
+    }
 }
 
 /// One value of one metric.

@@ -1,0 +1,99 @@
+// Scales: where a value stands on an axis, from 0 to 1, which value stands at a place, and where the ticks are. PURE.
+
+import { moment, short, tame } from "./charts.js";
+
+const STEPS = [1, 2, 5];
+const HOURS = [1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2400].map((one) => one * 3600);
+const SECONDS = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, ...HOURS];
+
+const spread = (values) => {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) if (Number.isFinite(value)) { if (value < low) low = value; if (value > high) high = value; }
+  return low <= high ? [low, high] : null;
+};
+
+// Numbers from `low` to `high`, evenly or by their logarithm; `name` is how a value is written.
+const numbers = (low, high, { log = false, written = (value) => short(value, 4), ticksAt = null } = {}) => {
+  const map = log ? Math.log : (value) => value;
+  const back = log ? Math.exp : (value) => value;
+  if (!(high > low)) { const room = log ? 1.5 : Math.abs(low) / 10 || 1; [low, high] = log ? [low / room, low * room] : [low - room, low + room]; }
+  // Halves: the whole way from the lowest to the highest may be more than a number can be.
+  const from = map(low) / 2, span = map(high) / 2 - from;
+  const part = (value) => typeof value === "number" && (!log || value > 0) ? (map(value) / 2 - from) / span : NaN;
+  const value = (at) => back(2 * (from + at * span));
+  const even = (most) => {
+    const room = (high / 2 - low / 2) / Math.max(1, most) * 2;
+    const power = 10 ** Math.floor(Math.log10(room));
+    const step = [...STEPS, 10].map((one) => one * power).find((one) => one >= room) ?? room;
+    if (!(step > 0) || !Number.isFinite(step)) return [];
+    const ticks = [];
+    for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9 && ticks.length < 50; at += 1) ticks.push(at * step);
+    return ticks.map((tick) => Number(tick.toPrecision(12)));
+  };
+  const powers = (most) => {
+    const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+    const of = (steps, by) => {
+      const ticks = [];
+      for (let power = first; power <= last; power += by) for (const step of steps) { const tick = Number(`${step}e${power}`); if (tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9)) ticks.push(tick); }
+      return ticks;
+    };
+    const fine = of(STEPS, 1), coarse = of([1], 1);
+    if (fine.length <= most) return fine.length >= 2 ? fine : even(most);
+    return coarse.length <= most ? coarse : of([1], Math.ceil(coarse.length / Math.max(1, most)));
+  };
+  const ticks = (most) => (ticksAt ?? (log ? powers : even))(most).map((value) => [value, written(value)]);
+  const within = (start, end) => numbers(value(start), value(end), { log, written });
+  return { log, low, high, part, value, ticks, within, written };
+};
+
+// Moments, in milliseconds since the Unix epoch, written in UTC.
+const times = (low, high) => {
+  const ticksAt = (most) => {
+    const room = (high - low) / 1000 / Math.max(1, most);
+    const step = 1000 * (SECONDS.find((one) => one >= room) ?? room);
+    const ticks = [];
+    for (let at = Math.ceil(low / step); at * step <= high && ticks.length < 50; at += 1) ticks.push(at * step);
+    return ticks;
+  };
+  const long = high - low;
+  const written = (value) => {
+    const said = moment(value / 1000);
+    return long > 3 * 86400e3 ? said.slice(5, 10) : long > 86400e3 ? said.slice(5, 16) : long > 600e3 ? said.slice(11, 16) : said.slice(11);
+  };
+  const scale = numbers(low, high, { written, ticksAt });
+  return { ...scale, within: (start, end) => times(scale.value(start), scale.value(end)) };
+};
+
+// Options in their order; each has a band of its own.
+const kinds = (options, start = -0.5, end = options.length - 0.5) => {
+  const names = options.map((one) => tame(typeof one === "string" ? one : JSON.stringify(one)));
+  const index = new Map(options.map((one, at) => [JSON.stringify(one), at]));
+  const place = (value) => value === null || value === undefined ? NaN : index.get(JSON.stringify(value)) ?? NaN;
+  const part = (value) => (place(value) - start) / (end - start);
+  const value = (at) => options[Math.min(options.length - 1, Math.max(0, Math.round(start + at * (end - start))))];
+  const shown = options.map((_, at) => at).filter((at) => at >= start && at <= end);
+  const ticks = (most) => { const by = Math.ceil(shown.length / Math.max(1, most)); return shown.filter((_, at) => at % by === 0).map((at) => [options[at], names[at]]); };
+  const within = (from, to) => { const way = end - start; return kinds(options, start + from * way, start + to * way); };
+  const written = (one) => names[place(one)] ?? tame(String(one));
+  return { log: false, options, names, part, value, ticks, within, written, place };
+};
+
+// The scale of a parameter: as the search space says, or by its values where the space does not know it.
+const parameter = (column, axis) => {
+  const values = column.filter((value) => value !== null && value !== undefined);
+  const plain = values.every((value) => typeof value === "number");
+  if (axis?.options || !plain) {
+    const options = [...axis?.options ?? []], known = new Set(options.map((one) => JSON.stringify(one)));
+    for (const value of values) { const key = JSON.stringify(value); if (!known.has(key)) { known.add(key); options.push(value); } }
+    if (!axis?.options) options.sort();
+    return kinds(options);
+  }
+  const [least, most] = spread(values) ?? [0, 1];
+  const log = axis?.log === true && least > 0 && (axis.low ?? least) > 0;
+  return numbers(Math.min(least, axis?.low ?? least), Math.max(most, axis?.high ?? most), { log });
+};
+
+// A scale with some room beyond the outermost values.
+const roomy = (scale, room = 0.04) => scale.options ? scale : scale.within(-room, 1 + room);
+
+export { kinds, numbers, parameter, roomy, spread, times };

@@ -1,0 +1,122 @@
+// The page of plots: fetches the columns once, keeps them up to date, and draws each plot when it comes into view.
+
+import { element, Plot } from "./plots-frame.js";
+import { redrawn } from "./charts.js";
+import { parallel } from "./parallel.js";
+import { objectives, parameterNames, ready, take } from "./points.js";
+import { durations, history, slice } from "./plots-kinds.js";
+import { contour } from "./plots-contour.js";
+import { curves } from "./plots-curves.js";
+import { timeline } from "./plots-timeline.js";
+
+const COLUMNS = "created,started,ended,cause,latest,host,attempts,space";
+const figure = (name) => document.querySelector(`[data-plot="${name}"]`);
+const title = (name) => document.getElementById(`${name}-title`).textContent;
+
+const select = (label, options, work) => {
+  const choice = element("select", {}, ...options.map(([value, words]) => new Option(words, value)));
+  choice.addEventListener("change", work);
+  return [element("label", {}, `${label} `, choice), choice];
+};
+const check = (label, work) => {
+  const box = element("input", { type: "checkbox" });
+  box.addEventListener("change", work);
+  return [element("label", {}, box, ` ${label}`), box];
+};
+const slide = (label, most, work) => {
+  const range = element("input", { type: "range", min: "0", max: String(most), step: "0.01", value: "0" }), said = element("output", {}, "0");
+  range.addEventListener("input", () => { said.textContent = range.value; work(); });
+  return [element("label", {}, `${label} `, range, " ", said), range];
+};
+
+// `json` fetches, `paced` spreads work out, `follow` hears of what changes.
+const show = async ({ json, paced, follow, tick, refresh }) => {
+  const points = ready(await json(`/api/v1/experiment/points?columns=${COLUMNS}`));
+  const { mode, name } = document.getElementById("summary").dataset;
+  const objective = () => objectives(points, mode, document.getElementById("summary").dataset.name ?? name)[0];
+  const plots = [];
+  const add = (id, controls, model, settings = {}) => {
+    const plot = new Plot(figure(id), { name: id, title: title(id), controls, ...settings });
+    const update = () => plot.set(model());
+    plots.push(update);
+    update();
+    return { plot, update };
+  };
+
+  const [by, byChoice] = select("X", [["number", "number"], ["started", "start"], ["ended", "end"]], () => { past.plot.zoomed.clear(); past.update(); });
+  const [pastLog, pastLogBox] = check("log y", () => { past.plot.zoomed.clear(); past.update(); });
+  const past = add("history", [by, pastLog], () => history(points, objective(), { by: byChoice.value, log: pastLogBox.checked }));
+
+  brushes(points, objective, plots);
+
+  const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
+  const slices = add("slice", [sliceLog], () => slice(points, objective(), { log: sliceLogBox.checked }));
+
+  const names = parameterNames(points);
+  const [a, aChoice] = select("X", names.map((one) => [one, one]), () => { field.plot.zoomed.clear(); field.update(); });
+  const [b, bChoice] = select("Y", names.map((one) => [one, one]), () => { field.plot.zoomed.clear(); field.update(); });
+  if (names.length > 1) {
+    // The two that matter most, as the server says.
+    const rows = [...document.querySelectorAll("#importance meter")].map((one) => one.getAttribute("aria-label"));
+    const [first = names[0], second] = rows.filter((one) => names.includes(one));
+    aChoice.value = first;
+    bChoice.value = second ?? names.find((one) => one !== first);
+  }
+  const field = add("contour", [a, b], () => contour(points, objective(), { a: aChoice.value, b: bChoice.value }), { high: 0.6 });
+
+  const [longLog, longLogBox] = check("log x", () => { lengths.plot.zoomed.clear(); lengths.update(); });
+  const lengths = add("durations", [longLog], () => durations(points, { log: longLogBox.checked }), { high: 0.6 });
+
+  const bulk = { curves: null, timeline: null };
+  const [smoothing, smoothingRange] = slide("Smoothing", 0.99, () => steps.update());
+  const [curveLog, curveLogBox] = check("log y", () => { steps.plot.zoomed.clear(); steps.update(); });
+  const steps = lazily("curves", [smoothing, curveLog], async () => { bulk.curves = await json("/api/v1/experiment/curves?points=100"); }, () => curves(points, objective(), bulk.curves, { smoothing: Number(smoothingRange.value), log: curveLogBox.checked }), paced);
+  const [rows, rowsChoice] = select("Rows", [["trial", "trials"], ["host", "machines"]], () => { gantt.plot.zoomed.clear(); gantt.update(); });
+  const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);
+
+  const again = paced(1000, async () => { for (const update of plots) update(); });
+  tick();
+  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh(); }, experiment: refresh });
+};
+
+// A plot whose data are fetched once it comes into view, and again when there is something new and it is seen.
+const lazily = (id, controls, bring, model, paced) => {
+  const place = figure(id);
+  const plot = new Plot(place, { name: id, title: title(id), controls });
+  let old = true, seen = false, failed = null;
+  const update = () => plot.set(failed ? { panels: [], empty: failed } : model());
+  const fetched = paced(5000, async () => {
+    old = false;
+    try { await bring(); failed = null; } catch (error) { old = true; failed = `This could not be loaded: ${error.message}`; }
+    update();
+  });
+  plot.set({ panels: [], empty: "Loading …" });
+  new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen && old) fetched(); }, { rootMargin: "400px" }).observe(place);
+  return { plot, update, news: () => { old = true; if (seen) fetched(); } };
+};
+
+// Parallel coordinates: the ranges stand in the address, and lead to the table of the trials within.
+const brushes = (points, objective, plots) => {
+  const place = figure("parallel"), ranges = new Map();
+  let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const lines = () => {
+    const { mode, name } = objective();
+    const chosen = parallel(place, points, ranges, { better: mode, title: name, name: "parallel", heading: title("parallel"), pending }, again);
+    pending = {};
+    return chosen;
+  };
+  const again = () => {
+    const { hash, filter } = lines() ?? {};
+    if (hash !== undefined && location.hash.slice(1) !== hash) window.history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+    link.hidden = !filter;
+    link.href = `${document.body.dataset.base ?? ""}/trials?filter=${encodeURIComponent(filter ?? "")}`;
+  };
+  const link = element("a", { class: "brushed" }, "Show these trials in the table");
+  place.after(link);
+  redrawn(place, again);
+  addEventListener("hashchange", () => { ranges.clear(); pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1))); again(); });
+  plots.push(again);
+  again();
+};
+
+export { show };

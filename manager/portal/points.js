@@ -1,0 +1,68 @@
+// The trials in columns, as `/api/v1/experiment/points` answers them, and what becomes known of them later.
+
+import { tame } from "./charts.js";
+
+const finite = (value) => typeof value === "number" && Number.isFinite(value) ? value : null;
+const number = (value) => finite(value !== null && typeof value === "object" ? value.default : value);
+
+const flat = (value, prefix, tell) => {
+  for (const [name, inner] of Object.entries(value ?? {})) {
+    if (inner !== null && typeof inner === "object" && !Array.isArray(inner)) flat(inner, `${prefix}${name}.`, tell);
+    else tell(prefix + name, inner);
+  }
+};
+
+// Columns that are there when they were asked for, and what a trial of the stream of events has for them.
+const MORE = {
+  created: (trial) => trial.created_at_ms,
+  started: (trial) => trial.started_at_ms,
+  ended: (trial) => trial.ended_at_ms,
+  cause: (trial) => trial.cause,
+  latest: (trial) => trial.state === "SUCCEEDED" ? null : number(trial.final) ?? number(trial.latest),
+};
+
+// Makes the columns ready to be brought up to date.
+const ready = (points) => {
+  // Whatever parameters are called, they are members and nothing else.
+  points.parameters = Object.assign(Object.create(null), points.parameters);
+  points.place = new Map(points.id.map((id, at) => [id, at]));
+  return points;
+};
+
+// Takes in a trial as the stream of events tells it.
+const take = (points, trial) => {
+  let at = points.place.get(trial.id);
+  if (at === undefined) {
+    at = points.id.length;
+    points.place.set(trial.id, at);
+    points.id.push(trial.id);
+    points.sequence.push(trial.sequence);
+    points.final.push(null);
+    points.state.push(trial.state);
+    points.host?.push(null);
+    points.attempts?.push(1);
+    for (const column of Object.values(points.parameters)) column.push(null);
+    flat(trial.parameters, "", (name, value) => {
+      (points.parameters[name] ??= new Array(points.id.length).fill(null))[at] = value;
+    });
+  }
+  points.state[at] = trial.state;
+  points.final[at] = trial.state === "SUCCEEDED" ? number(trial.final) : null;
+  for (const [name, of] of Object.entries(MORE)) if (points[name]) points[name][at] = of(trial);
+};
+
+// The objectives of a search, each with its values by trial. There is one; a plot of two takes the first two.
+const objectives = (points, mode, name) => [{ name, mode, values: points.final, better: mode === "minimize" ? (a, b) => a < b : (a, b) => a > b }];
+
+// The parameters that any trial has, in the order of the search space, then as trials have them.
+const parameterNames = (points) => {
+  const present = Object.keys(points.parameters).filter((name) => points.parameters[name].some((value) => value !== null));
+  const order = new Map((points.space ?? []).map((axis, at) => [axis.name, at]));
+  return present.map((name, at) => [order.get(name) ?? order.size + at, name]).sort((a, b) => a[0] - b[0]).map(([, name]) => name);
+};
+const axisOf = (points, name) => points.space?.find((axis) => axis.name === name);
+
+const WORDS = { WAITING: "waiting", RUNNING: "running", SUCCEEDED: "succeeded", FAILED: "failed", EARLY_STOPPED: "stopped early", USER_CANCELED: "cancelled", SYS_CANCELED: "interrupted", LOST: "lost", UNKNOWN: "unknown" };
+const said = (value) => tame(typeof value === "string" ? value : JSON.stringify(value));
+
+export { axisOf, finite, flat, number, objectives, parameterNames, ready, said, take, WORDS };

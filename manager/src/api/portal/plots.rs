@@ -1,0 +1,82 @@
+//! The page of plots. What is drawn is the script's (`manager/portal/plots*.js`); what can be read without it stands here:
+//! the improvements, the importance of the parameters, and the failures by cause.
+
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::super::Shared;
+use super::super::user::{axes, improvements_of, parameter_importance, shown};
+use super::overview::{causes, importance_table, improvement_table, result_name};
+use super::page::{Refusal, Viewer, page};
+
+/// The scripts that the page needs, to be fetched at once.
+const SCRIPTS: [&str; 8] = [
+    "points",
+    "plots",
+    "plots-surface",
+    "plots-scale",
+    "plots-frame",
+    "plots-kinds",
+    "plots-contour",
+    "plots-timeline",
+];
+
+/// `GET /plots`.
+pub(super) async fn plots(
+    viewer: Viewer,
+    State(shared): State<Shared>,
+) -> Result<Response, Refusal> {
+    let snapshot = shared.state.board.refresh().await?;
+    let shown = shown(&shared, &snapshot).await?;
+    let axes = axes(&shared).await?;
+    let importance = parameter_importance(&snapshot, &axes, shown.optimize_mode);
+    let improvements = improvements_of(&snapshot, shown.optimize_mode == "maximize");
+    let steps = viewer.has.part(improvement_table(&improvements));
+    let importance = viewer.has.part(importance_table(&importance));
+    let failures = viewer.has.part(causes(&shown));
+    let content = html! {
+        @for script in SCRIPTS { link rel="modulepreload" href={ "/assets/" (script) ".js" }; }
+        h1 { "Plots" }
+        p.hint #plot-keys {
+            "Point at a mark to see its trial, click to open it, drag to zoom. By keyboard: arrow keys go from mark to mark, Up and Down "
+            "from panel to panel, Enter opens the trial, + and − zoom, Escape shows everything again."
+        }
+        div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) {
+            (plot("history", "Optimisation history", "broad", html! {
+                details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
+            }))
+            (plot("parallel", "Parameters and results", "broad", html! {
+                p.hint #parallel-keys {
+                    "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
+                    "has two ends: arrow keys move one, Page Up and Page Down further, Home and End all the way, Escape forgets the range."
+                }
+            }))
+            section.half {
+                h2 { "Parameter importance" }
+                div #importance data-live data-part=(importance.mark) { (importance.content) }
+            }
+            section.half {
+                h2 { "Failures by cause" }
+                div #causes data-live data-part=(failures.mark) { (failures.content) }
+            }
+            (plot("slice", "Result by each parameter", "wide", html! {}))
+            (plot("contour", "Result by two parameters", "half", html! {}))
+            (plot("durations", "Duration of trials", "half", html! {}))
+            (plot("curves", "Intermediate results", "wide", html! {}))
+            (plot("timeline", "Timeline", "wide", html! {}))
+        }
+    };
+    Ok(page(&viewer, "Plots", Some("plots"), &content))
+}
+
+/// A plot's place on the page, and what stands below it.
+fn plot(name: &str, title: &str, width: &str, below: Markup) -> Markup {
+    html! {
+        section.(width) {
+            h2 id={ (name) "-title" } { (title) }
+            figure.chart.plot data-plot=(name) aria-labelledby={ (name) "-title" } {}
+            (below)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The curves of many trials at once, thinned and bounded.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use trial_protocol::TrialJobId;
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::query_extractor::{CheckedQuery, bounded};
+use super::experiment::shown;
+use super::trials::{ValuesQuery, metric_page};
+use crate::search::tuner::OptimizeMode;
+use crate::view::chosen_curves;
+use crate::view::curve::points_of;
+
+/// Points of a curve unless asked otherwise, and at most.
+const POINTS: (u32, u32) = (100, 1000);
+/// Trials unless asked otherwise, and at most.
+const TRIALS: (u32, u32) = (200, 1000);
+/// Reports that are read for one answer: about half a second's.
+const MOST_REPORTS: u64 = 200_000;
+/// Metrics that have curves: as many as a page has panels for.
+const MOST_METRICS: usize = 12;
+
+/// How much of the curves.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct CurvesQuery {
+    /// Points of each curve, 4 to 1000; 100 by default.
+    #[param(minimum = 1, maximum = 1000)]
+    points: Option<u32>,
+    /// Trials, 1 to 1000; 200 by default. One half are the best of those that succeeded, the others the newest.
+    #[param(minimum = 1, maximum = 1000)]
+    trials: Option<u32>,
+}
+
+/// The curves of many trials.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct Curves {
+    /// The metrics; the one that counts first, the others by name, twelve at most.
+    metrics: Vec<MetricCurves>,
+    /// Trials whose curves were read.
+    shown: usize,
+    /// Trials of the experiment.
+    of: usize,
+}
+
+/// The curves of one metric.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct MetricCurves {
+    /// The name of the metric; a member of an object as `metric.member`.
+    name: String,
+    /// The curves, by position of the trial.
+    curves: Vec<TrialCurve>,
+}
+
+/// A trial's curve.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(in crate::api) struct TrialCurve {
+    /// The trial's position in the experiment.
+    sequence: u64,
+    /// The steps, from 0.
+    steps: Vec<u64>,
+    /// The value at each step; null where it is not finite.
+    values: Vec<Option<f64>>,
+}
+
+/// The intermediate results of the best and the newest trials
+///
+/// Thinned, and bounded in time: of long trials fewer are read.
+#[utoipa::path(
+    get, path = "/api/v1/experiment/curves", tag = "experiment", params(CurvesQuery),
+    responses((status = 200, body = Curves)),
+)]
+pub(super) async fn curves(
+    _: User,
+    State(shared): State<Shared>,
+    CheckedQuery(query): CheckedQuery<CurvesQuery>,
+) -> Result<Json<Curves>, Error> {
+    let points = bounded("points", query.points, POINTS.0, POINTS.1)?;
+    let count = bounded("trials", query.trials, TRIALS.0, TRIALS.1)?;
+    let snapshot = shared.state.board.refresh().await?;
+    let mode = shown(&shared, &snapshot).await?.optimize_mode;
+    let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let chosen = chosen_curves(&snapshot, mode, count, MOST_REPORTS);
+    let counting = chosen.iter().find_map(|trial| trial.metric.clone());
+    let mut metrics: HashMap<String, Vec<TrialCurve>> = HashMap::new();
+    for trial in &chosen {
+        let Ok(id) = TrialJobId::new(&trial.id) else { continue };
+        let page = metric_page(&shared, &id, &ValuesQuery::intermediate(points)).await?;
+        for metric in page.metrics {
+            for (name, value) in points_of(&metric.name, &metric.value) {
+                let curves = metrics.entry(name).or_default();
+                if curves.last().is_none_or(|curve| curve.sequence != trial.sequence) {
+                    curves.push(TrialCurve { sequence: trial.sequence, ..TrialCurve::default() });
+                }
+                if let Some(curve) = curves.last_mut() {
+                    curve.steps.push(metric.step);
+                    curve.values.push(Some(value).filter(|value| value.is_finite()));
+                }
+            }
+        }
+    }
+    let metrics = metrics.into_iter().map(|(name, curves)| MetricCurves { name, curves });
+    let mut metrics: Vec<_> = metrics.collect();
+    let counts = |metric: &MetricCurves| Some(&metric.name) == counting.as_ref();
+    metrics.sort_by(|a, b| counts(b).cmp(&counts(a)).then_with(|| a.name.cmp(&b.name)));
+    metrics.truncate(MOST_METRICS);
+    Ok(Json(Curves { metrics, shown: chosen.len(), of: snapshot.trials.len() }))
+}

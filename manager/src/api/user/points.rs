@@ -1,0 +1,221 @@
+//! All trials in columns, for charts.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use trial_protocol::MetricValue;
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::query_extractor::CheckedQuery;
+use super::experiment::{improvements_of, result, shown};
+use crate::job_state::JobState;
+use crate::search::search_space::SearchSpace;
+use crate::view::attempts::AttemptSpan;
+use crate::view::curve::Improvement;
+use crate::view::space::{self, ParameterAxis};
+use crate::view::{self, Snapshot, TrialSummary};
+
+/// Columns of parameters: as many as a chart has axes for.
+const COLUMNS: usize = 40;
+
+/// The columns that are given when they are asked for.
+const MORE: [&str; 8] =
+    ["created", "started", "ended", "cause", "latest", "host", "attempts", "space"];
+
+/// Which columns.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct PointsQuery {
+    /// More columns: any of `created`, `started`, `ended`, `cause`, `latest`, `host`, `attempts`, `space`, with commas.
+    columns: Option<String>,
+}
+
+/// All trials in columns, for charts: the same place in each column is the same trial.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct Points {
+    /// Positions in the experiment.
+    sequence: Vec<u64>,
+    /// Ids.
+    id: Vec<String>,
+    /// States.
+    state: Vec<&'static str>,
+    /// Final results of succeeded trials as numbers; null where there is none, or none that is finite.
+    #[serde(rename = "final")]
+    last: Vec<Option<f64>>,
+    /// A column for each of the first 40 parameters, in the order in which trials have them, numbers to six digits; null where a
+    /// trial has no such parameter.
+    #[schema(value_type = Object)]
+    parameters: Map<String, Value>,
+    /// Results that were better than all before them.
+    improvements: Vec<Improvement>,
+    /// The number of the newest change that is in.
+    change: i64,
+    /// The columns that were asked for.
+    #[serde(flatten)]
+    more: MoreColumns,
+}
+
+/// Columns that are given when they are asked for. Times are in milliseconds since the Unix epoch.
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct MoreColumns {
+    /// When each trial was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<Vec<i64>>,
+    /// When its current attempt began to run; null where it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started: Option<Vec<Option<i64>>>,
+    /// When it ended; null where it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Vec<Option<i64>>>,
+    /// The cause of its end, such as `oom-cuda`; null where there is no verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<Vec<Option<String>>>,
+    /// The latest result of trials that have not succeeded: running, stopped early or failed. Null where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latest: Option<Vec<Option<f64>>>,
+    /// The machine or pod of the latest attempt that ran; null where none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Vec<Option<String>>>,
+    /// The number of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<Vec<u32>>,
+    /// The parameters of the search space, in its order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    space: Option<Vec<ParameterAxis>>,
+}
+
+/// A value as finely as a chart shows it.
+fn seen(value: &Value) -> Value {
+    let rounded = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
+    let rounded = rounded.and_then(|text| text.parse::<f64>().ok());
+    rounded.map_or_else(|| value.clone(), Value::from)
+}
+
+fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
+    let trials = &snapshot.trials;
+    let mut parameters = Map::new();
+    for (at, trial) in trials.iter().enumerate() {
+        for (name, value) in view::flat(&trial.parameters) {
+            if parameters.len() >= COLUMNS && !parameters.contains_key(&name) {
+                continue;
+            }
+            let empty = || Value::Array(vec![Value::Null; trials.len()]);
+            if let Value::Array(column) = parameters.entry(name).or_insert_with(empty) {
+                column[at] = seen(value);
+            }
+        }
+    }
+    Points {
+        sequence: trials.iter().map(|trial| trial.sequence).collect(),
+        id: trials.iter().map(|trial| trial.id.clone()).collect(),
+        state: trials.iter().map(|trial| trial.state.as_str()).collect(),
+        last: trials.iter().map(|trial| result(trial)).collect(),
+        parameters,
+        improvements: improvements_of(snapshot, maximize),
+        change: snapshot.through,
+        more,
+    }
+}
+
+/// The latest finite result of a trial that has not succeeded.
+pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
+    let latest = || MetricValue::from(trial.latest.clone()?).number();
+    let number = trial.number().or_else(latest).filter(|number| number.is_finite());
+    number.filter(|_| trial.state != JobState::Succeeded)
+}
+
+/// The parameters of the search space, in its order; none where the space is in a form of the tuner's own.
+pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
+    let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
+    let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
+    Ok(space.and_then(Result::ok).map(|space| space::axes(&space)).unwrap_or_default())
+}
+
+/// The names of the columns in a query.
+fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
+    let words = query.columns.as_deref().unwrap_or_default().split(',').map(str::trim);
+    let names: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+    match names.iter().find(|name| !MORE.contains(name)) {
+        None => Ok(names),
+        Some(other) => Err(Error::BadRequest(format!(
+            "columns: there is no column {other:?}; there are {}",
+            MORE.join(", ")
+        ))),
+    }
+}
+
+/// A column of what each trial has, where it is asked for.
+fn column<T>(wanted: bool, snapshot: &Snapshot, of: impl Fn(&TrialSummary) -> T) -> Option<Vec<T>> {
+    wanted.then(|| snapshot.trials.iter().map(|trial| of(trial)).collect())
+}
+
+async fn more(shared: &Shared, snapshot: &Snapshot, names: &[&str]) -> Result<MoreColumns, Error> {
+    let has = |name: &str| names.contains(&name);
+    let spans = if has("host") || has("attempts") {
+        super::timeline::spans(shared, snapshot).await?
+    } else {
+        Vec::new()
+    };
+    let mut last: HashMap<u64, AttemptSpan> = HashMap::new();
+    for mut span in spans {
+        let before = last.remove(&span.sequence);
+        span.host = span.host.or(before.and_then(|before| before.host));
+        last.insert(span.sequence, span);
+    }
+    let host = |trial: &TrialSummary| last.get(&trial.sequence).and_then(|span| span.host.clone());
+    let attempts = |trial: &TrialSummary| last.get(&trial.sequence).map_or(0, |span| span.number);
+    Ok(MoreColumns {
+        created: column(has("created"), snapshot, |trial| trial.created_at_ms),
+        started: column(has("started"), snapshot, |trial| trial.started_at_ms),
+        ended: column(has("ended"), snapshot, |trial| trial.ended_at_ms),
+        cause: column(has("cause"), snapshot, |trial| trial.cause.clone()),
+        latest: column(has("latest"), snapshot, provisional),
+        host: column(has("host"), snapshot, host),
+        attempts: column(has("attempts"), snapshot, attempts),
+        space: if has("space") { Some(axes(shared).await?) } else { None },
+    })
+}
+
+/// All trials in columns, for charts
+#[utoipa::path(
+    get, path = "/api/v1/experiment/points", tag = "experiment", params(PointsQuery),
+    responses((status = 200, body = Points)),
+)]
+pub(super) async fn points_route(
+    _: User,
+    State(shared): State<Shared>,
+    CheckedQuery(query): CheckedQuery<PointsQuery>,
+) -> Result<Json<Points>, Error> {
+    let names = names(&query)?;
+    let snapshot = shared.state.board.refresh().await?;
+    let maximize = shown(&shared, &snapshot).await?.optimize_mode == "maximize";
+    let more = more(&shared, &snapshot, &names).await?;
+    Ok(Json(points(&snapshot, maximize, more)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_chart_is_given_what_can_be_seen() {
+        let table = [
+            (json!(0.123_456_789), json!(0.123_457)),
+            (json!(-1.234_567_89e-9), json!(-1.234_57e-9)),
+            (json!(123_456_789), json!(123_456_789)),
+            (json!(32.0), json!(32.0)),
+            (json!("relu"), json!("relu")),
+        ];
+        for (value, shown) in table {
+            assert_eq!(seen(&value), shown);
+        }
+    }
+}

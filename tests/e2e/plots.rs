@@ -1,0 +1,214 @@
+//! The page of plots in a real browser: what is drawn, what the pointer and the keyboard do, what is downloaded, and how it looks
+//! on a phone, a laptop and a large screen.
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
+
+/// The plots of the page that are drawn by the script.
+const PLOTS: [&str; 7] =
+    ["history", "parallel", "slice", "contour", "durations", "curves", "timeline"];
+
+/// Serves the pages of a search of so many trials.
+fn served(bed: &TestBed, trials: i64) -> (Running, String) {
+    seed::make(&bed.data(), "small", trials, 20, 10).unwrap();
+    bed.serve("small")
+}
+
+/// Brings a plot into view and waits until it is drawn; the number of its marks.
+fn drawn(browser: &Browser, plot: &str) -> u64 {
+    let figure = format!("document.querySelector('[data-plot={plot}]')");
+    browser.script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
+    let marks = format!("return Number({figure}.dataset.drawn)");
+    browser.wait(plot, BOUND, &marks).as_u64().unwrap()
+}
+
+#[test]
+fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 60);
+    for (width, dark) in [(390, false), (390, true), (1400, true), (1400, false), (2560, false)] {
+        browser.looks(width, 900, dark);
+        browser.open(&format!("{url}/plots"));
+        for plot in PLOTS {
+            assert!(drawn(&browser, plot) > 0, "{plot} at {width}");
+        }
+        let wider = "return document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(browser.script(wider), json!(false), "the page is wider than {width}");
+    }
+    let problems = browser.complaints();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
+fn a_trial_is_seen_and_opened_by_keyboard() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    drawn(&browser, "history");
+    browser.script("document.querySelector('[data-plot=history] .plot-host').focus()");
+    let tip = "return document.querySelector('[data-plot=history] .tip').textContent";
+    browser.press("\u{e010}");
+    assert!(browser.script(tip).as_str().unwrap().starts_with("Trial 39 · "));
+    browser.press("\u{e012}\u{e012}");
+    let said = browser.script(tip);
+    let said = said.as_str().unwrap();
+    assert!(said.starts_with("Trial 37 · succeeded"), "{said}");
+    for part in ["result: ", "lr: ", "units: ", "activation: ", "on node-1"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    // A zoom shows fewer marks, and goes again.
+    let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";
+    browser.press("+");
+    assert_eq!(browser.script(zoomed), json!(true));
+    browser.press("\u{e00c}");
+    assert_eq!(browser.script(zoomed), json!(false));
+    browser.press("\u{e010}\u{e007}");
+    let there = "return location.pathname === '/trials/t00040'";
+    browser.wait("the trial's page", BOUND, there);
+}
+
+#[test]
+fn chosen_ranges_stand_in_the_address_and_filter_the_table() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/plots#activation=elu..tanh"));
+    drawn(&browser, "parallel");
+    let ends = "return [...document.querySelectorAll('[role=slider][aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
+    assert_eq!(browser.script(ends), json!(["50", "100"]));
+    let link = "return new URL(document.querySelector('.brushed').href).searchParams.get('filter')";
+    let expected = "(activation == \"elu\" or activation == \"tanh\")";
+    assert_eq!(browser.script(link), json!(expected));
+    browser.script("document.querySelector('[aria-label=\"momentum, at most\"]').focus()");
+    browser.press("\u{e00f}");
+    assert_eq!(
+        browser.script("return location.hash"),
+        json!("#momentum=0..0.9&activation=elu..tanh")
+    );
+    assert_eq!(browser.script(link), json!(format!("momentum <= 0.9 and {expected}")));
+}
+
+/// Draws parallel coordinates of a space and says what stands on its axes, from the SVG that is downloaded.
+const AXES: &str = r"
+return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').append(figure);
+  const points = { id: ['t', 'u'], final: [1, 2], parameters: { plain: [0.001, 0.9], kind: ['b', 'a'], lr: [0.01, 0.02] },
+    space: [{ name: 'lr', log: true, low: 0.01, high: 0.1 }, { name: 'plain', log: false, low: 0, high: 1 }, { name: 'kind', log: false, options: ['b', 'c', 'a'] }] };
+  parallel(figure, points, new Map(), { better: 'maximize', title: 'result' }, () => {});
+  let svg = null;
+  const made = URL.createObjectURL;
+  URL.createObjectURL = (blob) => { svg = blob; return made.call(URL, blob); };
+  figure.querySelector('[data-kind=svg]').click();
+  URL.createObjectURL = made;
+  const document_ = new DOMParser().parseFromString(await svg.text(), 'image/svg+xml');
+  return [...document_.querySelectorAll('text')].map((one) => one.textContent);
+});";
+
+#[test]
+fn the_search_space_decides_about_axes() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let words = browser.script(AXES);
+    let words: Vec<&str> =
+        words.as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
+    let at = |word: &str| words.iter().position(|one| *one == word);
+    // The order is the space's, a logarithmic axis says so, and every option is named, one that no trial has too.
+    assert!(at("lr (log)") < at("plain") && at("plain") < at("kind"), "{words:?}");
+    assert!(at("plain (log)").is_none() && at("lr (log)").is_some(), "{words:?}");
+    assert!(at("b") < at("c") && at("c") < at("a") && at("a").is_some(), "{words:?}");
+}
+
+#[test]
+fn plots_are_downloaded_as_pictures() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    browser.script(
+        "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
+           blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };",
+    );
+    for (count, plot) in PLOTS.iter().enumerate() {
+        drawn(&browser, plot);
+        browser.script(&format!(
+            "for (const one of document.querySelectorAll('[data-plot={plot}] .files button:not([hidden])')) one.click()"
+        ));
+        let there = format!("return window.files.length >= {}", 2 * (count + 1));
+        browser.wait("both files", BOUND, &there);
+    }
+    let files = browser.script("return window.files");
+    for file in files.as_array().unwrap() {
+        let (kind, size) = (file[0].as_str().unwrap(), file[1].as_u64().unwrap());
+        assert!(size > 2000, "{kind} of {size} bytes");
+        let is_svg =
+            file[2].as_str().unwrap().starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"");
+        assert_eq!(kind == "image/svg+xml", is_svg);
+    }
+}
+
+#[test]
+fn the_chosen_theme_is_kept() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let back = "return getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.script(back), "rgb(251, 252, 254)");
+    let choose = |word: &str| {
+        browser.script(&format!(
+            "const choice = document.getElementById('theme'); choice.value = '{word}'; choice.dispatchEvent(new Event('change'))"
+        ))
+    };
+    choose("dark");
+    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
+    browser.open(&format!("{url}/configuration"));
+    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
+    assert_eq!(browser.script("return document.getElementById('theme').value"), "dark");
+    // Light stays light where the system is dark, and the system decides again.
+    choose("light");
+    browser.looks(1280, 900, true);
+    assert_eq!(browser.script(back), "rgb(251, 252, 254)");
+    choose("");
+    assert_eq!(browser.script(back), "rgb(16, 22, 29)");
+}
+
+#[test]
+fn a_plot_can_be_read_as_a_table() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 40);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    for (plot, first) in [("history", "39"), ("contour", ""), ("timeline", "39")] {
+        drawn(&browser, plot);
+        browser
+            .script(&format!("document.querySelector('[data-plot={plot}] details').open = true"));
+        let cell = format!(
+            "return document.querySelector('[data-plot={plot}] tbody td')?.textContent ?? false"
+        );
+        let cell = browser.wait("the table", BOUND, &cell);
+        assert!(cell.as_str().unwrap().starts_with(first), "{plot}: {cell}");
+    }
+}
+
+#[test]
+fn the_plots_of_ten_thousand_trials_are_small() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10_000);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/plots"));
+    assert_eq!(drawn(&browser, "history"), 10_000);
+    let bytes = browser.transferred();
+    assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
+}
