@@ -257,8 +257,14 @@ struct Common {
     /// [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-    /// What happens to running trials on SIGTERM: stop or leave.
-    #[arg(long, value_enum, default_value_t = OnTerm::Stop, env = "TRIAL_MANAGER_ON_TERM")]
+    /// The treatment of running trials on SIGTERM.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = OnTerm::Stop,
+        env = "TRIAL_MANAGER_ON_TERM",
+        help = "What happens to running trials on SIGTERM: stop or leave"
+    )]
     on_term: OnTerm,
 }
 

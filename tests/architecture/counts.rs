@@ -9,11 +9,11 @@ use super::source::{self, Source, sources};
 const ALLOWED: [(&str, usize); 7] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
-    ("sentences of comments with more than 40 words", 3),
-    ("public types whose name another public type of the crate has", 8),
+    ("sentences of comments with more than 40 words", 2),
+    ("public types whose name another public type of the crate has", 7),
     ("constants of a single word that says nothing of what", 0),
-    ("functions of more than 60 lines", 43),
-    ("folders with more than 20 source files", 3),
+    ("functions of more than 60 lines", 40),
+    ("folders with more than 20 source files", 1),
 ];
 
 /// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.

@@ -537,11 +537,8 @@ impl ExperimentTask {
 
     /// Records that trials run, and leaves their agents rules.
     async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
-        let started = trials.iter().map(|trial| {
-            let started_at_ms = self.jobs.get(trial).and_then(|job| job.started_at_ms);
-            (trial.clone(), started_at_ms)
-        });
-        let started = started.collect();
+        let started = |trial: &TrialJobId| self.jobs.get(trial).and_then(|job| job.started_at_ms);
+        let started = trials.iter().map(|trial| (trial.clone(), started(trial))).collect();
         self.recorder.record_running(started).await?;
         for trial in trials {
             self.leases.begin(&trial);
@@ -559,8 +556,8 @@ impl ExperimentTask {
         &mut self,
         stops: &[(TrialJobId, StopReason)],
     ) -> Result<(), store::Error> {
-        let intents = stops.iter().map(|(trial, reason)| (trial.clone(), Some(*reason)));
-        let intents: Vec<_> = intents.collect();
+        let intent = |(trial, reason): &(TrialJobId, _)| (trial.clone(), Some(*reason));
+        let intents: Vec<_> = stops.iter().map(intent).collect();
         self.recorder.record_intents(&intents).await?;
         for (trial, reason) in stops {
             self.push_stop_directive(trial, *reason);
