@@ -36,7 +36,7 @@ struct Limits {
     bytes: u64,
 }
 
-/// Why there is no archive.
+/// The reason that there is no archive.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory, or one of its `.nniignore` files.

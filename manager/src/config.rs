@@ -175,7 +175,7 @@ pub struct LocalSpec {
     pub code_snapshot: bool,
 }
 
-/// Why an experiment file is refused: names the file, each field that is wrong and what is allowed.
+/// The reason that an experiment file is refused: names the file, each field that is wrong and what is allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {}{problem}", .file.display(), .at.map(|at| format!("{at}: ")).unwrap_or_default())]
 pub struct Error {

@@ -52,7 +52,7 @@ struct Inner {
     hasher: RandomState,
 }
 
-/// Why a batch was not taken. The agent keeps it.
+/// The reason that a batch was not taken. The agent keeps it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Agent and manager have no protocol version in common.

@@ -41,7 +41,7 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 #[derive(Clone)]
 pub struct Secret {
     key: hmac::Key,
-    /// When it was loaded, by the wall clock and by a clock that does not jump.
+    /// The time at which it was loaded, by the wall clock and by a clock that does not jump.
     loaded: (i64, Instant),
 }
 
@@ -71,7 +71,7 @@ impl Holder {
     }
 }
 
-/// Why a token does not open what was asked for.
+/// The reason that a token does not open what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It was not made from this secret.
@@ -85,7 +85,7 @@ pub enum Refusal {
     Other(Holder),
 }
 
-/// Why there is no secret.
+/// The reason that there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read, made or protected.

@@ -67,7 +67,7 @@ pub struct JobEvent {
     pub attempt: AttemptId,
     /// Exit code of the job's first process (the agent), as a shell shows it, where known.
     pub exit_code: Option<i32>,
-    /// Why the job is gone, where the service knows more than a code. For a person.
+    /// The reason that the job is gone, where the service knows more than a code. For a person.
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
@@ -93,7 +93,7 @@ impl JobEvent {
     }
 }
 
-/// Why a job that was submitted does not run yet.
+/// The reason that a job that was submitted does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobWaits {
     /// The trial.

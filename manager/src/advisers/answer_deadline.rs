@@ -33,7 +33,7 @@ impl SilenceTimer {
         Self { limit, owed_since: None, last_word: now, told: false }
     }
 
-    /// When a user is told.
+    /// Returns the time at which a user is told.
     pub(super) fn slow(&self) -> Duration {
         SLOW.min(self.limit / 2)
     }

@@ -15,7 +15,7 @@ use crate::store;
 use crate::token;
 use crate::training_service::platform::BoxError;
 
-/// Why an experiment could not be run.
+/// The reason that an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The experiment's configuration, as stored.

@@ -11,7 +11,7 @@ pub(super) struct AdvertisedAddress {
     pub(super) url: String,
 }
 
-/// Why it is not known where trials reach us.
+/// The reason that it is not known where trials reach us.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
     /// An advertised address that is none.

@@ -56,7 +56,7 @@ impl WrittenDuration {
     }
 }
 
-/// Why the experiment does not do it.
+/// The reason that the experiment does not do it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Refused {
     /// No such trial.

@@ -141,7 +141,7 @@ pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     }
 }
 
-/// Why we stop a trial, for a person.
+/// Returns the reason that we stop a trial, for a person.
 fn explained(intent: StopReason) -> &'static str {
     match intent {
         StopReason::User => "stopped on request",

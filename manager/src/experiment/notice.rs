@@ -29,7 +29,7 @@ pub enum Notice {
         trial: TrialJobId,
         /// Its position.
         sequence: u64,
-        /// Why it is thought so.
+        /// The reason that it is thought so.
         message: String,
     },
     /// A lost trial's agent is heard again.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use trial_protocol::{AttemptId, TrialJobId};
 
-/// Why the store did not do as asked. Nothing of a failed write is stored.
+/// The reason that the store did not do as asked. Nothing of a failed write is stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The file or its folder cannot be used at all.

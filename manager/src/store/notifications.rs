@@ -21,7 +21,7 @@ pub struct NewNotification {
     pub channels: Vec<&'static str>,
     /// The event.
     pub event: Value,
-    /// When it happened.
+    /// The time at which it happened.
     pub at_ms: i64,
 }
 

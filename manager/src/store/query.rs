@@ -85,7 +85,7 @@ pub struct AttemptRow {
     pub key: i64,
     /// Its name.
     pub attempt: AttemptId,
-    /// When it last spoke, by the manager's clock.
+    /// The time at which it last spoke, by the manager's clock.
     pub last_heard_ms: i64,
     /// The number up to which its facts are stored. `None`: none has arrived.
     pub facts_through: Option<u64>,

@@ -389,7 +389,7 @@ pub(super) fn verdict(
     verdicts.find_map(Result::transpose).transpose()
 }
 
-/// When an attempt's agent started the command, by its clock.
+/// Returns the time at which an attempt's agent started the command, by its clock.
 pub(super) fn started(
     c: &Connection,
     id: &TrialJobId,

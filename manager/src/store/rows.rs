@@ -21,9 +21,9 @@ pub struct ExperimentRow {
     pub seed: u64,
     /// Its state, in the experiment's own words.
     pub state: String,
-    /// When it was created.
+    /// The time at which it was created.
     pub created_at_ms: i64,
-    /// When it reached the state it is in, if that is an ending one. `None` while it goes on.
+    /// The time at which it reached the state it is in, if that is an ending one. `None` while it goes on.
     pub ended_at_ms: Option<i64>,
     /// The time that it has run, interruptions left out.
     pub elapsed_ms: u64,
@@ -75,7 +75,7 @@ pub struct TrialChange {
     pub told: Span,
 }
 
-/// When a trial ran, as its agent says.
+/// The span of a trial's run, as its agent says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     /// When the command was started, by the agent's clock. What lies before the trial was made, or after the change
@@ -100,15 +100,15 @@ pub struct TrialRow {
     pub attempt: AttemptId,
     /// Where it stands.
     pub state: JobState,
-    /// Why we mean to stop it. `None`: we do not.
+    /// The reason that we mean to stop it. `None`: we do not.
     pub intent: Option<StopReason>,
     /// The number of times that it was tried again after a failure that may pass.
     pub retries: u32,
-    /// When its intent was stored.
+    /// The time at which its intent was stored.
     pub created_at_ms: i64,
-    /// When the current attempt was first RUNNING, by its agent's word if there is one.
+    /// The time at which the current attempt was first RUNNING, by its agent's word if there is one.
     pub started_at_ms: Option<i64>,
-    /// When it ended, by its agent's word if there is one; else when it reached a final state.
+    /// The time at which it ended, by its agent's word if there is one; else when it reached a final state.
     pub ended_at_ms: Option<i64>,
     /// The last change's message.
     pub message: Option<String>,
@@ -140,9 +140,9 @@ pub struct MetricRow {
     pub attempt: AttemptId,
     /// Its position on the facts lane.
     pub seq: u64,
-    /// When the agent saw it, by the agent's clock.
+    /// The time at which the agent saw it, by the agent's clock.
     pub observed_at_ms: i64,
-    /// When it was stored, by the manager's clock.
+    /// The time at which it was stored, by the manager's clock.
     pub stored_at_ms: i64,
     /// The metric.
     pub metric: Metric,
@@ -157,9 +157,9 @@ pub struct ReportRow {
     pub lane: Lane,
     /// Its position on that lane.
     pub seq: u64,
-    /// When the agent saw it, by the agent's clock.
+    /// The time at which the agent saw it, by the agent's clock.
     pub observed_at_ms: i64,
-    /// When it was stored, by the manager's clock.
+    /// The time at which it was stored, by the manager's clock.
     pub stored_at_ms: i64,
     /// Its kind, as the agent wrote it; empty where it wrote none.
     pub kind: String,
@@ -183,7 +183,7 @@ pub struct LogChunkRow {
     pub stream: Stream,
     /// Position of the first byte within the attempt's stream.
     pub offset_bytes: u64,
-    /// When the agent read it, by the agent's clock.
+    /// The time at which the agent read it, by the agent's clock.
     pub observed_at_ms: i64,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -198,7 +198,7 @@ pub struct AttemptState {
     pub bulk_through: Option<u64>,
     /// `true` if its last fact, the verdict, is stored.
     pub ended: bool,
-    /// When it last spoke, by the manager's clock. `None`: never.
+    /// The time at which it last spoke, by the manager's clock. `None`: never.
     pub last_heard_ms: Option<i64>,
 }
 
@@ -245,7 +245,7 @@ pub struct Ingested {
 pub struct LastWords {
     /// `true` if its agent has said how it ended.
     pub ended: bool,
-    /// When its agent started the command, by the agent's clock.
+    /// The time at which its agent started the command, by the agent's clock.
     pub started_at_ms: Option<i64>,
     /// How, if it did and this build knows the words.
     pub verdict: Option<Verdict>,

@@ -12,7 +12,7 @@ use crate::util::errors::chain;
 const TRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Why the last write failed. `None`: it did not.
+    /// Returns the reason that the last write failed. `None`: it did not.
     pub fn write_error(&self) -> Option<Error> {
         self.inner.shared.write_error()
     }

@@ -30,7 +30,7 @@ const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 pub(super) struct Shared {
     /// Commits made so far.
     pub(super) commits: watch::Sender<u64>,
-    /// Why the last commit failed. `None`: it did not.
+    /// The reason that the last commit failed. `None`: it did not.
     pub(super) write_error: watch::Sender<Option<Error>>,
     /// The file that commits go to. `None`: nothing is written.
     pub(super) identity: Option<FileIdentity>,

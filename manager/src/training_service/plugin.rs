@@ -132,7 +132,7 @@ struct Shared {
     state_dir: PathBuf,
     url_file: PathBuf,
     link: watch::Sender<Option<Arc<Link>>>,
-    /// Why there is no process to speak to.
+    /// The reason that there is no process to speak to.
     trouble: Mutex<String>,
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, JobTask>>,

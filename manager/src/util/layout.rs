@@ -126,7 +126,7 @@ impl TrialDir {
         self.0.join("token")
     }
 
-    /// Why the trial ended, as the agent of its last attempt wrote it.
+    /// Returns the reason that the trial ended, as the agent of its last attempt wrote it.
     pub fn verdict(&self) -> PathBuf {
         self.0.join("verdict.json")
     }

@@ -138,7 +138,7 @@ pub enum Effect {
     Retry {
         /// The trial.
         trial: TrialJobId,
-        /// Why it failed, and how often it may.
+        /// The reason that it failed, and how often it may.
         message: String,
     },
     /// Tell the people who watch.

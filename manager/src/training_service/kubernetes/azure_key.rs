@@ -21,7 +21,7 @@ const AZ_TIMEOUT: Duration = Duration::from_mins(1);
 /// The length of a complaint of `az` that is shown, in characters.
 const SHOWN: usize = 300;
 
-/// Where the key is.
+/// The place of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// In this file.
@@ -47,7 +47,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why there is no key.
+/// The reason that there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file.

@@ -37,7 +37,7 @@ const PIECE: usize = 8 << 10;
 /// Longest that a connection may take to be there.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where the cluster is, as the experiment says it.
+/// The cluster of an experiment.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// A kubeconfig. `None`: `KUBECONFIG`, `~/.kube/config`, or the pod that this program runs in.

@@ -46,7 +46,7 @@ pub fn inactive(queue: &Value) -> Option<String> {
     })
 }
 
-/// Why the trial of this Workload does not run. `None`: it is admitted, or has ended.
+/// Returns the reason that the trial of this Workload does not run. `None`: it is admitted, or has ended.
 pub fn why(workload: &Value) -> Option<String> {
     let status = workload.get("status")?;
     let find = |kind: &str| condition(status, kind);

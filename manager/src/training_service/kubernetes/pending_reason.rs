@@ -86,7 +86,7 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
-/// Why a workload's controller could not make a pod, in the words of an event about the workload.
+/// Returns the reason that a workload's controller could not make a pod, in the words of an event about the workload.
 pub fn of_refused_pod(event: &Value) -> Option<String> {
     let reasons = ["FailedCreate", "FailedCreatePod"];
     let refused = reasons.iter().any(|reason| is(event, "reason", reason));

@@ -93,7 +93,7 @@ fn decisive(status: &Value) -> Option<&Value> {
     ended.iter().find(failed).or(ended.last()).copied()
 }
 
-/// Why a container ended: in its agent's words where they are certain.
+/// Returns the reason that a container ended: in its agent's words where they are certain.
 fn of_container(code: i64, reason: &str, said: &str) -> String {
     if let Ok(verdict) = serde_json::from_str::<Verdict>(said)
         && verdict.exit.is_some()

@@ -423,7 +423,7 @@ impl Tracker {
         Some(Act::Tidy(self.finished.drain(..many).collect()))
     }
 
-    /// When [`Self::tick`] is needed next.
+    /// Returns the time at which [`Self::tick`] is needed next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let deadlines = self.jobs.values().filter_map(|job| {
             let patience = match job.stop {

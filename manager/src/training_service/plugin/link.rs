@@ -74,7 +74,7 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Why a request has no result.
+/// The reason that a request has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum AskError {
     /// The process has ended, or was given up. The request may have had its effect.

@@ -78,7 +78,7 @@ impl Exit {
     }
 }
 
-/// Why a job is gone.
+/// The reason that a job is gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reason {

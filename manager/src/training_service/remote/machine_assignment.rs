@@ -52,7 +52,7 @@ struct Machine {
     wanted: Wanted,
     gpus: Option<Gpus>,
     link: Option<UnboundedSender<String>>,
-    /// Why there is no link.
+    /// The reason that there is no link.
     why: String,
     last_id: u64,
     asked: HashMap<u64, PendingRequest>,
@@ -136,7 +136,7 @@ impl Assignments {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
     }
 
-    /// Why trials wait, for a person.
+    /// Returns the reason that trials wait, for a person.
     pub(super) fn why(&self) -> String {
         let why = |machine: &Machine| match machine.link {
             Some(_) => format!("{}: its GPUs are in use", machine.name),

@@ -8,7 +8,7 @@ use crate::util::excerpt::shortened;
 /// The format of the time at which a certificate expired.
 pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";
 
-/// Why the cluster did not do what was asked.
+/// The reason that the cluster did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There is no kubeconfig anywhere.
@@ -31,7 +31,7 @@ pub enum Error {
     Expired {
         /// Where it is.
         from: String,
-        /// When that was.
+        /// The time at which that was.
         since: String,
     },
     /// The cluster's certificate is too old.
@@ -219,7 +219,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     }
 }
 
-/// When a certificate expired, as the library's words have it: in seconds.
+/// Returns the time at which a certificate expired, as the library's words have it: in seconds.
 fn since(words: &str) -> Option<String> {
     let (_, seconds) = words.split_once("not valid after ")?;
     let seconds = seconds.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;

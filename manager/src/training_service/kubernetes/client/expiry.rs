@@ -12,7 +12,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// When the first certificate in a PEM text expires. `None`: that cannot be read.
+/// Returns the time at which the first certificate in a PEM text expires. `None`: that cannot be read.
 pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
     // RFC 5280, section 4.1: what is signed comes first; in it the version, which may be absent, the serial number, the

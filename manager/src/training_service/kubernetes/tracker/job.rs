@@ -9,7 +9,7 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
 
-/// Why a workload waits that is not to run yet, until its queue says more.
+/// The reason that a workload waits that is not to run yet, until its queue says more.
 pub(super) const SUSPENDED: &str =
     "it is suspended: a queue, or a person with `kubectl`, is to let it run";
 
@@ -30,14 +30,14 @@ pub(super) struct Job {
     /// The cluster has it.
     pub(super) made: bool,
     pub(super) phase: JobPhase,
-    /// Why it waits, and whether that was told.
+    /// The reason that it waits, and whether that was told.
     pub(super) why: Option<String>,
     pub(super) told_why: Option<String>,
     /// The image that was told.
     pub(super) image: Option<String>,
     /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
     pub(super) is_inspected: bool,
-    /// When the cluster was asked why it has no pod.
+    /// The time at which the cluster was asked why it has no pod.
     pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
     /// A failure that outranks how the workload ends after it was stopped for it.

@@ -11,7 +11,7 @@ impl Tracker {
         self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
     }
 
-    /// Why a workload has no pod, as the cluster says. `None`: it does not say.
+    /// Returns the reason that a workload has no pod, as the cluster says. `None`: it does not say.
     pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let kind = self.kind;
         // Of several pods one can be there and another refused; then the status may stay empty for ever.
