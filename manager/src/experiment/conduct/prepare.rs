@@ -36,7 +36,9 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
     let was_done = stored.as_ref().is_some_and(|row| row.state == ExperimentState::Done.as_str());
-    let trouble = present_trouble(&deps, stored.and_then(|row| row.trouble)).await?;
+    let is_outside = deps.advice.outside.is_some();
+    let trouble =
+        present_trouble(&deps.store, is_outside, stored.and_then(|row| row.trouble)).await?;
     let began = Instant::now();
     let rows = deps.store.trials().await?;
     let used_ids = rows.iter().map(|row| row.id.clone()).collect();
@@ -86,24 +88,31 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         before,
         began,
     };
+    catch_up(&mut task, gone).await?;
+    Ok(task)
+}
+
+/// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
+async fn catch_up(task: &mut ExperimentTask, gone: Vec<JobEvent>) -> Result<(), store::Error> {
     while let Some(event) = task.recorder.inbox().pop() {
         task.handle_event(event).await?;
     }
     task.handle_ends(gone).await?;
-    repeat_directives(&mut task).await;
-    Ok(task)
+    repeat_directives(task).await;
+    Ok(())
 }
 
 /// Returns the stored trouble if it is still so. What held the search is taken for mended by the user who resumes; a tuner
 /// outside says itself that it is well.
 async fn present_trouble(
-    deps: &Dependencies,
+    store: &Store,
+    is_outside: bool,
     trouble: Option<String>,
 ) -> Result<Option<String>, store::Error> {
-    if trouble.is_none() || deps.advice.outside.is_some() {
+    if trouble.is_none() || is_outside {
         return Ok(trouble);
     }
-    deps.store.set_trouble(None, None).await?;
+    store.set_trouble(None, None).await?;
     Ok(None)
 }
 
