@@ -2,7 +2,7 @@
 
 Run it with an interpreter that has `pip install optuna`:
 
-    python pareto_optuna.py [--seeds 15] [--trials 200]
+    python pareto_optuna.py [--seeds 15] [--trials 200] [NSGA-II] [TPE]
 """
 
 import argparse
@@ -65,10 +65,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--seeds', type=int, default=15)
     parser.add_argument('--trials', type=int, default=200)
+    parser.add_argument('samplers', nargs='*', default=list(SAMPLERS))
     given = parser.parse_args()
     for name, (size, losses, reference) in PROBLEMS.items():
         most = reachable(name, size, losses, reference)
-        for sampler, make in SAMPLERS.items():
+        for sampler in given.samplers:
+            make = SAMPLERS[sampler]
             volumes = [found(make(seed), size, losses, reference, given.trials) for seed in range(given.seeds)]
             print(f'  {name:<24} {sampler:<8} {statistics.median(volumes) / most * 100:6.2f}', flush=True)
 

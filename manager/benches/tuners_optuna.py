@@ -1,6 +1,6 @@
 """Optuna's figures for the table that `tuners_table.py` makes.
 
-Run it with an interpreter that has `pip install optuna scikit-learn`:
+Run it with an interpreter that has `pip install optuna cmaes scikit-learn`:
 
     python tuners_optuna.py [--seeds N] [--problems 'NAME;...']
 """
@@ -19,8 +19,11 @@ from optuna_search import propose  # noqa: E402
 from tuners_nni import arguments, report, uniform  # noqa: E402
 
 
-def study(seed):
-    return optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+SAMPLERS = {'TPE': optuna.samplers.TPESampler, 'CMA-ES': optuna.samplers.CmaEsSampler}
+
+
+def study(name, seed):
+    return optuna.create_study(sampler=SAMPLERS[name](seed=seed))
 
 
 def turn(study, space, function):
@@ -30,13 +33,13 @@ def turn(study, space, function):
     return loss
 
 
-def best(_, space, function, seed):
-    own = study(seed)
+def best(name, space, function, seed):
+    own = study(name, seed)
     return min(turn(own, space, function) for _ in range(100))
 
 
-def milliseconds(_):
-    own, space = study(1), uniform(20, 0, 1)
+def milliseconds(name):
+    own, space = study(name, 1), uniform(20, 0, 1)
     sphere = lambda p: sum((x - 0.3) ** 2 for x in p.values())
     distributions = {name: optuna.distributions.FloatDistribution(0, 1) for name in space}
     import random
@@ -53,4 +56,4 @@ def milliseconds(_):
 
 
 if __name__ == '__main__':
-    report(arguments(['TPE']), best, milliseconds)
+    report(arguments(['TPE', 'CMA-ES']), best, milliseconds)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FUNCTIONS = ['Branin', 'Hartmann-6', 'Rosenbrock-5', 'mixed, nested']
-OWN = ['Random', 'Evolution', 'Anneal', 'TPE', 'GP']
+OWN = ['Random', 'QMC', 'Evolution', 'Anneal', 'TPE', 'CMA-ES', 'GP']
 
 
 def cells(given):
@@ -35,7 +35,7 @@ def cells(given):
         for source, python, script, tuners in [
             ('NNI 3.0', given.nni, 'tuners_nni.py', ['Random', 'Evolution', 'TPE']),
             ('NNI 3.0', given.old_nni, 'tuners_nni.py', ['Anneal', 'GP, in rows']),
-            ('Optuna', given.optuna, 'tuners_optuna.py', ['TPE']),
+            ('Optuna', given.optuna, 'tuners_optuna.py', ['TPE', 'CMA-ES']),
         ]:
             if python:
                 for tuner in tuners:

@@ -189,11 +189,14 @@ mod tests {
         assert_eq!(distances, [f64::INFINITY, 2.0, f64::INFINITY]);
     }
 
+    /// A name, points, a reference and the volume.
+    type Row = (&'static str, &'static [&'static [f64]], &'static [f64], f64);
+
     #[test]
     fn volumes_are_those_that_are_known() {
         let volume = |points: &[&[f64]], reference: &[f64]| hypervolume(points, reference);
         #[rustfmt::skip]
-        let table: [(&str, &[&[f64]], &[f64], f64); 8] = [
+        let table: [Row; 8] = [
             ("nothing",              &[],                                                       &[1.0, 1.0],           0.0),
             ("one objective",        &[&[0.25], &[0.5]],                                        &[1.0],                0.75),
             ("a staircase",          &[&[1.0, 3.0], &[2.0, 2.0], &[3.0, 1.0]],                  &[4.0, 4.0],           6.0),

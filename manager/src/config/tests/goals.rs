@@ -1,3 +1,5 @@
+//! Several objectives and constraints in an experiment file.
+
 use serde_json::{Value, json};
 
 use super::{loaded, with};

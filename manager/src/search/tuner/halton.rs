@@ -79,7 +79,7 @@ fn radical_inverse(mut n: u64, base: u64, mut rng: ChaCha8Rng) -> f64 {
     (sum + unit / 2.0).clamp(PRECISION, 1.0 - PRECISION)
 }
 
-/// What a random permutation of `0..base` makes of a digit. The generator is moved alike whatever the digit is.
+/// The digit that a random permutation of `0..base` puts in the place of another. The generator is moved alike whatever the digit is.
 fn permuted(digit: u64, base: u64, rng: &mut ChaCha8Rng) -> u64 {
     // Fisher and Yates, followed for one digit: it is swapped with a later one, or an earlier step has brought it elsewhere.
     let mut at = digit;

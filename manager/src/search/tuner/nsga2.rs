@@ -15,7 +15,7 @@ use crate::search::goals::Merit;
 use crate::search::pareto::{crowding, fronts};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace};
 
-/// How near to its parents a child is, the larger the nearer: Deb's distribution indices.
+/// Deb's distribution indices: the larger they are, the nearer a child is to its parents.
 const CROSSOVER_INDEX: f64 = 15.0;
 const MUTATION_INDEX: f64 = 20.0;
 
@@ -122,7 +122,7 @@ impl Nsga2 {
     }
 }
 
-/// What a child has of two parents.
+/// The coordinate that a child inherits from two parents.
 fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl Rng) -> Coordinate {
     let (one, other) = if rng.random() { (one, other) } else { (other, one) };
     if one == other || !domain.is_numeric() || rng.random() {
