@@ -57,4 +57,5 @@ mod snapshots;
 mod steering;
 mod strangers;
 mod top;
+mod tutorial;
 mod vanished;

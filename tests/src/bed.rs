@@ -91,8 +91,21 @@ impl TestBed {
         self.program("trialkeeper")
     }
 
+    /// Bash with the programs in its `PATH`, for lines as a user types them; the first that fails ends it. Experiments lie in
+    /// [`data`](Self::data), and managers take free ports.
+    pub fn shell(&self, lines: &str) -> Command {
+        let mut command = self.program("bash");
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", self.programs().display()));
+        command.env("TRIAL_MANAGER_DATA_DIR", self.data()).env("TRIAL_MANAGER_PORT", "0");
+        command.args(["-e", "-o", "pipefail", "-c", lines]);
+        command
+    }
+
     fn program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.programs().join(name));
+        // A name that is none of ours is looked up in `PATH`.
+        let own = self.programs().join(name);
+        let mut command = Command::new(if own.exists() { own } else { name.into() });
         command.current_dir(self.folder()).env_clear();
         // `TRIAL_MANAGER_AGENT`: so that a benchmark can measure the agent that is shipped.
         let kept =

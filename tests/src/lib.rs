@@ -28,7 +28,7 @@ pub use hook::{Answer, Hook, Told};
 pub use machines::Machines;
 pub use process::{Finished, Running};
 pub use python::{nni_python, optuna_python};
-pub use search::{Outcome, Search, Trial, examples};
+pub use search::{Outcome, Search, Trial, docs, examples};
 pub use snapshot::Snapshots;
 pub use terminal::Terminal;
 

@@ -15,6 +15,11 @@ pub fn examples() -> PathBuf {
         .expect("it is committed")
 }
 
+/// The folder of the documentation.
+pub fn docs() -> PathBuf {
+    examples().join("../docs").canonicalize().expect("it is committed")
+}
+
 /// An experiment file in the making.
 #[derive(Debug, Clone)]
 pub struct Search(Value);

@@ -1,0 +1,77 @@
+//! The tutorial, followed line by line.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use trialkeeper_tests::{BOUND, TestBed, docs};
+
+/// A fenced block of a Markdown page.
+struct Block {
+    language: String,
+    text: String,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push(Block { language: language.to_owned(), text: text.join("\n") });
+        }
+    }
+    blocks
+}
+
+/// Writes a block that begins with `# NAME` into the file of that name.
+fn write_file(folder: &Path, text: &str) {
+    let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
+    let name = name.expect("a file of the tutorial begins with its name");
+    fs::write(folder.join(name), text).expect("the folder can be written");
+}
+
+/// The id of the experiment that was started last; empty before the first.
+fn newest(bed: &TestBed) -> String {
+    let mut show = bed.manager();
+    show.args(["experiment", "show", "-o", "json", "--data-dir"]).arg(bed.data());
+    let shown = bed.start(&mut show).finish(BOUND);
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+    shown["id"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn every_command_of_the_tutorial_succeeds() {
+    let bed = TestBed::new();
+    let folder = bed.path("tutorial");
+    fs::create_dir(&folder).unwrap();
+    let page = fs::read_to_string(docs().join("tutorial.md")).unwrap();
+    let mut printed = Vec::new();
+    for Block { language, text } in blocks(&page) {
+        if language != "sh" {
+            write_file(&folder, &text);
+            continue;
+        }
+        let text = text.replace(" ID", &format!(" {}", newest(&bed)));
+        let mut shell = bed.shell(&text);
+        let finished = bed.start(shell.current_dir(&folder)).finish(BOUND);
+        let output = String::from_utf8_lossy(&finished.stdout).into_owned() + &finished.stderr;
+        assert_eq!(finished.code, Some(0), "{text}\n{output}");
+        printed.push(output);
+    }
+
+    // What the reader is told to expect.
+    let [alone, _, search, results, fragile, mended, early] = &printed[..] else {
+        panic!("{} blocks of commands", printed.len())
+    };
+    assert!(alone.contains("loss"), "{alone}");
+    assert!(search.contains("20 trials, 20 succeeded"), "{search}");
+    assert!(results.contains("layers"), "{results}");
+    assert!(folder.join("results.csv").is_file());
+    assert!(
+        fragile.contains("2 failed") && fragile.contains("four layers do not fit"),
+        "{fragile}"
+    );
+    assert!(mended.contains("8 trials, 8 succeeded, 0 failed"), "{mended}");
+    assert!(early.contains("20 trials"), "{early}");
+}
