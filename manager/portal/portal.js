@@ -5,11 +5,12 @@
 import { dash, draw, join, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
 
-const page = document.body.dataset.page;
+// `base` is the path below which the pages and the API stand.
+const { page, base = "" } = document.body.dataset;
 const byId = (id) => document.getElementById(id);
 const chart = (name) => document.querySelector(`[data-chart="${name}"]`);
 const json = async (path) => {
-  const response = await fetch(path);
+  const response = await fetch(base + path);
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 };
@@ -34,7 +35,7 @@ const enter = (curves, { name, step, value }) => {
 // An address may be another experiment's by now, whose trials must not be mixed with the ones that are shown.
 const sameExperiment = (id) => {
   if (id === document.body.dataset.experiment) return;
-  location.replace("/");
+  location.replace(`${base}/`);
   throw new Error(`experiment ${id} is here now`);
 };
 
@@ -102,7 +103,7 @@ const follow = (path, after, listeners) => {
   const later = () => { again ??= setTimeout(() => { again = null; turn(); refresh(); }, 3000); };
   const hear = () => {
     const place = seen === undefined ? path : `${path}?after=${encodeURIComponent(seen)}`;
-    const own = source = new EventSource(place);
+    const own = source = new EventSource(base + place);
     source.onopen = () => { lost = LOST; say(""); };
     source.onerror = () => {
       if (over) return;
@@ -218,7 +219,7 @@ const ROWS = 1000;
 
 const trial = async () => {
   const { trial: id, after } = byId("summary").dataset;
-  const base = `/api/v1/trials/${encodeURIComponent(id)}`;
+  const own = `/api/v1/trials/${encodeURIComponent(id)}`;
   let curves = new Map(), samples = [], seen = -1, sampled = -1;
   const take = (metrics) => {
     for (const metric of metrics) {
@@ -280,7 +281,7 @@ const trial = async () => {
     plot("power", "watts", "GPU power", each((gpu) => gpu.power_watts));
   });
   const fetchAll = async () => {
-    const [metrics, machine] = await Promise.all([json(`${base}/metrics?points=2000`), json(`${base}/samples?points=1000`)]);
+    const [metrics, machine] = await Promise.all([json(`${own}/metrics?points=2000`), json(`${own}/samples?points=1000`)]);
     take(metrics.metrics);
     takeSamples(machine.samples);
     show();
@@ -293,7 +294,7 @@ const trial = async () => {
   if ("ended" in byId("summary").dataset) { rest(); return; }
   tick();
   let first = after === undefined, unheard = false;
-  follow(`${base}/events`, after, {
+  follow(`${own}/events`, after, {
     attempt: () => {
       if (first && !unheard) { first = false; return; }
       first = unheard = false;

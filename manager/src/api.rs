@@ -126,6 +126,7 @@ pub fn router(state: State) -> Router {
         .merge(portal::routes())
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(axum::middleware::from_fn(portal::base::prefixed))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), auth::throttle))
         .layer(axum::middleware::from_fn(compress::gzip))
         .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))

@@ -176,8 +176,11 @@ fn pure_files_are_pure() {
             }
         }
     }
-    let surely =
-        ["agent/src/supervise/phase.rs", "manager/src/search/search_space.rs", "manager/src/search/tuner.rs"];
+    let surely = [
+        "agent/src/supervise/phase.rs",
+        "manager/src/search/search_space.rs",
+        "manager/src/search/tuner.rs",
+    ];
     for path in surely {
         assert!(pure.contains(path), "the head of {path} says that it is PURE");
     }

@@ -5,6 +5,7 @@
 mod actions;
 mod api_page;
 mod assets;
+pub(super) mod base;
 mod overview;
 mod page;
 mod parts;

@@ -14,6 +14,7 @@ use super::super::body::BODY_TIMEOUT;
 use super::super::throttle::Peer;
 use super::super::user::{Asked, Change, Named};
 use super::super::{Error, Shared};
+use super::base::url;
 use super::page::{Refusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 
@@ -51,7 +52,7 @@ pub(super) async fn kill(
     let Nothing {} = form(&shared, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
-    Ok(Redirect::to(&back))
+    Ok(Redirect::to(&url(&back)))
 }
 
 pub(super) async fn retry(
@@ -63,7 +64,7 @@ pub(super) async fn retry(
     let Nothing {} = form(&shared, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
-    Ok(Redirect::to(&back))
+    Ok(Redirect::to(&url(&back)))
 }
 
 pub(super) async fn stop(
@@ -73,7 +74,7 @@ pub(super) async fn stop(
     let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
     shared.changes.make(&shared, &headers, Change::Stop).await?;
-    Ok(Redirect::to("/"))
+    Ok(Redirect::to(&url("/")))
 }
 
 /// An empty field leaves its limit as it is.
@@ -103,7 +104,7 @@ pub(super) async fn limits(
             .map_err(|problem| Error::BadRequest(format!("Time in all: {problem}")))?,
     };
     shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
-    Ok(Redirect::to("/"))
+    Ok(Redirect::to(&url("/")))
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
@@ -136,14 +137,16 @@ pub(super) async fn login_page(
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
-        p { a href="/" { "To the overview" } }
+        p { a href=(url("/")) { "To the overview" } }
     };
+    let refresh = HeaderValue::try_from(format!("0; url={}", url("/")));
+    let refresh = refresh.unwrap_or_else(|_| HeaderValue::from_static("0; url=/"));
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
     headers.insert(header::SET_COOKIE, cookie);
     // A redirection would still count as the step from wherever the address stood, and a browser shows a strict
     // cookie on our own pages' steps only.
-    headers.insert(header::REFRESH, HeaderValue::from_static("0; url=/"));
+    headers.insert(header::REFRESH, refresh);
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
 }
@@ -157,7 +160,7 @@ fn login_form(next: &str, problem: Option<&str>) -> Response {
             code { "trial-manager run" } " names when it starts."
         }
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
-        form.inline method="post" action="/login" {
+        form.inline method="post" action=(url("/login")) {
             label { "Token " input #token name="token" type="password" autocomplete="current-password" required autofocus; }
             @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
             button { "Log in" }
@@ -189,7 +192,8 @@ pub(super) async fn login(
     match shared.state.gate.admit(&Method::POST, &headers) {
         Ok(_) => {
             let cookie = shared.state.gate.begin_session().await?;
-            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(local(&form.next))).into_response())
+            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url(local(&form.next))))
+                .into_response())
         }
         Err(Error::Forbidden(detail)) => Ok(login_form(&form.next, Some(&detail))),
         Err(_) => {
@@ -207,5 +211,5 @@ pub(super) async fn logout(
     let headers = request.headers().clone();
     let Nothing {} = form(&shared, request).await?;
     let cookie = shared.state.gate.end_session(&headers).await?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url("/"))).into_response())
 }

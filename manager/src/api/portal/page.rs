@@ -8,6 +8,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
 use super::super::{Error, Shared, percent};
+use super::base::url;
 use super::parts::Has;
 
 /// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
@@ -64,8 +65,8 @@ impl FromRequestParts<Shared> for Viewer {
 /// Where one logs in, and goes back from to a page of ours.
 fn login_path(way_back: Option<&str>) -> String {
     match way_back.map(local).filter(|page| *page != "/") {
-        Some(page) => format!("/login?next={}", percent::encoded(page)),
-        None => "/login".to_owned(),
+        Some(page) => url(&format!("/login?next={}", percent::encoded(page))),
+        None => url("/login"),
     }
 }
 
@@ -88,7 +89,7 @@ pub(super) fn page(
 ) -> Response {
     let place = |path: &str, name: &str| {
         let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
-        html! { a href=(path) aria-current=[here.then_some("page")] { (name) } }
+        html! { a href=(url(path)) aria-current=[here.then_some("page")] { (name) } }
     };
     let page = html! {
         (DOCTYPE)
@@ -100,17 +101,17 @@ pub(super) fn page(
                 title {
                     (title) " · " (viewer.experiment.as_deref().unwrap_or("trial-manager"))
                 }
-                link rel="icon" href="/assets/icon.svg";
-                link rel="stylesheet" href="/assets/uplot.css";
-                link rel="stylesheet" href="/assets/portal.css";
+                link rel="icon" href=(url("/assets/icon.svg"));
+                link rel="stylesheet" href=(url("/assets/uplot.css"));
+                link rel="stylesheet" href=(url("/assets/portal.css"));
                 @if script.is_some() {
-                    link rel="modulepreload" href="/assets/charts.js";
-                    link rel="modulepreload" href="/assets/parallel.js";
-                    script src="/assets/uplot.js" defer {}
-                    script type="module" src="/assets/portal.js" {}
+                    link rel="modulepreload" href=(url("/assets/charts.js"));
+                    link rel="modulepreload" href=(url("/assets/parallel.js"));
+                    script src=(url("/assets/uplot.js")) defer {}
+                    script type="module" src=(url("/assets/portal.js")) {}
                 }
             }
-            body data-page=[script] data-experiment=[viewer.experiment.as_deref()] {
+            body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     nav aria-label="Pages" {
@@ -123,7 +124,7 @@ pub(super) fn page(
                         (place("/configuration", "Configuration"))
                         (place("/api", "API"))
                         @if viewer.may_change {
-                            form method="post" action="/logout" { button.plain { "Log out" } }
+                            form method="post" action=(url("/logout")) { button.plain { "Log out" } }
                         } @else {
                             a href=(login_path(viewer.way_back.as_deref())) aria-current=[(viewer.path == "/login").then_some("page")] { "Log in" }
                         }
@@ -162,7 +163,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     let content = html! {
         h1 { (title) }
         p { (super::words::sentence(&super::words::tame(detail))) }
-        p { a href="/" { "To the overview" } }
+        p { a href=(url("/")) { "To the overview" } }
     };
     let mut response = page(&viewer, title, None, &content);
     *response.status_mut() = status;
@@ -194,7 +195,7 @@ impl<E: Into<Error>> From<E> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         if matches!(self.0, Error::Unauthorized(_)) {
-            return Redirect::to("/login").into_response();
+            return Redirect::to(&url("/login")).into_response();
         }
         refusal(&self.0)
     }

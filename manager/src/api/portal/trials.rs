@@ -8,6 +8,7 @@ use trial_protocol::TrialJobId;
 
 use super::super::user::{Asked, ListQuery, trial_page};
 use super::super::{Error, Shared, percent};
+use super::base::url;
 use super::page::{Refusal, Viewer, page};
 use super::parts::Has;
 use super::words;
@@ -71,7 +72,7 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> =
         pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
-    format!("/trials?{}", pairs.join("&"))
+    url(&format!("/trials?{}", pairs.join("&")))
 }
 
 /// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
@@ -136,7 +137,7 @@ fn row(
             td { input type="checkbox" name="trial" value=(trial.id) form="compare"
                 aria-label={ "choose trial " (trial.sequence) }; }
         }
-        td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
+        td.number { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
         td { code { (trial.id) } }
         td {
             span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
@@ -190,7 +191,7 @@ pub(super) async fn list(
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            form.inline method="get" action="/trials" role="search" {
+            form.inline method="get" action=(url("/trials")) role="search" {
                 label { "State "
                     select name="state" {
                         option value="" { "all" }
@@ -208,7 +209,7 @@ pub(super) async fn list(
                 @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
                 button { "Show" }
             }
-            form.inline #compare method="get" action="/compare" {
+            form.inline #compare method="get" action=(url("/compare")) {
                 button.second { "Compare chosen trials" }
             }
         }
@@ -246,7 +247,7 @@ pub(super) async fn compare(
     let content = html! {
         h1 { "Trials side by side" }
         @if rows.is_empty() {
-            p { "Choose up to " (COMPARED) " trials in " a href="/trials" { "the list" } " first." }
+            p { "Choose up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } " first." }
         } @else {
             h2 #curves-title { "Intermediate results" }
             @if chosen > COMPARED { p.hint { "Of the " (chosen) " chosen trials the first " (COMPARED) " are shown." } }
