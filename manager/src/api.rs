@@ -12,6 +12,7 @@ mod error;
 mod health;
 pub mod legacy;
 mod local_user;
+mod log_in;
 mod nni;
 pub mod nni_node;
 pub mod percent;
@@ -20,6 +21,7 @@ mod portal;
 pub mod program;
 mod quota;
 pub mod rendezvous;
+mod request_origin;
 mod serve;
 pub mod session;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::extract::FromRef as _;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -127,7 +130,10 @@ pub fn router(state: State) -> Router {
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(axum::middleware::from_fn(portal::base::prefixed))
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), auth::throttle))
+        .layer(axum::middleware::from_fn_with_state(
+            log_in::LogIn::from_ref(&shared),
+            log_in::throttle,
+        ))
         .layer(axum::middleware::from_fn(compress::gzip))
         .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))
         .layer(axum::middleware::map_response(nosniff))

@@ -12,6 +12,7 @@ mod direction;
 mod document;
 mod foreign;
 pub mod kubernetes;
+mod labels;
 mod location;
 mod notifications;
 mod plugin;
@@ -40,7 +41,7 @@ pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec}
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
-use crate::search::search_space::SearchSpace;
+use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::OptimizeMode;
 
 /// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
@@ -95,6 +96,12 @@ pub struct ExperimentSpec {
     pub training_service: TrainingServiceSpec,
     /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
+    /// `initialTrials` (ours): points that are tried first. Each names some of the space's parameters; the others are drawn.
+    pub initial_trials: Vec<Parameters>,
+    /// `owner` (ours): the person whose search it is. `None`: the user who starts it.
+    pub owner: Option<String>,
+    /// `tags` (ours): words to find it by.
+    pub tags: Vec<String>,
     /// `notifications` (ours): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
@@ -264,7 +271,7 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
 /// Checks a document in v2 form; what is wrong with it is told all at once.
 fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
-    check::check(document.clone(), base).map_err(|first| {
+    let spec = check::check(document.clone(), base).map_err(|first| {
         let mut problems = all::problems(document, base, first);
         for problem in &mut problems {
             if let Some(looked) = missing.iter().find(|looked| looked.path == problem.path) {
@@ -272,7 +279,8 @@ fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Probl
             }
         }
         problems
-    })
+    })?;
+    labels::check_points(&spec).map(|()| spec).map_err(|problem| vec![problem])
 }
 
 /// Reads a file of another kind, JSON or YAML: a search space, results.

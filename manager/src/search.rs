@@ -2,5 +2,6 @@
 
 pub mod assessor;
 pub mod class_args;
+pub mod own_point;
 pub mod search_space;
 pub mod tuner;

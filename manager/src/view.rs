@@ -7,6 +7,7 @@ pub mod code;
 pub mod curve;
 pub mod importance;
 mod span;
+mod summary;
 pub mod table;
 mod trial;
 
@@ -19,6 +20,7 @@ use utoipa::ToSchema;
 
 pub use board::{Board, Snapshot};
 pub use span::span;
+pub use summary::{BestTrial, ExperimentSummary};
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 
 use crate::config::ExperimentSpec;

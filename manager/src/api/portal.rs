@@ -31,6 +31,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/trials/{trial}", get(trial::trial))
         .route("/trials/{trial}/kill", post(actions::kill))
         .route("/trials/{trial}/retry", post(actions::retry))
+        .route("/points", post(actions::add_point))
         .route("/limits", post(actions::limits))
         .route("/stop", post(actions::stop))
         .route("/login", get(actions::login_page).post(actions::login))

@@ -15,7 +15,7 @@ use axum::Router;
 use axum::routing::{get, post, put};
 
 use super::Shared;
-pub(super) use act::{Change, Changes};
+pub(super) use act::{Change, Changes, add_trial};
 pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
@@ -33,7 +33,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/experiment/import", post(act::import))
         .route("/api/v1/experiment/search-space", put(act::search_space))
         .route("/api/v1/events", get(follow::events))
-        .route("/api/v1/trials", get(trials::list))
+        .route("/api/v1/trials", get(trials::list).post(act::add))
         .route("/api/v1/trials/{trial}", get(trials::one))
         .route("/api/v1/trials/{trial}/metrics", get(trials::metrics))
         .route("/api/v1/trials/{trial}/samples", get(trials::samples))

@@ -152,6 +152,7 @@ async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
                 | Command::LogLevel(..)
                 | Command::Limit(_)
                 | Command::Import(_)
+                | Command::Add { .. }
                 | Command::Space(_) => Err(Refused::NotRunning),
             };
             // The caller may have gone.

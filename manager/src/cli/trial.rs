@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::named::TrialName;
@@ -17,6 +17,7 @@ use super::{follow, show, table};
 use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
+use crate::search::own_point;
 
 /// The detail of an agent's log; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,6 +122,15 @@ pub(super) enum TrialCommand {
         #[command(flatten)]
         place: Place,
     },
+    /// Run a point of your own, before what the tuner proposes next. The tuner learns its result.
+    Add {
+        /// A parameter and its value, JSON or a plain text; once for each. Those that are not named are drawn from the
+        /// search space.
+        #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+        set: Vec<(String, Value)>,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Run trials that have ended once more: now, or by `resume` where the experiment has no manager.
     Retry {
         /// Which, by their ids or numbers.
@@ -160,9 +170,26 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             let level = level.to_possible_value().map(|word| word.get_name().to_owned());
             each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
         }
+        TrialCommand::Add { set, place } => add(&place, set).await,
         TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
     };
     exit_code(done)
+}
+
+/// Reads `NAME=VALUE`.
+fn setting(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), own_point::written(value))),
+        Some(_) | None => Err("expected NAME=VALUE, such as lr=0.01".to_owned()),
+    }
+}
+
+async fn add(place: &Place, set: Vec<(String, Value)>) -> Result<(), Error> {
+    let parameters: Map<String, Value> = set.into_iter().collect();
+    let body = json!({ "parameters": parameters });
+    let answer = place.manager().await?.ask("POST", "/api/v1/trials", Some(&body)).await?;
+    let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();
+    written(format!("{id}\n").as_bytes())
 }
 
 /// Shows a trial's metrics and returns the exit code.

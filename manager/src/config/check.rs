@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::direction::{Direction, Statement};
 use super::section::{Problem, Section, kind};
 use super::{
-    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document,
+    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document, labels,
     notifications, service, units,
 };
 use crate::search::class_args::OptimizeMode;
@@ -17,7 +17,7 @@ use crate::search::search_space::SearchSpace;
 use crate::util::nearest::advice;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 31] = [
+const FIELDS: [&str; 34] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -49,6 +49,9 @@ const FIELDS: [&str; 31] = [
     "maxTrialRetries",
     "tunerPatience",
     "notifications",
+    "initialTrials",
+    "owner",
+    "tags",
 ];
 
 /// Where `tunerPatience` is absent, and between what it must lie.
@@ -133,6 +136,13 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         spec
     });
 
+    let initial_trials = labels::initial_trials(&mut top)?;
+    canonical.put("initialTrials", Some(&initial_trials).filter(|points| !points.is_empty()));
+    let owner = labels::owner(&mut top)?;
+    canonical.put("owner", &owner);
+    let tags = labels::tags(&mut top)?;
+    canonical.put("tags", Some(&tags).filter(|tags| !tags.is_empty()));
+
     if let Some(names) = tuner.names(&search_space) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for (path, command) in service.commands {
@@ -163,6 +173,9 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         tuner_patience,
         training_service: service.spec,
         objective,
+        initial_trials,
+        owner,
+        tags,
         notifications,
         canonical: Value::Object(canonical.0),
     })

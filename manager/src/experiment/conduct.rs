@@ -6,6 +6,7 @@ mod command;
 mod gone;
 mod inbox;
 mod jobs;
+mod own;
 mod patience;
 mod prepare;
 mod rules;
@@ -155,6 +156,7 @@ struct ExperimentTask {
 pub async fn conduct(conductor: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut run = ExperimentTask::prepare(conductor).await?;
     run.deps.handle.began(run.before, run.began);
+    run.add_initial().await?;
     run.perform(state::Event::Begin).await?;
     run.judge_stored().await?;
     let mut news = Vec::new();
@@ -410,6 +412,7 @@ impl ExperimentTask {
                         effects.extend(self.state.step(gone, self.elapsed()));
                     }
                 }
+                Effect::Enqueue(own) => self.enqueue(own).await?,
                 Effect::Relaunch { trial } => {
                     for gone in self.relaunch(&trial).await? {
                         effects.extend(self.state.step(gone, self.elapsed()));
@@ -461,6 +464,7 @@ impl ExperimentTask {
                 Effect::Observe { trial, parameter_id, state, outcome } => {
                     self.deps.advice.observe(&trial, parameter_id, state, &outcome);
                 }
+                Effect::Teach { trial, result } => self.teach_own(&trial, result),
                 Effect::RecordState(stands) => {
                     self.record_state(stands).await?;
                     info!(state = %stands, "the experiment stands");

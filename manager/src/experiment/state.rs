@@ -8,7 +8,7 @@
 //! 3. An intent is recorded before the stop it explains is sent.
 //! 4. Once stopping, nothing is started.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
@@ -16,7 +16,7 @@ use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
 pub use self::steer::Steer;
-pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
+pub use self::words::{Effect, Event, ExperimentState, Fate, Limits, OwnTrial, Remembered};
 use super::ending::{Gone, class, conclude};
 use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
@@ -52,6 +52,8 @@ pub struct State {
     live: HashMap<TrialJobId, Live>,
     again: VecDeque<TrialJobId>,
     again_ids: HashMap<TrialJobId, Option<u64>>,
+    /// Trials of the user's whose result the tuner has still to learn.
+    own: HashSet<TrialJobId>,
     /// Proposals asked for and not answered.
     asked: usize,
     /// The tuner said that it needs another result first.
@@ -78,6 +80,7 @@ impl State {
             live: HashMap::new(),
             again: VecDeque::new(),
             again_ids: HashMap::new(),
+            own: HashSet::new(),
             asked: 0,
             tuner_waits: false,
             tuner_lost: false,
@@ -98,8 +101,10 @@ impl State {
         for known in trials {
             state.next_sequence = state.next_sequence.max(known.sequence + 1);
             state.budget.remember(known.trial.clone(), known.retries);
-            if let Some(id) = known.parameter_id {
-                state.next_parameter_id = state.next_parameter_id.max(id + 1);
+            match known.parameter_id {
+                Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
+                None if known.fate == Fate::Ended => {}
+                None => drop(state.own.insert(known.trial.clone())),
             }
             match known.fate {
                 Fate::Ended => {}
@@ -244,7 +249,10 @@ impl State {
     ) {
         self.asked = self.asked.saturating_sub(1);
         match proposal {
-            Proposal::Parameters(parameters) if self.stands == ExperimentState::Running => {
+            // A trial of the user's may have taken the last place while the tuner thought.
+            Proposal::Parameters(parameters)
+                if self.stands == ExperimentState::Running && !self.is_full() =>
+            {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
                 let live =
@@ -317,7 +325,11 @@ impl State {
         let failure = Failure { class, cause, exit_code, why: &why };
         self.weigh(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
+        let own = self.own.remove(&trial).then(|| (trial.clone(), outcome.clone()));
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
+        if let Some((trial, Outcome::Result(result))) = own {
+            effects.push(Effect::Teach { trial, result });
+        }
         self.tuner_waits = false;
     }
 
@@ -425,6 +437,16 @@ impl State {
         }
     }
 
+    /// Returns whether there are as many trials as there may be.
+    pub fn is_full(&self) -> bool {
+        self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
+    }
+
+    /// The position of the next trial.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
     fn time_is_up(&self) -> bool {
         self.duration != Bound::Lifted
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
@@ -455,7 +477,7 @@ impl State {
     }
 
     fn settle(&mut self) {
-        let limit_reached = self.limits.trials.is_some_and(|limit| self.next_sequence >= limit);
+        let limit_reached = self.is_full();
         if self.stands == ExperimentState::Running && limit_reached && self.again.is_empty() {
             self.stands = ExperimentState::NoMoreTrial;
         }

@@ -7,23 +7,29 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
+use super::super::auth::Gate;
 use super::super::body::BODY_TIMEOUT;
+use super::super::log_in::LogIn;
 use super::super::throttle::Peer;
-use super::super::user::{Asked, Change, Named};
+use super::super::user::{Asked, Change, Named, add_trial};
 use super::super::{Error, Shared};
 use super::base::url;
 use super::page::{Refusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
+use crate::search::own_point;
 
 /// The largest form, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
 
 /// A form of a user who may change something.
-async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<T, Error> {
-    shared.state.gate.admit(&Method::POST, request.headers())?;
+pub(in crate::api) async fn form<T: DeserializeOwned>(
+    gate: &Gate,
+    request: Request,
+) -> Result<T, Error> {
+    gate.admit(&Method::POST, request.headers())?;
     read(request).await
 }
 
@@ -49,7 +55,7 @@ pub(super) async fn kill(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Kill(trial)).await?;
     Ok(Redirect::to(&url(&back)))
@@ -61,10 +67,37 @@ pub(super) async fn retry(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
     Ok(Redirect::to(&url(&back)))
+}
+
+/// `POST /points`: a field for each parameter, its members with dotted names. An empty one is left to chance.
+pub(super) async fn add_point(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
+    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
+    let trial = add_trial(&shared, &headers, point(&fields)?).await?;
+    Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
+}
+
+/// The point that a form's fields describe.
+fn point(fields: &[(String, String)]) -> Result<Map<String, Value>, Error> {
+    let mut point = Value::Object(Map::new());
+    for (name, text) in fields.iter().filter(|(_, text)| !text.trim().is_empty()) {
+        let mut at = &mut point;
+        for part in name.split('.') {
+            let members = at.as_object_mut().ok_or_else(|| {
+                Error::BadRequest(format!("{name}: a part of it has a value of its own"))
+            })?;
+            at = members.entry(part).or_insert_with(|| Value::Object(Map::new()));
+        }
+        *at = own_point::written(text);
+    }
+    Ok(point.as_object().cloned().unwrap_or_default())
 }
 
 pub(super) async fn stop(
@@ -72,7 +105,7 @@ pub(super) async fn stop(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     shared.changes.make(&shared, &headers, Change::Stop).await?;
     Ok(Redirect::to(&url("/")))
 }
@@ -93,7 +126,7 @@ pub(super) async fn limits(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let form: LimitsForm = form(&shared, request).await?;
+    let form: LimitsForm = form(&shared.state.gate, request).await?;
     let duration = form.max_experiment_duration.trim();
     let duration = (!duration.is_empty()).then(|| WrittenDuration::parse(&Value::from(duration)));
     let limits = NewLimits {
@@ -122,22 +155,22 @@ pub(super) struct LoginQuery {
 
 /// `GET /login`: the form, or a cookie in exchange for a ticket.
 pub(super) async fn login_page(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     Asked(query): Asked<LoginQuery>,
 ) -> Result<Response, Refusal> {
     let next = query.next.unwrap_or_default();
-    let Some(ticket) = query.ticket else { return Ok(login_form(&next, None)) };
-    if !shared.tickets.take(&ticket).await {
+    let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
+    if !log_in.tickets.take(&ticket).await {
         let problem =
             "That address has been used, or is too old; `trial-manager open` gives a new one.";
-        return Ok(login_form(&next, Some(problem)));
+        return Ok(login_form(&log_in.gate, &next, Some(problem)));
     }
-    let cookie = shared.state.gate.begin_session().await?;
-    let experiment = Some(shared.state.gate.experiment().to_string());
+    let cookie = log_in.gate.begin_session().await?;
+    let experiment = log_in.gate.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
-        p { a href=(url("/")) { "To the overview" } }
+        p { a href=(url("/")) { "To the first page" } }
     };
     let refresh = HeaderValue::try_from(format!("0; url={}", url("/")));
     let refresh = refresh.unwrap_or_else(|_| HeaderValue::from_static("0; url=/"));
@@ -151,13 +184,15 @@ pub(super) async fn login_page(
     Ok(response)
 }
 
-fn login_form(next: &str, problem: Option<&str>) -> Response {
+fn login_form(gate: &Gate, next: &str, problem: Option<&str>) -> Response {
     let viewer = Viewer::unknown("/login");
+    let (file, folder) = gate.token_file();
+    let is_home = gate.is_of_home();
     let content = html! {
         h1 { "Log in" }
         p {
-            "The user's token is in the file " code { "user.token" } " in the experiment's folder, which "
-            code { "trial-manager run" } " names when it starts."
+            "The token is in the file " code { (file) } " in the " (folder) ", which "
+            code { @if is_home { "trial-manager serve" } @else { "trial-manager run" } } " names when it starts."
         }
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         form.inline method="post" action=(url("/login")) {
@@ -165,7 +200,7 @@ fn login_form(next: &str, problem: Option<&str>) -> Response {
             @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
             button { "Log in" }
         }
-        p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." }
+        @if !is_home { p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." } }
     };
     page(&viewer, "Log in", None, &content)
 }
@@ -179,37 +214,39 @@ struct LoginForm {
 
 /// `POST /login`: a cookie in exchange for the token.
 pub(super) async fn login(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let mut headers = request.headers().clone();
     let peer = request.extensions().get::<Peer>().copied();
     let form: LoginForm = read(request).await?;
-    shared.throttle.wait(peer).await;
+    log_in.throttle.wait(peer).await;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
-    let Ok(value) = value else { return Ok(login_form(&form.next, Some("That is not a token."))) };
+    let Ok(value) = value else {
+        return Ok(login_form(&log_in.gate, &form.next, Some("That is not a token.")));
+    };
     headers.insert(header::AUTHORIZATION, value);
-    match shared.state.gate.admit(&Method::POST, &headers) {
+    match log_in.gate.admit(&Method::POST, &headers) {
         Ok(_) => {
-            let cookie = shared.state.gate.begin_session().await?;
+            let cookie = log_in.gate.begin_session().await?;
             Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url(local(&form.next))))
                 .into_response())
         }
-        Err(Error::Forbidden(detail)) => Ok(login_form(&form.next, Some(&detail))),
+        Err(Error::Forbidden(detail)) => Ok(login_form(&log_in.gate, &form.next, Some(&detail))),
         Err(_) => {
-            shared.throttle.count(peer, form.token.trim());
-            Ok(login_form(&form.next, Some("That is not this experiment's user token.")))
+            log_in.throttle.count(peer, form.token.trim());
+            Ok(login_form(&log_in.gate, &form.next, Some("That token opens nothing here.")))
         }
     }
 }
 
 /// `POST /logout`.
 pub(super) async fn logout(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
-    let cookie = shared.state.gate.end_session(&headers).await?;
+    let Nothing {} = form(&log_in.gate, request).await?;
+    let cookie = log_in.gate.end_session(&headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url("/"))).into_response())
 }

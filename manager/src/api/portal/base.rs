@@ -12,20 +12,63 @@ pub(in crate::api) const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-
 /// The longest prefix, in bytes.
 const LONGEST_PREFIX: usize = 200;
 
+/// The pages that a page stands among.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::api) enum Site {
+    /// One experiment's, at its manager's own address.
+    #[default]
+    Manager,
+    /// One experiment's, in a home at this address.
+    Within(String),
+    /// Those of the home of a data directory.
+    Home,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Base {
+    prefix: String,
+    site: Site,
+}
+
 tokio::task_local! {
-    static BASE: String;
+    static BASE: Base;
+}
+
+fn base() -> Base {
+    BASE.try_with(Base::clone).unwrap_or_default()
 }
 
 /// Returns the address of a page of ours, from the path that its route has. Every link, form and redirection is made with it.
 pub(in crate::api) fn url(path: &str) -> String {
-    BASE.try_with(|base| format!("{base}{path}")).unwrap_or_else(|_| path.to_owned())
+    format!("{}{path}", base().prefix)
+}
+
+/// Returns the pages that this answer stands among.
+pub(in crate::api) fn site() -> Site {
+    base().site
 }
 
 /// Has every address of an answer's page begin with the prefix that the request names.
 pub(in crate::api) async fn prefixed(request: Request, next: Next) -> Response {
-    let named = request.headers().get(PREFIX_HEADER).and_then(|value| value.to_str().ok());
-    let base = named.and_then(prefix).unwrap_or_default();
+    let Some(prefix) = named(&request) else { return next.run(request).await };
+    BASE.scope(Base { prefix, ..base() }, next.run(request)).await
+}
+
+/// Does the same for the pages of a home.
+pub(in crate::api) async fn at_home(request: Request, next: Next) -> Response {
+    let base = Base { prefix: named(&request).unwrap_or_default(), site: Site::Home };
     BASE.scope(base, next.run(request)).await
+}
+
+/// Has the pages of an experiment stand below `path` of a home.
+pub(in crate::api) async fn within_home<F: Future>(path: &str, answer: F) -> F::Output {
+    let base = Base { prefix: url(path), site: Site::Within(url("/")) };
+    BASE.scope(base, answer).await
+}
+
+fn named(request: &Request) -> Option<String> {
+    let named = request.headers().get(PREFIX_HEADER).and_then(|value| value.to_str().ok());
+    named.and_then(prefix)
 }
 
 /// Returns a prefix without its last slash. `None`: it is none that an address of this host can begin with.
@@ -58,8 +101,8 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_stand_below_the_prefix() {
-        assert_eq!(url("/trials"), "/trials");
-        let inside = BASE.scope("/e/x".to_owned(), async { url("/trials") });
-        assert_eq!(inside.await, "/e/x/trials");
+        assert_eq!((url("/trials"), site()), ("/trials".to_owned(), Site::Manager));
+        let inside = within_home("/e/x", async { (url("/trials"), site()) });
+        assert_eq!(inside.await, ("/e/x/trials".to_owned(), Site::Within("/".to_owned())));
     }
 }

@@ -1,14 +1,15 @@
 //! What all pages share: who looks, the frame around the content, and headers that let a page do nothing
 //! but show itself.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
-use super::super::{Error, Shared, percent};
-use super::base::url;
+use super::super::log_in::LogIn;
+use super::super::{Error, percent};
+use super::base::{Site, site, url};
 use super::parts::Has;
 
 /// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
@@ -17,6 +18,14 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 /// The longest address that one comes back to, in bytes.
 const LONGEST_WAY_BACK: usize = 2000;
+
+/// The pages of an experiment: paths and names.
+const EXPERIMENT_PAGES: &[(&str, &str)] = &[
+    ("/", "Overview"),
+    ("/trials", "Trials"),
+    ("/configuration", "Configuration"),
+    ("/api", "API"),
+];
 
 /// A user who may look at a page.
 #[derive(Debug, Clone)]
@@ -41,14 +50,17 @@ impl Viewer {
     }
 }
 
-impl FromRequestParts<Shared> for Viewer {
+impl<S: Send + Sync> FromRequestParts<S> for Viewer
+where
+    LogIn: FromRef<S>,
+{
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
-        let gate = &shared.state.gate;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let LogIn { gate, .. } = LogIn::from_ref(state);
         match gate.admit(&Method::GET, &parts.headers) {
             Ok(_) => Ok(Self {
-                experiment: Some(gate.experiment().to_string()),
+                experiment: gate.experiment().map(ToString::to_string),
                 may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
                 path: parts.uri.path().to_owned(),
                 way_back: Some(parts.uri.to_string()),
@@ -91,6 +103,11 @@ pub(super) fn page(
         let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
         html! { a href=(url(path)) aria-current=[here.then_some("page")] { (name) } }
     };
+    let site = site();
+    let pages: &[(&str, &str)] = match site {
+        Site::Home => &[("/", "Experiments"), ("/api", "API")],
+        Site::Manager | Site::Within(_) => EXPERIMENT_PAGES,
+    };
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -99,7 +116,7 @@ pub(super) fn page(
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title {
-                    (title) " · " (viewer.experiment.as_deref().unwrap_or("trial-manager"))
+                    (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
                 }
                 link rel="icon" href=(url("/assets/icon.svg"));
                 link rel="stylesheet" href=(url("/assets/uplot.css"));
@@ -115,14 +132,12 @@ pub(super) fn page(
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     nav aria-label="Pages" {
+                        @if let Site::Within(home) = &site { a href=(home) { "Experiments" } }
                         strong {
-                            "trial-manager"
+                            "TrialKeeper"
                             @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
                         }
-                        (place("/", "Overview"))
-                        (place("/trials", "Trials"))
-                        (place("/configuration", "Configuration"))
-                        (place("/api", "API"))
+                        @for (path, name) in pages { (place(path, name)) }
                         @if viewer.may_change {
                             form method="post" action=(url("/logout")) { button.plain { "Log out" } }
                         } @else {
@@ -163,7 +178,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     let content = html! {
         h1 { (title) }
         p { (super::words::sentence(&super::words::tame(detail))) }
-        p { a href=(url("/")) { "To the overview" } }
+        p { a href=(url("/")) { @if site() == Site::Home { "To the experiments" } @else { "To the overview" } } }
     };
     let mut response = page(&viewer, title, None, &content);
     *response.status_mut() = status;

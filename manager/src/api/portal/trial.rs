@@ -14,6 +14,7 @@ use super::base::url;
 use super::page::{Refusal, Viewer, page};
 use super::words;
 use crate::job_state::JobState;
+use crate::search::own_point;
 use crate::view::{self, TrialDetail};
 
 /// Bytes of each stream that the page begins with.
@@ -196,7 +197,25 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
                     button.danger { "Stop this trial" }
                 }
             }
+            details {
+                summary { "Run with other parameters" }
+                form.point method="post" action=(url("/points")) {
+                    @for (name, value) in view::flat(&trial.parameters) {
+                        label { (words::tame(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
+                    }
+                    button { "Run this point" }
+                }
+                p.hint { "A new trial before the tuner's next ones. An empty field is drawn from the search space." }
+            }
         }
+    }
+}
+
+/// Returns a parameter as a form has it: a text that would be read as something else stands in quotes.
+fn own_text(value: &Value) -> String {
+    match value {
+        Value::String(text) if own_point::written(text) == *value => text.clone(),
+        value => value.to_string(),
     }
 }
 

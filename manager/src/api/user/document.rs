@@ -31,6 +31,7 @@ use super::{act, experiment, files, follow, log, trials};
         files::list,
         files::file,
         follow::trial_events,
+        act::add,
         act::kill,
         act::retry,
         act::flush,

@@ -26,6 +26,7 @@ impl ExperimentTask {
         let checked = match command {
             Command::Kill(trial) => self.kill(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
+            Command::Add { trial, parameters } => self.add(trial, &parameters).await,
             Command::Flush(trial) => self.tell(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
                 self.tell(trial, DirectiveBody::LogLevel { level }).await

@@ -13,7 +13,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::state::Steer;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{Learner, samples};
-use crate::search::tuner::{self, Sample};
+use crate::search::tuner::{self, Outcome, Sample};
 use crate::store::ImportedRow;
 
 impl ExperimentTask {
@@ -70,10 +70,18 @@ impl ExperimentTask {
         if let Some(tuner) = &mut native {
             tuner.import(&learnt(self.deps.store.imported().await?));
             for row in self.deps.store.trials().await? {
-                let Some(id) = row.parameter_id else { continue };
                 let none = Parameters::new();
+                let ended = !Self::is_interrupted(&row) && row.state.is_final();
+                let Some(id) = row.parameter_id else {
+                    let parameters = row.parameters.as_object().unwrap_or(&none).clone();
+                    let outcome = Self::outcome(&self.deps.store, &self.deps.spec, &row).await?;
+                    if let (true, Outcome::Result(value)) = (ended, outcome) {
+                        tuner.import(&[Sample { parameters, value }]);
+                    }
+                    continue;
+                };
                 tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
-                if !Self::is_interrupted(&row) && row.state.is_final() {
+                if ended {
                     tuner.observe(
                         id,
                         &Self::outcome(&self.deps.store, &self.deps.spec, &row).await?,
