@@ -84,6 +84,7 @@ const refresh = paced(400, async () => {
     }
     old.replaceChildren(...next.childNodes);
     for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
+    choosing();
     old.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? one.open; });
     old.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] ?? 0; });
   }
@@ -382,11 +383,37 @@ const compare = async () => {
   followAll(list.dataset.change, { trial });
 };
 
+// The home of several experiments hears of none of them, and looks again.
+const experiments = async () => tick();
+
 const list = async () => { followAll(byId("list").dataset.change, { trial: refresh }); };
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-const pages = { overview, list, trial, compare };
+// A button that needs something chosen can be pressed once something is.
+const choosing = () => {
+  for (const form of document.querySelectorAll("form[data-chosen]")) {
+    const chosen = document.querySelectorAll(`input[name="${form.dataset.chosen}"][form="${form.id}"]:checked`).length;
+    for (const button of form.querySelectorAll("button")) button.disabled = chosen === 0;
+  }
+};
+document.addEventListener("change", choosing);
+addEventListener("pageshow", choosing);
+choosing();
+
+// Times are the reader's own where one points at them; the page says how long ago they were.
+const local = () => {
+  for (const one of document.querySelectorAll("time[datetime]:not([data-local])")) {
+    const at = new Date(one.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    one.dataset.local = "";
+    one.title = `${at.toLocaleString()} (${one.dateTime.replace("T", " ").replace("Z", " UTC")})`;
+  }
+};
+new MutationObserver(local).observe(document.body, { childList: true, subtree: true });
+local();
+
+const pages = { overview, list, trial, compare, experiments };
 pages[page]?.().catch((error) => { byId("connection").textContent = `Something could not be loaded: ${error.message}`; });

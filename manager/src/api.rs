@@ -10,6 +10,7 @@ pub mod client;
 mod compress;
 mod error;
 mod health;
+pub mod home;
 pub mod legacy;
 mod local_user;
 mod log_in;

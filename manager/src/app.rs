@@ -4,6 +4,7 @@
 mod advisers;
 mod agent_program;
 mod error;
+mod home;
 mod idle;
 mod listener;
 mod nni_files;
@@ -13,6 +14,7 @@ mod presence;
 mod reach;
 mod restored;
 mod served;
+mod servers;
 mod service;
 mod stored;
 mod trial_program;
@@ -26,6 +28,7 @@ use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
+pub use self::home::serve_home;
 pub use self::idle::{again, clean};
 use self::listener::Endpoint;
 pub use self::listener::OwnCertificate;
@@ -33,6 +36,7 @@ pub use self::nni_files::NniFiles;
 use self::opened::{Opened, bind};
 use self::presence::Presence;
 use self::served::Served;
+pub use self::servers::{home_of, manager_of, viewer_of};
 use self::service::{Place, Ready};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
@@ -195,7 +199,8 @@ async fn begin(
     let recorded = code_source(&spec, &code).await?;
     record_packages(&spec, &dir).await;
     let advertise = settings.advertise.as_deref().or(spec.training_service.advertise());
-    let endpoint = Endpoint::build(&settings, address, &dir, advertise, ready.server())?;
+    let endpoint =
+        Endpoint::build(&settings, address, &dir.authority(), advertise, ready.server())?;
     let Endpoint { tls, ca_file, url, told, reach } = endpoint;
     let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
     let gate = Gate::new(&id, user_token(&dir)?, secret.as_ref().clone(), sessions, reach);

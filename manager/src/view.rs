@@ -5,6 +5,8 @@
 mod board;
 pub mod code;
 pub mod curve;
+pub mod export;
+pub mod filter;
 pub mod importance;
 mod span;
 mod summary;

@@ -5,6 +5,7 @@ mod act;
 mod asked;
 pub(super) mod document;
 mod experiment;
+mod export;
 mod files;
 mod follow;
 mod log;
@@ -20,13 +21,16 @@ pub(super) use asked::{Asked, Named, large_json_body};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
-pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
+pub(super) use trials::{
+    ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
+};
 
 /// The users' routes.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
         .route("/api/v1/experiment/configuration", get(experiment::configuration))
+        .route("/api/v1/experiment/export", get(export::export))
         .route("/api/v1/experiment/points", get(experiment::points_route))
         .route("/api/v1/experiment/importance", get(experiment::importance))
         .route("/api/v1/experiment/stop", post(act::stop))

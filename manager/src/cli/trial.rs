@@ -49,6 +49,9 @@ pub(super) enum TrialCommand {
         /// Only trials that contain this text.
         #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
         holds: Option<String>,
+        /// Only trials that an expression chooses, such as 'lr < 0.01 and state == failed'.
+        #[arg(long, value_name = "EXPRESSION")]
+        filter: Option<String>,
         /// Sorted by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
         #[arg(long, default_value = "sequence")]
         sort: String,
@@ -147,13 +150,14 @@ pub(super) enum TrialCommand {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, asked } => {
+        TrialCommand::Ls { id, state, cause, holds, filter, sort, descending, limit, asked } => {
             let asked = asked.of(id);
             let mut query = format!("sort={}", percent::encoded(&sort));
             if descending {
                 query.push_str("&order=desc");
             }
-            for (name, value) in [("state", state), ("cause", cause), ("q", holds)] {
+            let filters = [("state", state), ("cause", cause), ("q", holds), ("filter", filter)];
+            for (name, value) in filters {
                 query.extend(value.map(|value| format!("&{name}={}", percent::encoded(&value))));
             }
             trials(&asked, &query, limit).await

@@ -25,12 +25,13 @@ use trial_protocol::{
     AttemptId, DirectiveBody, ExperimentId, Metric, ReportBody, StopReason, TrialJobId,
 };
 
+pub use self::gone::trial_result;
 pub use self::inbox::Inbox;
 use super::advice::Advice;
 use super::code_recorder::CodeRecorder;
 use super::lease::Leases;
 use super::notice::Notice;
-use super::result::{self, Steps, TrialResult};
+use super::result::Steps;
 use super::state::{self, Effect, ExperimentState, State};
 use super::{Event, Handle};
 use crate::advisers::AdviserEvent;
@@ -486,18 +487,6 @@ impl ExperimentTask {
         // There may be no receiver.
         drop(self.deps.notices.send(notice));
     }
-}
-
-/// Reads a trial's results from the store.
-pub async fn trial_result(
-    store: &Store,
-    spec: &ExperimentSpec,
-    trial: &TrialJobId,
-    attempt: &AttemptId,
-) -> Result<TrialResult, store::Error> {
-    let rows = store.metrics(trial).await?;
-    let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
-    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
 }
 
 #[cfg(test)]

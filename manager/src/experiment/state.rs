@@ -22,6 +22,7 @@ use crate::job_state::JobState;
 use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
+mod resume;
 mod steer;
 mod words;
 
@@ -92,37 +93,6 @@ impl State {
             elapsed: Duration::ZERO,
             duration: Bound::Holds,
         }
-    }
-
-    /// An experiment that has run for `elapsed` before, with its trials in order of their sequence.
-    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<Remembered>) -> Self {
-        let mut state = Self::new(limits);
-        state.elapsed = elapsed;
-        for known in trials {
-            state.next_sequence = state.next_sequence.max(known.sequence + 1);
-            state.budget.remember(known.trial.clone(), known.retries);
-            match known.parameter_id {
-                Some(id) => state.next_parameter_id = state.next_parameter_id.max(id + 1),
-                None if known.fate == Fate::Ended => {}
-                None => drop(state.own.insert(known.trial.clone())),
-            }
-            match known.fate {
-                Fate::Ended => {}
-                Fate::Alive { running_for } => {
-                    let live = Live {
-                        parameter_id: known.parameter_id,
-                        running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
-                        intent: known.intent,
-                    };
-                    state.live.insert(known.trial, live);
-                }
-                Fate::Again => {
-                    state.again_ids.insert(known.trial.clone(), known.parameter_id);
-                    state.again.push_back(known.trial);
-                }
-            }
-        }
-        state
     }
 
     /// The same experiment, which was done: only what is to run again is started.
@@ -435,16 +405,6 @@ impl State {
             };
             effects.push(Effect::Tell(format!("maxExperimentDuration is over: {rest}")));
         }
-    }
-
-    /// Returns whether there are as many trials as there may be.
-    pub fn is_full(&self) -> bool {
-        self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
-    }
-
-    /// The position of the next trial.
-    pub fn next_sequence(&self) -> u64 {
-        self.next_sequence
     }
 
     fn time_is_up(&self) -> bool {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
+use trial_protocol::TrialJobId;
 
 use super::super::auth::Gate;
 use super::super::body::BODY_TIMEOUT;
@@ -71,6 +72,51 @@ pub(super) async fn retry(
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
     Ok(Redirect::to(&url(&back)))
+}
+
+/// `POST /chosen/kill`.
+pub(super) async fn kill_chosen(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    each_chosen(&shared, request, Command::Kill).await
+}
+
+/// `POST /chosen/retry`.
+pub(super) async fn retry_chosen(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    each_chosen(&shared, request, Command::Retry).await
+}
+
+/// Asks it of each trial that a form names. When one is refused, the others are still processed.
+async fn each_chosen(
+    shared: &Shared,
+    request: Request,
+    command: impl Fn(TrialJobId) -> Command,
+) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
+    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
+    let mut refused = Vec::new();
+    for (_, id) in fields.iter().filter(|(name, _)| name == "trial") {
+        let id =
+            TrialJobId::new(id.as_str()).map_err(|error| Error::BadRequest(error.to_string()))?;
+        if let Err(error) = shared.changes.make(shared, &headers, command(id)).await {
+            refused.push(error.parts().2);
+        }
+    }
+    if refused.is_empty() {
+        return Ok(Redirect::to(&url("/trials")).into_response());
+    }
+    let experiment = shared.state.gate.experiment().map(ToString::to_string);
+    let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
+    let content = html! {
+        h1 { "Not of every trial" }
+        ul { @for one in &refused { li { (super::words::tame(one)) } } }
+        p { a href=(url("/trials")) { "To the trials" } }
+    };
+    Ok(page(&viewer, "Refused", None, &content))
 }
 
 /// `POST /points`: a field for each parameter, its members with dotted names. An empty one is left to chance.

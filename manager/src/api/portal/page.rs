@@ -29,17 +29,17 @@ const EXPERIMENT_PAGES: &[(&str, &str)] = &[
 
 /// A user who may look at a page.
 #[derive(Debug, Clone)]
-pub(super) struct Viewer {
+pub(in crate::api) struct Viewer {
     /// The experiment whose pages they are. Absence means that they may not know.
-    pub(super) experiment: Option<String>,
+    pub(in crate::api) experiment: Option<String>,
     /// `true` if they may change something, too.
-    pub(super) may_change: bool,
+    pub(in crate::api) may_change: bool,
     /// The page they asked for.
     pub(super) path: String,
     /// The same with its query, where they may want to come back to it.
     pub(super) way_back: Option<String>,
     /// The parts of the page that the browser has.
-    pub(super) has: Has,
+    pub(in crate::api) has: Has,
 }
 
 impl Viewer {
@@ -93,7 +93,7 @@ pub(super) fn local(page: &str) -> &str {
 }
 
 /// A page of the given title.
-pub(super) fn page(
+pub(in crate::api) fn page(
     viewer: &Viewer,
     title: &str,
     script: Option<&str>,
@@ -153,15 +153,22 @@ pub(super) fn page(
     dressed(StatusCode::OK, page)
 }
 
+/// Returns a moment as people speak of it, with the time itself, which the script writes in the reader's own zone.
+pub(in crate::api) fn time(at_ms: i64, now_ms: i64) -> Markup {
+    let exact = super::words::moment(at_ms);
+    let machine = exact.replace(' ', "T") + "Z";
+    html! { time datetime=(machine) title={ (exact) " UTC" } { (super::words::ago(at_ms, now_ms)) } }
+}
+
 /// A refusal as a page.
-pub(super) fn refusal(error: &Error) -> Response {
+pub(in crate::api) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
     refused(status, &detail)
 }
 
 /// Returns the refusal of a part that is not the portal's own, as a page: what an address or a form holds that cannot
 /// be read.
-pub(super) async fn refused_as_page(response: Response) -> Response {
+pub(in crate::api) async fn refused_as_page(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {
         return response;
@@ -199,7 +206,7 @@ fn dressed(status: StatusCode, page: Markup) -> Response {
 }
 
 /// A refusal as a page, for handlers.
-pub(super) struct Refusal(Error);
+pub(in crate::api) struct Refusal(Error);
 
 impl<E: Into<Error>> From<E> for Refusal {
     fn from(error: E) -> Self {

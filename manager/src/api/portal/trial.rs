@@ -92,7 +92,11 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
         section {
             h2 #curves-title { "Results" }
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
-            p.hint { "A name below the chart shows or hides its curve. " span #curves-left {} }
+            p.hint {
+                "A name below the chart shows or hides its curve. " span #curves-left {} " As a file: "
+                a href={ (url("/api/v1/experiment/export?format=csv&trial=")) (summary.id) } download { "CSV" } ", "
+                a href={ (url("/api/v1/experiment/export?format=json&trial=")) (summary.id) } download { "JSON" }
+            }
             details #results {
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
@@ -226,6 +230,7 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
             p.hint {
                 @if from > 0 { "The first " (from) " bytes are not shown. " }
                 a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
+                ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }

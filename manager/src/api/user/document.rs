@@ -6,8 +6,9 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
+use super::super::home::list;
 use super::super::{auth, ticket};
-use super::{act, experiment, files, follow, log, trials};
+use super::{act, experiment, export, files, follow, log, trials};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -17,10 +18,12 @@ use super::{act, experiment, files, follow, log, trials};
                        interface reading needs no token; everything else needs the user's, as a bearer token."
     ),
     paths(
+        list::experiments,
         experiment::experiment,
         experiment::configuration,
         experiment::points_route,
         experiment::importance,
+        export::export,
         follow::events,
         trials::list,
         trials::one,
@@ -129,6 +132,6 @@ fn complete(path: &str, operation: &mut Value) {
     get, path = "/api/v1/openapi.json", tag = "description",
     responses((status = 200, body = Object)),
 )]
-pub(super) async fn json(_: User) -> Json<Value> {
+pub(in crate::api) async fn json(_: User) -> Json<Value> {
     Json(document())
 }

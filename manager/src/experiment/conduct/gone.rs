@@ -8,14 +8,15 @@ use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
 
+use super::ExperimentTask;
 use super::patience::Watch;
-use super::{ExperimentTask, result};
+use crate::config::ExperimentSpec;
 use crate::experiment::ending::{self, End, Gone};
 use crate::experiment::notice::Notice;
-use crate::experiment::result::TrialResult;
+use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state;
 use crate::job_state::JobState;
-use crate::store::{self, LastWords, Span, TrialChange};
+use crate::store::{self, LastWords, Span, Store, TrialChange};
 use crate::training_service::{JobEvent, JobNews};
 
 /// The reports of gone trials, until their ends are recorded.
@@ -258,4 +259,16 @@ impl ExperimentTask {
         }
         Ok(())
     }
+}
+
+/// Reads a trial's results from the store.
+pub async fn trial_result(
+    store: &Store,
+    spec: &ExperimentSpec,
+    trial: &TrialJobId,
+    attempt: &AttemptId,
+) -> Result<TrialResult, store::Error> {
+    let rows = store.metrics(trial).await?;
+    let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
+    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
 }

@@ -99,6 +99,16 @@ impl State {
 }
 
 impl State {
+    /// Returns whether there are as many trials as there may be.
+    pub fn is_full(&self) -> bool {
+        self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
+    }
+
+    /// The position of the next trial.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
     /// Ends a trial that waits to run again; whether it did.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(parameter_id) = self.again_ids.remove(trial) else { return false };

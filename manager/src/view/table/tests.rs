@@ -46,7 +46,7 @@ fn trial(
 }
 
 fn wanted(by: Column, descending: bool) -> Wanted {
-    Wanted { states: Vec::new(), cause: None, text: None, by, descending }
+    Wanted { states: Vec::new(), cause: None, text: None, filter: None, by, descending }
 }
 
 fn shown(page: &Page<'_>) -> Vec<u64> {
