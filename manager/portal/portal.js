@@ -6,11 +6,12 @@ import { dash, draw, join, moment, named, redrawn, short, stroke, tame, tint } f
 import { parallel } from "./parallel.js";
 import { finite, ready, take } from "./points.js";
 
-const page = document.body.dataset.page;
+// `base` is the path below which the pages and the API stand.
+const { page, base = "" } = document.body.dataset;
 const byId = (id) => document.getElementById(id);
 const chart = (name) => document.querySelector(`[data-chart="${name}"]`);
 const json = async (path) => {
-  const response = await fetch(path);
+  const response = await fetch(base + path);
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 };
@@ -33,7 +34,7 @@ const enter = (curves, { name, step, value }) => {
 // An address may be another experiment's by now, whose trials must not be mixed with the ones that are shown.
 const sameExperiment = (id) => {
   if (id === document.body.dataset.experiment) return;
-  location.replace("/");
+  location.replace(`${base}/`);
   throw new Error(`experiment ${id} is here now`);
 };
 
@@ -82,6 +83,7 @@ const refresh = paced(400, async () => {
     }
     old.replaceChildren(...next.childNodes);
     for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
+    choosing();
     old.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? one.open; });
     old.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] ?? 0; });
   }
@@ -101,7 +103,7 @@ const follow = (path, after, listeners) => {
   const later = () => { again ??= setTimeout(() => { again = null; turn(); refresh(); }, 3000); };
   const hear = () => {
     const place = seen === undefined ? path : `${path}?after=${encodeURIComponent(seen)}`;
-    const own = source = new EventSource(place);
+    const own = source = new EventSource(base + place);
     source.onopen = () => { lost = LOST; say(""); };
     source.onerror = () => {
       if (over) return;
@@ -200,7 +202,7 @@ const ROWS = 1000;
 
 const trial = async () => {
   const { trial: id, after } = byId("summary").dataset;
-  const base = `/api/v1/trials/${encodeURIComponent(id)}`;
+  const own = `/api/v1/trials/${encodeURIComponent(id)}`;
   let curves = new Map(), samples = [], seen = -1, sampled = -1;
   const take = (metrics) => {
     for (const metric of metrics) {
@@ -262,7 +264,7 @@ const trial = async () => {
     plot("power", "watts", "GPU power", each((gpu) => gpu.power_watts));
   });
   const fetchAll = async () => {
-    const [metrics, machine] = await Promise.all([json(`${base}/metrics?points=2000`), json(`${base}/samples?points=1000`)]);
+    const [metrics, machine] = await Promise.all([json(`${own}/metrics?points=2000`), json(`${own}/samples?points=1000`)]);
     take(metrics.metrics);
     takeSamples(machine.samples);
     show();
@@ -275,7 +277,7 @@ const trial = async () => {
   if ("ended" in byId("summary").dataset) { rest(); return; }
   tick();
   let first = after === undefined, unheard = false;
-  follow(`${base}/events`, after, {
+  follow(`${own}/events`, after, {
     attempt: () => {
       if (first && !unheard) { first = false; return; }
       first = unheard = false;
@@ -363,11 +365,37 @@ const compare = async () => {
   followAll(list.dataset.change, { trial });
 };
 
+// The home of several experiments hears of none of them, and looks again.
+const experiments = async () => tick();
+
 const list = async () => { followAll(byId("list").dataset.change, { trial: refresh }); };
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-const pages = { overview, plots, list, trial, compare };
+// A button that needs something chosen can be pressed once something is.
+const choosing = () => {
+  for (const form of document.querySelectorAll("form[data-chosen]")) {
+    const chosen = document.querySelectorAll(`input[name="${form.dataset.chosen}"][form="${form.id}"]:checked`).length;
+    for (const button of form.querySelectorAll("button")) button.disabled = chosen === 0;
+  }
+};
+document.addEventListener("change", choosing);
+addEventListener("pageshow", choosing);
+choosing();
+
+// Times are the reader's own where one points at them; the page says how long ago they were.
+const local = () => {
+  for (const one of document.querySelectorAll("time[datetime]:not([data-local])")) {
+    const at = new Date(one.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    one.dataset.local = "";
+    one.title = `${at.toLocaleString()} (${one.dateTime.replace("T", " ").replace("Z", " UTC")})`;
+  }
+};
+new MutationObserver(local).observe(document.body, { childList: true, subtree: true });
+local();
+
+const pages = { overview, plots, list, trial, compare, experiments };
 pages[page]?.().catch((error) => { byId("connection").textContent = `Something could not be loaded: ${error.message}`; });

@@ -10,8 +10,10 @@ pub mod client;
 mod compress;
 mod error;
 mod health;
+pub mod home;
 pub mod legacy;
 mod local_user;
+mod log_in;
 mod nni;
 pub mod nni_node;
 pub mod percent;
@@ -20,7 +22,7 @@ mod portal;
 pub mod program;
 mod quota;
 pub mod rendezvous;
-mod request_headers;
+mod request_origin;
 mod serve;
 pub mod session;
 #[cfg(test)]
@@ -34,6 +36,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::extract::FromRef as _;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -129,7 +132,11 @@ pub fn router(state: State) -> Router {
         .merge(portal::routes())
         .fallback(portal::not_found)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), auth::throttle))
+        .layer(axum::middleware::from_fn(portal::base::prefixed))
+        .layer(axum::middleware::from_fn_with_state(
+            log_in::LogIn::from_ref(&shared),
+            log_in::throttle,
+        ))
         .layer(axum::middleware::from_fn(compress::gzip))
         .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))
         .layer(axum::middleware::map_response(nosniff))

@@ -3,6 +3,7 @@
 
 mod advisers;
 mod error;
+mod home;
 mod idle;
 mod listener;
 mod nni_files;
@@ -12,6 +13,7 @@ mod presence;
 mod reach;
 mod restored;
 mod served;
+mod servers;
 mod stored;
 mod trial_program;
 
@@ -24,6 +26,7 @@ use tracing::{info, warn};
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
+pub use self::home::serve_home;
 pub use self::idle::{again, clean};
 use self::listener::Endpoint;
 pub use self::listener::OwnCertificate;
@@ -31,6 +34,7 @@ pub use self::nni_files::NniFiles;
 use self::opened::{Opened, bind};
 use self::presence::Presence;
 use self::served::Served;
+pub use self::servers::{home_of, manager_of, viewer_of};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
 use crate::advisers::DEFAULT_PYTHON;
@@ -193,7 +197,8 @@ async fn begin(
     let recorded = code_source(&spec, &code).await?;
     record_packages(&spec, &dir).await;
     let advertise = settings.advertise.as_deref().or(spec.training_service.section().advertise());
-    let endpoint = Endpoint::build(&settings, address, &dir, advertise, checked.api_server())?;
+    let endpoint =
+        Endpoint::build(&settings, address, &dir.authority(), advertise, checked.api_server())?;
     let Endpoint { tls, ca_file, url, told, reach } = endpoint;
     let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
     let gate = Gate::new(&id, user_token(&dir)?, secret.as_ref().clone(), sessions, reach);

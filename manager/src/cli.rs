@@ -153,9 +153,9 @@ enum Command {
         #[command(flatten)]
         place: ask::ExperimentArgs,
     },
-    /// Show the pages of an experiment without a manager, until interrupted.
+    /// Show the pages of all experiments on this machine, or of one without a manager, until interrupted.
     Serve {
-        /// Which; the same as --experiment.
+        /// The only one to show; the same as --experiment.
         id: Option<ExperimentId>,
         /// Address to listen on.
         #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]

@@ -11,9 +11,10 @@ mod command;
 mod direction;
 mod document;
 mod foreign;
-mod inherited;
 mod goals;
+mod inherited;
 pub mod kubernetes;
+mod labels;
 mod local;
 mod location;
 mod nni_class;
@@ -46,7 +47,7 @@ pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
 pub use self::service::ServiceSection;
 use crate::search::goals::Goals;
-use crate::search::search_space::SearchSpace;
+use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::OptimizeMode;
 
 /// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
@@ -103,6 +104,12 @@ pub struct ExperimentSpec {
     pub objective: Option<String>,
     /// `objectives` and `constraints` (ours): where there are several objectives, `objective` is the first one.
     pub goals: Goals,
+    /// `initialTrials` (ours): points that are tried first. Each names some of the space's parameters; the others are drawn.
+    pub initial_trials: Vec<Parameters>,
+    /// `owner` (ours): the person whose search it is. `None`: the user who starts it.
+    pub owner: Option<String>,
+    /// `tags` (ours): words to find it by.
+    pub tags: Vec<String>,
     /// `notifications` (ours): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
@@ -300,7 +307,7 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
 /// Checks a document in v2 form; what is wrong with it is told all at once.
 fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
-    check::check(document.clone(), base).map_err(|first| {
+    let spec = check::check(document.clone(), base).map_err(|first| {
         let mut problems = all::problems(document, base, first);
         for problem in &mut problems {
             if let Some(looked) = missing.iter().find(|looked| looked.path == problem.path) {
@@ -308,7 +315,8 @@ fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Probl
             }
         }
         problems
-    })
+    })?;
+    labels::check_points(&spec).map(|()| spec).map_err(|problem| vec![problem])
 }
 
 /// Reads a file of another kind, JSON or YAML: a search space, results.

@@ -3,6 +3,7 @@
 pub mod assessor;
 pub mod class_args;
 pub mod goals;
+pub mod own_point;
 pub mod pareto;
 pub mod search_space;
 pub mod tuner;

@@ -7,11 +7,14 @@ mod board;
 mod chosen_curves;
 pub mod code;
 pub mod curve;
+pub mod export;
+pub mod filter;
 pub mod importance;
 pub mod pareto;
 pub mod space;
 mod span;
 pub mod state_names;
+mod summary;
 pub mod table;
 mod trial;
 
@@ -25,6 +28,7 @@ use utoipa::ToSchema;
 pub use board::{Board, Snapshot};
 pub use chosen_curves::chosen_curves;
 pub use span::span;
+pub use summary::{BestTrial, ExperimentSummary};
 pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 
 use crate::config::ExperimentSpec;

@@ -23,6 +23,7 @@ mod failing;
 mod faults;
 mod following;
 mod hanging;
+mod home;
 mod hostile;
 mod increments;
 mod interrupt;

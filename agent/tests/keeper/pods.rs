@@ -47,8 +47,5 @@ fn who_waits_for_other_pods_can_be_asked_to_end() {
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.class), (Cause::Stopped, Class::Transient));
     let message = verdict.message;
-    assert!(
-        message.contains("SIGTERM requested a stop before the trial was started"),
-        "{message}"
-    );
+    assert!(message.contains("SIGTERM requested a stop before the trial was started"), "{message}");
 }

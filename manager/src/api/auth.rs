@@ -20,19 +20,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{FromRef, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 
+use super::Error;
 use super::local_user::is_of_own_user;
-use super::request_headers::{names_this_machine, of_a_browser, of_our_own_page};
+use super::log_in::LogIn;
+pub(super) use super::request_origin::{
+    basic, bearer, names_this_machine, of_a_browser, of_our_own_page, refuse_browsers,
+};
 use super::session::{LIFETIME, Sessions};
-use super::throttle::Peer;
-use super::{Error, Shared};
 use crate::token::{Secret, UserToken};
 use trial_protocol::ExperimentId;
 
@@ -52,10 +51,14 @@ pub struct Gate(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     user: UserToken,
-    secret: Secret,
+    /// `None`: no trial has a token of it.
+    secret: Option<Secret>,
     sessions: Sessions,
     reach: Reach,
-    experiment: ExperimentId,
+    /// `None`: a home of several.
+    experiment: Option<ExperimentId>,
+    /// `true` if the token is that of a home.
+    of_home: bool,
     /// Cookies are shared by all ports of a host, so each experiment's has a name of its own.
     cookie: String,
 }
@@ -75,26 +78,62 @@ impl Gate {
         reach: Reach,
     ) -> Self {
         let cookie = format!("trialkeeper-{experiment}");
-        let experiment = experiment.clone();
-        Self(Arc::new(Inner { user, secret, sessions, reach, experiment, cookie }))
+        let (experiment, secret) = (Some(experiment.clone()), Some(secret));
+        let of_home = false;
+        Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
+    }
+
+    /// Opens the home of a data directory, and all experiments in it, to the owner of `user`.
+    pub fn of_home(user: UserToken, sessions: Sessions, reach: Reach) -> Self {
+        // No experiment's id has a dot.
+        let cookie = "trialkeeper.home".to_owned();
+        let (secret, experiment) = (None, None);
+        Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home: true, cookie }))
+    }
+
+    /// The same for the pages of one experiment of a home.
+    #[must_use]
+    pub fn of_experiment(&self, experiment: &ExperimentId, secret: Secret) -> Self {
+        self.with_parts(self.0.reach, Some(experiment.clone()), Some(secret))
+    }
+
+    fn with_parts(
+        &self,
+        reach: Reach,
+        experiment: Option<ExperimentId>,
+        secret: Option<Secret>,
+    ) -> Self {
+        let Inner { user, sessions, of_home, cookie, .. } = self.0.as_ref();
+        let (user, sessions, cookie) = (user.clone(), sessions.clone(), cookie.clone());
+        let of_home = *of_home;
+        Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home, cookie }))
     }
 
     /// The same for a listener that only this machine reaches.
     #[must_use]
     pub fn of_machine(&self) -> Self {
-        let inner = &self.0;
-        Self::new(
-            &inner.experiment,
-            inner.user.clone(),
-            inner.secret.clone(),
-            inner.sessions.clone(),
-            Reach::Machine,
-        )
+        self.with_parts(Reach::Machine, self.0.experiment.clone(), self.0.secret.clone())
     }
 
-    /// The experiment that it opens.
-    pub(super) fn experiment(&self) -> &ExperimentId {
-        &self.0.experiment
+    /// The experiment that it opens. `None`: the home of several.
+    pub(super) fn experiment(&self) -> Option<&ExperimentId> {
+        self.0.experiment.as_ref()
+    }
+
+    /// Returns whether it opens a home.
+    pub(super) fn is_of_home(&self) -> bool {
+        self.0.of_home
+    }
+
+    /// The name of the token's file, and the folder where it is, for the user.
+    pub(super) fn token_file(&self) -> (String, &'static str) {
+        let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
+        let folder = if self.0.of_home {
+            "folder .home of the data directory"
+        } else {
+            "experiment's folder"
+        };
+        (file.into_owned(), folder)
     }
 
     /// Lets in who may do what is asked.
@@ -136,30 +175,41 @@ impl Gate {
         if self.0.user.is(token) {
             return Ok(User(()));
         }
-        Err(match self.0.secret.identify(token, i64::MIN) {
-            Ok(holder) => Error::Forbidden(format!(
+        let holder =
+            self.0.secret.as_ref().and_then(|secret| secret.identify(token, i64::MIN).ok());
+        Err(match holder {
+            Some(holder) => Error::Forbidden(format!(
                 "the token is trial {}'s; this needs the user's",
                 holder.trial
             )),
-            Err(_) if self.0.user.reveal().is_err() => self.wanted(),
-            Err(_) => {
-                Error::Unauthorized("the token is not this experiment's user token".to_owned())
+            None if self.0.user.reveal().is_err() => self.wanted(),
+            None if self.0.of_home => {
+                Error::Unauthorized("the token is not this home's".to_owned())
             }
+            None => Error::Unauthorized("the token is not this experiment's user token".to_owned()),
         })
     }
 
     fn wanted(&self) -> Error {
-        let file = self.0.user.path().file_name().unwrap_or_default().to_string_lossy();
-        if self.0.user.reveal().is_err() {
-            return Error::Unauthorized(format!(
-                "no user can sign in: the file {file} in the experiment's folder is gone or cannot be read; put it back, or \
+        let (file, folder) = self.token_file();
+        let readable = self.0.user.reveal().is_ok();
+        Error::Unauthorized(match (readable, self.0.of_home) {
+            (true, true) => format!(
+                "send the home's token as a bearer token; it is in the file {file} in the {folder}"
+            ),
+            (false, true) => format!(
+                "nobody can be let in: the file {file} in the {folder} is gone or cannot be read; put it back, or start \
+                 `trial-manager serve` again, which makes a new one"
+            ),
+            (false, false) => format!(
+                "nobody can be let in: the file {file} in the {folder} is gone or cannot be read; put it back, or \
                  stop the experiment, and `trial-manager resume` makes a new one"
-            ));
-        }
-        Error::Unauthorized(format!(
-            "send the user's token as a bearer token; it is in the file {file} in the experiment's folder (a program that \
-             cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"
-        ))
+            ),
+            (true, false) => format!(
+                "send the user's token as a bearer token; it is in the file {file} in the {folder} (a program that \
+                 cannot, such as NNI's client, is started with NETRC=the file netrc beside it)"
+            ),
+        })
     }
 
     fn cookie<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
@@ -187,7 +237,8 @@ impl Gate {
     /// Returns the token that a request shows and that opens nothing: neither the user's nor a trial's.
     pub(super) fn wrong_token(&self, headers: &HeaderMap) -> Option<String> {
         let shown = basic(headers).or_else(|| bearer(headers).map(str::to_owned))?;
-        let is_known = self.0.user.is(&shown) || self.0.secret.identify(&shown, i64::MIN).is_ok();
+        let of_trial = |secret: &Secret| secret.identify(&shown, i64::MIN).is_ok();
+        let is_known = self.0.user.is(&shown) || self.0.secret.as_ref().is_some_and(of_trial);
         (!is_known).then_some(shown)
     }
 
@@ -204,11 +255,14 @@ impl Gate {
     }
 }
 
-impl FromRequestParts<Shared> for User {
+impl<S: Send + Sync> FromRequestParts<S> for User
+where
+    LogIn: FromRef<S>,
+{
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Error> {
-        let gate = &shared.state.gate;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let LogIn { gate, .. } = LogIn::from_ref(state);
         let refused = match gate.admit(&parts.method, &parts.headers) {
             Ok(user) => return Ok(user),
             Err(refused) => refused,
@@ -227,11 +281,8 @@ impl FromRequestParts<Shared> for User {
     responses((status = 204, description = "the cookie is in `Set-Cookie`")),
     security(("token" = [])),
 )]
-pub(super) async fn begin_session(
-    _: User,
-    State(Shared { state, .. }): State<Shared>,
-) -> Result<Response, Error> {
-    let cookie = state.gate.begin_session().await?;
+pub(super) async fn begin_session(_: User, State(log_in): State<LogIn>) -> Result<Response, Error> {
+    let cookie = log_in.gate.begin_session().await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
 
@@ -242,56 +293,17 @@ pub(super) async fn begin_session(
 )]
 pub(super) async fn end_session(
     _: User,
-    State(Shared { state, .. }): State<Shared>,
+    State(log_in): State<LogIn>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let cookie = state.gate.end_session(&headers).await?;
+    let cookie = log_in.gate.end_session(&headers).await?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
-}
-
-/// The bearer token of a request.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// The password of a request with the scheme `Basic`, whatever the user's name.
-fn basic(headers: &HeaderMap) -> Option<String> {
-    let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
-    let pair = String::from_utf8(pair.ok()?).ok()?;
-    pair.split_once(':').map(|(_, password)| password.to_owned())
-}
-
-/// Has a request that shows a token of the user's wait, once wrong ones were shown. The agents' routes take trials' tokens,
-/// which no guess finds.
-pub(super) async fn throttle(
-    State(shared): State<Shared>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let is_agents = request.uri().path().starts_with("/api/v1/agent/");
-    if request.headers().contains_key(header::AUTHORIZATION) && !is_agents {
-        let peer = request.extensions().get::<Peer>().copied();
-        shared.throttle.wait(peer).await;
-        if let Some(wrong) = shared.state.gate.wrong_token(request.headers()) {
-            shared.throttle.count(peer, &wrong);
-        }
-    }
-    next.run(request).await
-}
-
-/// Refuses what a browser sends, on listeners that are for programs alone: any page may have it send a simple request there.
-pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
-    if of_a_browser(request.headers()) {
-        let detail = "this port is for NNI's keeper; what a browser sends is not taken";
-        return Error::Forbidden(detail.to_owned()).into_response();
-    }
-    next.run(request).await
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
     use trial_protocol::TrialJobId;
 
     use super::*;

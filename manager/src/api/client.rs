@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::{Method, Request, Response, StatusCode, header};
+use axum::http::{HeaderName, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower::ServiceExt as _;
 
+use super::portal::base::PREFIX_HEADER;
 use super::tls;
 use crate::util::local_socket;
 
@@ -147,6 +148,30 @@ impl Client {
         let detail = problem.get("detail").and_then(Value::as_str);
         let detail = detail.map_or_else(|| status.to_string(), str::to_owned);
         Err(Error::Refused { status: status.as_u16(), detail })
+    }
+
+    /// Hands a request on as the user's, and returns whatever is answered. It is asked to answer for a page below `prefix`.
+    pub(super) async fn forward(
+        &self,
+        request: Request<Body>,
+        prefix: &str,
+    ) -> Result<Response<Body>, Error> {
+        let (parts, body) = request.into_parts();
+        let mut forwarded = Request::builder().method(parts.method).uri(parts.uri);
+        let kept =
+            [header::CONTENT_TYPE, header::ACCEPT, HeaderName::from_static("idempotency-key")];
+        for name in kept {
+            if let Some(value) = parts.headers.get(&name) {
+                forwarded = forwarded.header(name, value);
+            }
+        }
+        forwarded = forwarded.header(header::HOST, self.host()).header(PREFIX_HEADER, prefix);
+        if let Self::Far { token: Some(token), .. } = self {
+            forwarded = forwarded.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = forwarded.body(body).map_err(|error| Error::Unreadable(error.to_string()))?;
+        let answered = timeout(ANSWER_TIMEOUT, self.exchange(request)).await;
+        answered.unwrap_or_else(|_| Err(self.unreachable(&"it is silent")))
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Body>, Error> {

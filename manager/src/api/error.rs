@@ -260,6 +260,8 @@ impl From<Refused> for Error {
             Refused::Ended { .. }
             | Refused::NotEnded { .. }
             | Refused::Over(_)
+            | Refused::Full { .. }
+            | Refused::LastTrials
             | Refused::NotRunning => Self::Conflict(detail),
             Refused::Held(_) | Refused::Delayed(_) => Self::Unwritable(detail),
             Refused::Store(error) => error.into(),

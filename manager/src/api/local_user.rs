@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::http::request::Parts;
 use nix::unistd::geteuid;
 
-use super::request_headers::{names_this_machine, of_a_browser};
+use super::request_origin::{names_this_machine, of_a_browser};
 
 /// The two ends of a TCP connection without encryption, as an extension of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

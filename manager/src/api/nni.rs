@@ -23,7 +23,9 @@ use trial_protocol::{MetricKind, Stream, TrialJobId};
 use self::shapes::{MetricKindWord, latest_records, record, trial_job};
 use super::answers::Allowance;
 use super::auth::User;
-use super::user::{Change, CheckedQuery, TrialPath, attempt, large_json_body, speaker, whole_log};
+use super::user::{
+    Change, CheckedQuery, TrialPath, add_trial, attempt, large_json_body, speaker, whole_log,
+};
 use super::{Error, Shared};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::experiment::result::speaks_of;
@@ -48,7 +50,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route(&path("/experiments-info"), get(infos))
         .route(&path("/experiment/cluster-metadata"), axum::routing::put(not_here))
         .route(&path("/job-statistics"), get(statistics))
-        .route(&path("/trial-jobs"), get(jobs).post(not_here))
+        .route(&path("/trial-jobs"), get(jobs).post(add_job))
         .route(&path("/trial-jobs/{trial}"), get(job).delete(kill))
         .route(&path("/metric-data"), get(all_metrics))
         .route(&path("/metric-data/{trial}"), get(one_metrics))
@@ -130,6 +132,22 @@ async fn version() -> Response {
 
 async fn nothing(_: User) -> Json<Value> {
     Json(json!([]))
+}
+
+/// Runs a trial with the parameters that are posted, as NNI's "customized trial" does.
+async fn add_job(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Json<Value>, Refusal> {
+    let Value::Object(parameters) = large_json_body(request).await? else {
+        return Err(Error::BadRequest("expected an object of parameters".to_owned()).into());
+    };
+    let trial = add_trial(&shared, &headers, parameters).await?;
+    let snapshot = shared.state.board.refresh().await?;
+    let sequence = snapshot.find(trial.as_str()).map(|trial| trial.sequence);
+    Ok(Json(json!({"sequenceId": sequence})))
 }
 
 /// Answers requests that NNI's manager serves and this one serves otherwise or not.

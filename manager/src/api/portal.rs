@@ -5,41 +5,65 @@
 mod actions;
 mod api_page;
 mod assets;
+pub(super) mod base;
 mod overview;
 mod page;
 mod pareto;
 mod parts;
+pub(super) mod plot;
 mod plots;
+mod report;
 mod trial;
 mod trials;
-mod words;
+pub(super) mod words;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{FromRef, Request};
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
+use super::log_in::LogIn;
 use super::{Error, Shared};
+pub(super) use actions::form;
+pub(super) use page::{Refusal, Viewer, page, refusal, refused_as_page, time};
 
 /// The portal's routes.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/", get(overview::overview))
         .route("/configuration", get(overview::configuration))
+        .route("/report.html", get(report::report))
         .route("/trials", get(trials::list))
         .route("/plots", get(plots::plots))
         .route("/compare", get(trials::compare))
         .route("/trials/{trial}", get(trial::trial))
         .route("/trials/{trial}/kill", post(actions::kill))
         .route("/trials/{trial}/retry", post(actions::retry))
+        .route("/chosen/kill", post(actions::kill_chosen))
+        .route("/chosen/retry", post(actions::retry_chosen))
+        .route("/points", post(actions::add_point))
         .route("/limits", post(actions::limits))
         .route("/stop", post(actions::stop))
+        .merge(log_in_routes())
+        .layer(axum::middleware::map_response(page::refused_as_page))
+        .merge(asset_routes())
+}
+
+/// The routes by which users come and go, and the API's description as a page.
+pub(super) fn log_in_routes<S: Clone + Send + Sync + 'static>() -> Router<S>
+where
+    LogIn: FromRef<S>,
+{
+    Router::new()
         .route("/login", get(actions::login_page).post(actions::login))
         .route("/logout", post(actions::logout))
         .route("/api", get(api_page::page))
-        .layer(axum::middleware::map_response(page::refused_as_page))
-        .route("/assets/{name}", get(assets::asset))
+}
+
+/// The routes of style and script.
+pub(super) fn asset_routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route("/assets/{name}", get(assets::asset))
 }
 
 /// Answers a request for an unknown address: a page to a browser that looks for one.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::Shared;
 use super::auth::User;
+use super::log_in::LogIn;
 use crate::util::ids;
 
 /// The time that a ticket is good.
@@ -50,8 +50,8 @@ impl Tickets {
     responses((status = 200, body = Object, description = "`path`, and for how many `seconds` it is good")),
     security(("token" = [])),
 )]
-pub(super) async fn issue(_: User, State(shared): State<Shared>) -> Json<Value> {
-    let ticket = shared.tickets.issue().await;
+pub(super) async fn issue(_: User, State(log_in): State<LogIn>) -> Json<Value> {
+    let ticket = log_in.tickets.issue().await;
     Json(json!({"path": format!("/login?ticket={ticket}"), "seconds": GOOD_FOR.as_secs()}))
 }
 

@@ -5,6 +5,7 @@ mod act;
 mod curves;
 pub(super) mod document;
 mod experiment;
+mod export;
 mod files;
 mod follow;
 mod log;
@@ -18,19 +19,22 @@ use axum::Router;
 use axum::routing::{get, post, put};
 
 use super::Shared;
-pub(super) use act::{Change, Changes};
+pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use points::axes;
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
-pub(super) use trials::{ListQuery, ValuesQuery, attempt, metric_page, page as trial_page};
+pub(super) use trials::{
+    ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
+};
 
 /// The users' routes.
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
         .route("/api/v1/experiment/configuration", get(experiment::configuration))
+        .route("/api/v1/experiment/export", get(export::export))
         .route("/api/v1/experiment/points", get(points::points_route))
         .route("/api/v1/experiment/curves", get(curves::curves))
         .route("/api/v1/experiment/timeline", get(timeline::timeline_route))
@@ -39,7 +43,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/experiment/import", post(act::import))
         .route("/api/v1/experiment/search-space", put(act::search_space))
         .route("/api/v1/events", get(follow::events))
-        .route("/api/v1/trials", get(trials::list))
+        .route("/api/v1/trials", get(trials::list).post(act::add))
         .route("/api/v1/trials/{trial}", get(trials::one))
         .route("/api/v1/trials/{trial}/metrics", get(trials::metrics))
         .route("/api/v1/trials/{trial}/samples", get(trials::samples))

@@ -66,6 +66,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Another process serves it already.
+    #[error(
+        "{what} is served already, on {url}; open that, or end the other `trial-manager serve` first"
+    )]
+    AlreadyServed {
+        /// What.
+        what: String,
+        /// Where.
+        url: String,
+    },
     /// The address.
     #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
     Listen {
@@ -138,6 +148,7 @@ impl Error {
             | Self::RecordLost { .. }
             | Self::AlreadyDone { .. }
             | Self::DataDir { .. }
+            | Self::AlreadyServed { .. }
             | Self::Listen { .. }
             | Self::Platform(_)
             | Self::Advertise(_)

@@ -1,13 +1,12 @@
 //! The manager's endpoint: its URL, and its certificate if connections are encrypted.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Error, Settings, reach};
 use crate::api::auth::Reach;
 use crate::api::tls::Tls;
 use crate::util::files::private_folder;
-use crate::util::layout::ExperimentDir;
 
 /// A certificate that the user gives. The files are read again when they change.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ impl Endpoint {
     pub(super) fn build(
         settings: &Settings,
         address: SocketAddr,
-        dir: &ExperimentDir,
+        authority: &Path,
         advertise: Option<&str>,
         server: Option<&str>,
     ) -> Result<Self, Error> {
@@ -59,7 +58,7 @@ impl Endpoint {
             None if !encrypted => (None, None),
             None => {
                 let names = [Some(address.ip().to_string()), settings.host.clone(), told.host];
-                (Some(own_authority(dir, names)?), Some(dir.ca_file()))
+                (Some(own_authority(authority, names)?), Some(authority.join("ca.pem")))
             }
         };
         let reach = if tls.is_some() { Reach::Network } else { Reach::Machine };
@@ -75,16 +74,15 @@ impl Endpoint {
 }
 
 /// The manager's own certificate, for the names under which this machine's agents and others reach it.
-fn own_authority(dir: &ExperimentDir, more: [Option<String>; 3]) -> Result<Tls, Error> {
-    let folder = dir.authority();
-    private_folder(&folder).map_err(|source| Error::DataDir { path: folder.clone(), source })?;
+fn own_authority(folder: &Path, more: [Option<String>; 3]) -> Result<Tls, Error> {
+    private_folder(folder).map_err(|source| Error::DataDir { path: folder.to_owned(), source })?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     names.extend(own.into_iter().chain(more.into_iter().flatten()));
     names.sort();
     names.dedup();
     names.retain(|name| !name.is_empty());
-    Ok(Tls::load_or_create(&folder, &names)?)
+    Ok(Tls::load_or_create(folder, &names)?)
 }
 
 /// The address under which this machine's agents reach a listener: an unspecified address listens

@@ -127,12 +127,24 @@ fn protect_folder(path: &Path) {
     }
 }
 
+/// The user of this process, by name where the system knows one.
+fn user_name() -> String {
+    let uid = nix::unistd::geteuid();
+    let known = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
+    let said = || std::env::var("USER").ok().filter(|name| !name.is_empty());
+    known.or_else(said).unwrap_or_else(|| uid.to_string())
+}
+
 async fn record(
     store: &Store,
     id: &ExperimentId,
-    spec: ExperimentSpec,
+    mut spec: ExperimentSpec,
     clock: &dyn Clock,
 ) -> Result<(ExperimentSpec, u64), Error> {
+    let owner = spec.owner.get_or_insert_with(user_name).clone();
+    if let Some(members) = spec.canonical.as_object_mut() {
+        members.insert("owner".to_owned(), owner.into());
+    }
     let seed = ids::seed();
     let row = ExperimentRow {
         id: id.clone(),

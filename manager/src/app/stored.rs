@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use trial_protocol::ExperimentId;
 
 use super::again;
 use super::listener::Endpoint;
+use super::servers::viewer_of;
 use super::{Error, Settings};
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::{Client, near};
@@ -37,7 +39,7 @@ pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Er
     Ok(near(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
 
-async fn state(
+pub(super) async fn state(
     id: &ExperimentId,
     dir: &ExperimentDir,
     reach: Reach,
@@ -75,12 +77,31 @@ async fn state(
     })
 }
 
+/// The settings of a server that runs no trial.
+pub(super) fn to_show(data_dir: &Path, host: &str, port: u16) -> Settings {
+    Settings {
+        data_dir: data_dir.to_owned(),
+        host: Some(host.to_owned()),
+        port,
+        agent: None,
+        legacy_port: None,
+        lease: Duration::ZERO,
+        certificate: None,
+        advertise: None,
+        machine_port: None,
+    }
+}
+
 /// A server that shows an experiment without a manager.
 pub struct Viewing {
     /// Its address.
     pub url: String,
-    served: tokio::task::JoinHandle<io::Result<()>>,
-    stop: CancellationToken,
+    pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
+    pub(super) stop: CancellationToken,
+    /// What others look for, while it lives.
+    pub(super) url_file: PathBuf,
+    /// A store that is its own.
+    pub(super) store: Option<Store>,
 }
 
 /// Serves the pages and the API of an experiment without a manager. The address is also in the file `view.url` in its
@@ -91,21 +112,15 @@ pub async fn view(
     host: &str,
     port: u16,
 ) -> Result<Viewing, Error> {
+    if let Some((_, url)) = viewer_of(id, dir).await {
+        return Err(Error::AlreadyServed { what: format!("experiment {id}"), url });
+    }
     let listen = |source| Error::Listen { host: host.to_owned(), port, source };
     let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
     let address: SocketAddr = listener.local_addr().map_err(listen)?;
-    let settings = Settings {
-        data_dir: dir.path().to_owned(),
-        host: Some(host.to_owned()),
-        port,
-        agent: None,
-        legacy_port: None,
-        lease: Duration::ZERO,
-        certificate: None,
-        advertise: None,
-        machine_port: None,
-    };
-    let Endpoint { tls, url, reach, .. } = Endpoint::build(&settings, address, dir, None, None)?;
+    let settings = to_show(dir.path(), host, port);
+    let Endpoint { tls, url, reach, .. } =
+        Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let stop = CancellationToken::new();
     let (handle, asked) = Handle::new(1);
     tokio::spawn(answer(dir.clone(), asked));
@@ -126,8 +141,8 @@ pub async fn view(
     });
     let url_file = dir.view_url();
     write_file(&url_file, 0o600, &format!("{url}\n"))
-        .map_err(|source| Error::DataDir { path: url_file, source })?;
-    Ok(Viewing { url, served, stop })
+        .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
+    Ok(Viewing { url, served, stop, url_file, store: None })
 }
 
 /// Answers for an experiment that no manager runs, to this machine's loopback interface on `port`; until `stop`.
@@ -146,7 +161,7 @@ pub async fn view_on_machine(
 
 /// Stands in for the experiment's task: marks trials to run once more, and refuses what only a search that runs can do.
 /// It ends with the server.
-async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
+pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
     while let Some(event) = asked.recv().await {
         if let Event::Commanded { command, reply } = event {
             let done = match command {
@@ -156,6 +171,7 @@ async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
                 | Command::LogLevel(..)
                 | Command::Limit(_)
                 | Command::Import(_)
+                | Command::Add { .. }
                 | Command::Space(_) => Err(Refused::NotRunning),
             };
             // The caller may have gone.
@@ -169,5 +185,10 @@ impl Viewing {
     pub async fn close(self) {
         self.stop.cancel();
         drop(self.served.await);
+        // One that stays is looked at with its socket, which does not answer.
+        drop(std::fs::remove_file(&self.url_file));
+        if let Some(store) = self.store {
+            store.close().await;
+        }
     }
 }

@@ -89,6 +89,15 @@ pub(super) enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A file that was to be made.
+    #[error("cannot write {}", .path.display())]
+    Written {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file that was given, and what is wrong in it.
     #[error(transparent)]
     Given(#[from] config::Error),
@@ -139,6 +148,7 @@ impl Error {
             | Self::Several(_)
             | Self::NotServed(_)
             | Self::File { .. }
+            | Self::Written { .. }
             | Self::Given(_)
             | Self::Named(_)
             | Self::NoNumber { .. } => true,
@@ -245,7 +255,7 @@ impl ExperimentArgs {
             return Ok(Client::Far { url, token, ca_pem, socket: None });
         }
         let (id, dir) = self.dir().await?;
-        if let Some((far, _)) = served(&id, &dir, &Server::manager(&dir)).await {
+        if let Some((far, _)) = app::manager_of(&id, &dir).await {
             return Ok(far);
         }
         Ok(app::stored(&id, &dir).await?)
@@ -257,53 +267,9 @@ impl ExperimentArgs {
             return Ok((self.client().await?, url.trim_end_matches('/').to_owned()));
         }
         let (id, dir) = self.dir().await?;
-        for server in [Server::manager(&dir), Server::viewer(&dir)] {
-            if let Some(found) = served(&id, &dir, &server).await {
-                return Ok(found);
-            }
+        if let Some(found) = app::manager_of(&id, &dir).await {
+            return Ok(found);
         }
-        Err(Error::NotServed(id))
-    }
-}
-
-/// The server of an experiment, and the address that a browser opens. It is asked over its Unix socket, which only the
-/// owner of the folder can listen on: the port in the file may be a stranger's by now, and the token is not for strangers.
-async fn served(
-    id: &ExperimentId,
-    dir: &ExperimentDir,
-    server: &Server,
-) -> Option<(Client, String)> {
-    let url = std::fs::read_to_string(&server.url_file).ok()?;
-    let url = url.lines().next().unwrap_or_default().trim().to_owned();
-    let socket = Some(server.socket.clone()).filter(|socket| socket.exists());
-    if socket.is_none() && !(server.locks && Store::is_open_to_write(&dir.database()) == Some(true))
-    {
-        return None;
-    }
-    let token = std::fs::read_to_string(dir.user_token()).ok();
-    let token = token.map(|token| token.trim().to_owned());
-    let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
-    let far = Client::Far { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
-    // A manager of an earlier version has no socket, and another experiment's may have had its port.
-    let answer = far.ask("GET", "/api/v1/experiment", None).await.ok()?;
-    (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))
-}
-
-/// A server of an experiment on this machine, as its folder describes it.
-struct Server {
-    url_file: PathBuf,
-    socket: PathBuf,
-    /// The server holds the database's lock while it lives. One of an earlier version, without a socket, is believed by
-    /// that alone.
-    locks: bool,
-}
-
-impl Server {
-    fn manager(dir: &ExperimentDir) -> Self {
-        Self { url_file: dir.manager_url(), socket: dir.manager_socket(), locks: true }
-    }
-
-    fn viewer(dir: &ExperimentDir) -> Self {
-        Self { url_file: dir.view_url(), socket: dir.view_socket(), locks: false }
+        app::viewer_of(&id, &dir).await.ok_or(Error::NotServed(id))
     }
 }

@@ -9,7 +9,7 @@ use trial_protocol::ExperimentId;
 use super::ask::pages::{add_origin, all_metrics, found};
 use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
-use super::out::print;
+use super::out::{print, written};
 use super::table;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
 use crate::api::client;
@@ -85,6 +85,16 @@ pub(super) enum ExperimentCommand {
         #[command(flatten)]
         place: ExperimentArgs,
     },
+    /// Write a report of an experiment: one HTML file that opens without anything else.
+    Report {
+        /// Which; the same as --experiment.
+        id: Option<ExperimentId>,
+        /// The file [default: standard output, as does `-`].
+        #[arg(long)]
+        to: Option<PathBuf>,
+        #[command(flatten)]
+        place: ExperimentArgs,
+    },
     /// Remove an experiment that does not run, with all it recorded.
     Rm {
         /// Which.
@@ -125,6 +135,7 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
         ExperimentCommand::Export { id, form, to, place } => {
             return exported(form, to, &place.of(id)).await;
         }
+        ExperimentCommand::Report { id, to, place } => report(to, &place.of(id)).await,
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
     exit_code(done)
@@ -200,6 +211,16 @@ async fn give(place: &ExperimentArgs, method: &str, path: &str, file: &Path) -> 
             Err(config::Error { file: file.to_owned(), at: None, problem: detail }.into())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+async fn report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(), Error> {
+    let page = place.client().await?.bytes("GET", "/report.html", None).await?;
+    match to.filter(|to| to != Path::new("-")) {
+        None => written(&page),
+        Some(path) => {
+            std::fs::write(&path, &page).map_err(|source| Error::Written { path, source })
+        }
     }
 }
 

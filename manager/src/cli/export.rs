@@ -8,10 +8,11 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::view;
 use crate::view::curve::points_of;
+use crate::view::export::{csv, entry, plain, text};
 
 /// Forms of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -116,7 +117,7 @@ impl Writer {
             }
             ExportForm::Json => {
                 let before = if self.begun { ",\n" } else { "[\n" };
-                self.out.say(before).and_then(|()| self.out.say(&entry(trial)))
+                self.out.say(before).and_then(|()| self.out.say(&entry(&trial.0, &trial.1)))
             }
             ExportForm::Tensorboard => tensorboard(folder, trial),
             ExportForm::Mlflow => mlflow(folder, trial),
@@ -157,98 +158,6 @@ fn part(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
     name.push(".part");
     PathBuf::from(name)
-}
-
-fn text<'a>(of: &'a Value, name: &str) -> &'a str {
-    of.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
-    }
-}
-
-/// A text as a spreadsheet takes it for one: a text that begins like a formula would be worked out by the program that
-/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
-fn inert(text: String) -> String {
-    // Some programs skip white space and control characters before they look for a formula.
-    let is_formula = text.starts_with(['\t', '\r'])
-        || text
-            .trim_start_matches(|c: char| c.is_whitespace() || c.is_control())
-            .starts_with(['=', '+', '-', '@']);
-    if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
-}
-
-/// A line per trial (RFC 4180), with a column for each parameter.
-fn csv(trials: &[Value]) -> String {
-    const OWN: [&str; 9] = [
-        "sequence",
-        "id",
-        "state",
-        "final",
-        "latest",
-        "latest_step",
-        "started_at_ms",
-        "ended_at_ms",
-        "cause",
-    ];
-    const RARE: [&str; 7] =
-        ["host", "git_commit", "git_branch", "git_dirty", "git_diff_sha256", "code_sha256", "lost"];
-    let mut names: Vec<String> = Vec::new();
-    let parameters = |trial: &Value| {
-        let none = Value::Null;
-        let flat = view::flat(trial.get("parameters").unwrap_or(&none));
-        flat.into_iter()
-            .map(|(name, value)| (name, inert(plain(value))))
-            .collect::<BTreeMap<_, _>>()
-    };
-    for trial in trials {
-        names.extend(
-            parameters(trial).into_keys().filter(|name| !names.contains(name)).collect::<Vec<_>>(),
-        );
-    }
-    let field = |text: &str| {
-        if text.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        } else {
-            text.to_owned()
-        }
-    };
-    let header = OWN.into_iter().map(str::to_owned);
-    let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    // These columns are there only where a trial has one: where and with which code it ran, and reports that are gone
-    // for good.
-    let rare_text =
-        |trial: &Value, name: &str| inert(trial.get(name).map(plain).unwrap_or_default());
-    let rare: Vec<_> = RARE
-        .into_iter()
-        .filter(|name| trials.iter().any(|trial| !rare_text(trial, name).is_empty()))
-        .collect();
-    let header = header.chain(rare.iter().map(|name| (*name).to_owned()));
-    let mut lines = vec![header.collect::<Vec<_>>().join(",")];
-    for trial in trials {
-        let known = parameters(trial);
-        let own = OWN
-            .into_iter()
-            .map(|name| field(&inert(trial.get(name).map(plain).unwrap_or_default())));
-        let rest =
-            names.iter().map(|name| known.get(name).map(|text| field(text)).unwrap_or_default());
-        let rare = rare.iter().map(|name| field(&rare_text(trial, name)));
-        lines.push(own.chain(rest).chain(rare).collect::<Vec<_>>().join(","));
-    }
-    lines.push(String::new());
-    lines.join("\r\n")
-}
-
-/// All of one, as it stands in a list.
-fn entry((trial, metrics): &Trial) -> String {
-    let mut trial = trial.clone();
-    trial["metrics"] = json!(metrics);
-    let text = format!("{trial:#}");
-    format!("  {}", text.replace('\n', "\n  "))
 }
 
 /// The curves that a metric is a point of, each with its number.

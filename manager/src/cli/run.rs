@@ -13,6 +13,7 @@ use super::{
 };
 use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::state::ExperimentState;
+use crate::util::layout::HomeDir;
 
 /// Returns the settings that the options ask for.
 pub(super) fn settings(common: Common) -> Settings {
@@ -33,6 +34,7 @@ pub(super) fn settings(common: Common) -> Settings {
 pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     let (output, on_term) = (common.output, common.on_term);
     let settings = settings(common);
+    let home = settings.data_dir.clone();
     // Before anything is started, so that no signal is missed.
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -42,7 +44,14 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
         }
     };
     match app::start(settings, what).await {
-        Ok(running) => attend(running, &mut signals, output, on_term, keep_serving).await,
+        Ok(running) => {
+            if let Some(url) = app::home_of(&HomeDir::new(&home)).await {
+                // A closed standard error changes nothing.
+                let line = format!("among all experiments: {url}/e/{}/", running.id);
+                drop(writeln!(std::io::stderr().lock(), "{line}"));
+            }
+            attend(running, &mut signals, output, on_term, keep_serving).await
+        }
         Err(app::Error::AlreadyDone { finished }) => show_finished(*finished, output).await,
         Err(error) => {
             show(&error);

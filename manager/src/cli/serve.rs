@@ -1,18 +1,38 @@
-//! `serve`: shows an experiment without a manager, until a signal.
+//! `serve`: shows all experiments of a data directory, or one of them without a manager, until a signal.
 
 use std::io::Write as _;
 
 use super::ask::{Error, ExperimentArgs};
 use super::signals::Signals;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::app;
+use crate::util::layout::HomeDir;
 
-/// Serves the experiment's pages and returns the exit code.
+/// Serves the pages of one experiment, or the home of all, and returns the exit code.
 pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
     let viewing = async {
+        if place.experiment.is_none() {
+            let data_dir = data_dir(place.data_dir.clone());
+            let viewing = app::serve_home(&data_dir, host, port).await?;
+            let token = HomeDir::new(&data_dir).token();
+            let lines = format!(
+                "all experiments of {} on {}\nthe token that lets change something is in {}",
+                data_dir.display(),
+                viewing.url,
+                token.display()
+            );
+            return Ok::<_, Error>((lines, viewing));
+        }
         let (id, dir) = place.dir().await?;
+        let running = app::manager_of(&id, &dir).await;
         let viewing = app::view(&id, &dir, host, port).await?;
-        Ok::<_, Error>((id, viewing))
+        let mut lines = format!("experiment {id} on {}", viewing.url);
+        if let Some((_, url)) = running {
+            lines.push_str(&format!(
+                "\nits manager runs it and serves it on {url}; what is served here takes no change"
+            ));
+        }
+        Ok((lines, viewing))
     };
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -22,9 +42,9 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         }
     };
     match viewing.await {
-        Ok((id, viewing)) => {
+        Ok((lines, viewing)) => {
             // A closed standard error is no reason to end.
-            drop(writeln!(std::io::stderr().lock(), "experiment {id} on {}", viewing.url));
+            drop(writeln!(std::io::stderr().lock(), "{lines}"));
             signals.next().await;
             viewing.close().await;
             DONE

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::named::TrialName;
@@ -17,6 +17,7 @@ use super::{follow, show, table};
 use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
+use crate::search::own_point;
 
 /// The detail of an agent's log; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,6 +49,9 @@ pub(super) enum TrialCommand {
         /// Only trials that contain this text.
         #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
         holds: Option<String>,
+        /// Only trials that an expression chooses, such as 'lr < 0.01 and state == failed'.
+        #[arg(long, value_name = "EXPRESSION")]
+        filter: Option<String>,
         /// Sorted by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
         #[arg(long, default_value = "sequence")]
         sort: String,
@@ -121,6 +125,15 @@ pub(super) enum TrialCommand {
         #[command(flatten)]
         place: ExperimentArgs,
     },
+    /// Run a point of your own, before what the tuner proposes next. The tuner learns its result.
+    Add {
+        /// A parameter and its value, JSON or a plain text; once for each. Those that are not named are drawn from the
+        /// search space.
+        #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+        set: Vec<(String, Value)>,
+        #[command(flatten)]
+        place: ExperimentArgs,
+    },
     /// Run trials that have ended once more: now, or by `resume` where the experiment has no manager.
     Retry {
         /// Which, by their ids or numbers.
@@ -137,13 +150,14 @@ pub(super) enum TrialCommand {
 /// Does something about trials and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { id, state, cause, holds, sort, descending, limit, asked } => {
+        TrialCommand::Ls { id, state, cause, holds, filter, sort, descending, limit, asked } => {
             let asked = asked.of(id);
             let mut query = format!("sort={}", percent::encoded(&sort));
             if descending {
                 query.push_str("&order=desc");
             }
-            for (name, value) in [("state", state), ("cause", cause), ("q", holds)] {
+            let filters = [("state", state), ("cause", cause), ("q", holds), ("filter", filter)];
+            for (name, value) in filters {
                 query.extend(value.map(|value| format!("&{name}={}", percent::encoded(&value))));
             }
             trials(&asked, &query, limit).await
@@ -160,9 +174,26 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
             let level = level.to_possible_value().map(|word| word.get_name().to_owned());
             each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
         }
+        TrialCommand::Add { set, place } => add(&place, set).await,
         TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
     };
     exit_code(done)
+}
+
+/// Reads `NAME=VALUE`.
+fn setting(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), own_point::written(value))),
+        Some(_) | None => Err("expected NAME=VALUE, such as lr=0.01".to_owned()),
+    }
+}
+
+async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Error> {
+    let parameters: Map<String, Value> = set.into_iter().collect();
+    let body = json!({ "parameters": parameters });
+    let answer = place.manager().await?.ask("POST", "/api/v1/trials", Some(&body)).await?;
+    let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();
+    written(format!("{id}\n").as_bytes())
 }
 
 /// Shows a trial's metrics, all or those of one `name`, and returns the exit code.

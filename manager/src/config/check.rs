@@ -9,14 +9,14 @@ use super::direction::{Direction, Statement};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{
     ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document, goals,
-    notifications, service, units,
+    labels, notifications, service, units,
 };
 use crate::search::class_args::OptimizeMode;
 use crate::search::search_space::SearchSpace;
 use crate::util::nearest::advice;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 33] = [
+const FIELDS: [&str; 36] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -50,6 +50,9 @@ const FIELDS: [&str; 33] = [
     "maxTrialRetries",
     "tunerPatience",
     "notifications",
+    "initialTrials",
+    "owner",
+    "tags",
 ];
 
 /// Where `tunerPatience` is absent, and between what it must lie.
@@ -139,6 +142,13 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         spec
     });
 
+    let initial_trials = labels::initial_trials(&mut top)?;
+    canonical.put("initialTrials", Some(&initial_trials).filter(|points| !points.is_empty()));
+    let owner = labels::owner(&mut top)?;
+    canonical.put("owner", &owner);
+    let tags = labels::tags(&mut top)?;
+    canonical.put("tags", Some(&tags).filter(|tags| !tags.is_empty()));
+
     if let Some(names) = tuner.names(&search_space) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for (path, command) in service.commands {
@@ -170,6 +180,9 @@ pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Prob
         training_service: service.spec,
         objective,
         goals,
+        initial_trials,
+        owner,
+        tags,
         notifications,
         canonical: Value::Object(canonical.0),
     })

@@ -62,7 +62,7 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
 
-const TOP: [&str; 36] = [
+const TOP: [&str; 39] = [
     "authorName",
     "experimentName",
     "description",
@@ -100,6 +100,9 @@ const TOP: [&str; 36] = [
     "maxConsecutiveFailures",
     "maxTrialRetries",
     "notifications",
+    "initialTrials",
+    "owner",
+    "tags",
 ];
 
 /// Same name, or v1 name -> v2 name.
@@ -126,6 +129,9 @@ const COMMON: Renames = &[
     ("maxConsecutiveFailures", "maxConsecutiveFailures"),
     ("maxTrialRetries", "maxTrialRetries"),
     ("notifications", "notifications"),
+    ("initialTrials", "initialTrials"),
+    ("owner", "owner"),
+    ("tags", "tags"),
 ];
 
 const TRIAL: Renames =

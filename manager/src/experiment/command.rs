@@ -8,6 +8,7 @@ use trial_protocol::{LogLevel, TrialJobId};
 use super::state::ExperimentState;
 use crate::config::units;
 use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
 use crate::store;
 
 /// A request of the user.
@@ -17,6 +18,13 @@ pub enum Command {
     StopTrial(TrialJobId),
     /// Run a trial that has ended once more, as a new attempt.
     Retry(TrialJobId),
+    /// Run a trial with parameters of the user's; those that are left out are drawn from the space.
+    Add {
+        /// The id of the new trial.
+        trial: TrialJobId,
+        /// The parameters.
+        parameters: Parameters,
+    },
     /// Have a trial's agent send what it still gathers.
     Flush(TrialJobId),
     /// Have a trial's agent log from this level on.
@@ -87,6 +95,19 @@ pub enum Refused {
     /// The experiment starts nothing any more.
     #[error("the experiment is {0} and starts nothing any more; {way_on}", way_on = .0.way_on())]
     Over(ExperimentState),
+    /// There are as many trials as there may be.
+    #[error(
+        "all {limit} trials that maxTrialNumber allows are there; `trial-manager experiment limit --max-trial-number` allows more"
+    )]
+    Full {
+        /// How many.
+        limit: u64,
+    },
+    /// No trial is started any more, and the last ones run.
+    #[error(
+        "the search starts nothing any more, and its last trials run; raise its limits with `trial-manager experiment limit`"
+    )]
+    LastTrials,
     /// It has no manager, and it is not done.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,

@@ -12,6 +12,7 @@ mod inbox;
 mod job;
 mod launcher;
 mod lease_monitor;
+mod own;
 mod patience;
 mod prepare;
 mod recorder;
@@ -90,6 +91,7 @@ struct ExperimentTask {
 pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut task = prepare::prepare(dependencies).await?;
     task.handle.began(task.before, task.began);
+    task.add_initial().await?;
     task.perform(state::Event::Begin).await?;
     task.judge_stored().await?;
     let mut news = Vec::new();
@@ -512,6 +514,7 @@ impl ExperimentTask {
                 }
                 return self.launch(new).await;
             }
+            Effect::Enqueue(own) => self.enqueue(own).await?,
             Effect::Relaunch { trial } => return self.relaunch(&trial).await,
             Effect::Retry { trial, message } => {
                 info!(%trial, "the trial failed: {message}");
@@ -541,6 +544,7 @@ impl ExperimentTask {
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advice.observe(&trial, parameter_id, state, &outcome);
             }
+            Effect::Teach { trial, result } => self.teach_own(&trial, result),
             Effect::RecordState(state) => {
                 self.record_experiment(state).await?;
                 info!(%state, "the experiment stands");

@@ -8,14 +8,14 @@
 //! 3. An intent is recorded before the stop it explains is sent.
 //! 4. Once stopping, nothing is started.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use trial_protocol::{Cause, MetricValue, StopReason, TrialJobId, Verdict};
 
 use self::budget::{Budget, Failure};
 pub use self::budget::{FailureLimit, Policy};
-pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, Remembered};
+pub use self::events::{Effect, Event, ExperimentState, Fate, Limits, OwnTrial, Remembered};
 pub use self::steer::Steer;
 use super::ending::{Gone, class, conclude};
 use crate::job_state::JobState;
@@ -23,6 +23,7 @@ use crate::search::tuner::{Outcome, Proposal};
 
 mod budget;
 mod events;
+mod resume;
 mod steer;
 
 /// A trial that has not ended.
@@ -52,6 +53,8 @@ pub struct State {
     live: HashMap<TrialJobId, Live>,
     again: VecDeque<TrialJobId>,
     again_ids: HashMap<TrialJobId, Option<u64>>,
+    /// Trials of the user's whose result the tuner has still to learn.
+    own: HashSet<TrialJobId>,
     /// Proposals asked for and not answered.
     asked: usize,
     /// The tuner said that it needs another result first.
@@ -78,6 +81,7 @@ impl State {
             live: HashMap::new(),
             again: VecDeque::new(),
             again_ids: HashMap::new(),
+            own: HashSet::new(),
             asked: 0,
             tuner_waits: false,
             tuner_lost: false,
@@ -89,35 +93,6 @@ impl State {
             elapsed: Duration::ZERO,
             duration: Bound::Holds,
         }
-    }
-
-    /// An experiment that has run for `elapsed` before, with its trials in order of their sequence.
-    pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<Remembered>) -> Self {
-        let mut state = Self::new(limits);
-        state.elapsed = elapsed;
-        for known in trials {
-            state.next_sequence = state.next_sequence.max(known.sequence + 1);
-            state.budget.remember(known.trial.clone(), known.retries);
-            if let Some(id) = known.parameter_id {
-                state.next_parameter_id = state.next_parameter_id.max(id + 1);
-            }
-            match known.fate {
-                Fate::Ended => {}
-                Fate::Alive { running_for } => {
-                    let live = Live {
-                        parameter_id: known.parameter_id,
-                        running_since: running_for.map(|ran| elapsed.saturating_sub(ran)),
-                        intent: known.intent,
-                    };
-                    state.live.insert(known.trial, live);
-                }
-                Fate::Again => {
-                    state.again_ids.insert(known.trial.clone(), known.parameter_id);
-                    state.again.push_back(known.trial);
-                }
-            }
-        }
-        state
     }
 
     /// The same experiment, which was done: only what is to run again is started.
@@ -242,7 +217,10 @@ impl State {
     ) {
         self.asked = self.asked.saturating_sub(1);
         match proposal {
-            Proposal::Parameters(parameters) if self.state == ExperimentState::Running => {
+            // A trial of the user's may have taken the last place while the tuner computed.
+            Proposal::Parameters(parameters)
+                if self.state == ExperimentState::Running && !self.is_full() =>
+            {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
                 let live =
@@ -315,7 +293,11 @@ impl State {
         let failure = Failure { class, cause, exit_code, why: &why };
         self.weigh(state, failure, &outcome, effects);
         let parameter_id = live.parameter_id;
+        let own = self.own.remove(&trial).then(|| (trial.clone(), outcome.clone()));
         effects.push(Effect::Observe { trial, parameter_id, state, outcome });
+        if let Some((trial, Outcome::Result(result))) = own {
+            effects.push(Effect::Teach { trial, result });
+        }
         self.tuner_waits = false;
     }
 
@@ -453,7 +435,7 @@ impl State {
     }
 
     fn settle(&mut self) {
-        let limit_reached = self.limits.trials.is_some_and(|limit| self.next_sequence >= limit);
+        let limit_reached = self.is_full();
         if self.state == ExperimentState::Running && limit_reached && self.again.is_empty() {
             self.state = ExperimentState::NoMoreTrial;
         }

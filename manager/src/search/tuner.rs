@@ -334,13 +334,15 @@ fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
     Err(Error { path: "tuner.name".to_owned(), problem })
 }
 
+/// The parameter sets of a batch; `None` for other tuners.
+pub fn batch_sets(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<Parameters>> {
+    (spec.name == "Batch").then(|| batch::sets(space).ok())?
+}
+
 /// The names that every parameter set of a batch has; `None` for other tuners, whose parameters have the
 /// names of the space.
 pub fn batch_names(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<String>> {
-    if spec.name != "Batch" {
-        return None;
-    }
-    let sets = batch::sets(space).ok()?;
+    let sets = batch_sets(spec, space)?;
     let (first, others) = sets.split_first()?;
     let everywhere = |name: &&String| others.iter().all(|set| set.contains_key(*name));
     Some(first.keys().filter(everywhere).cloned().collect())

@@ -112,7 +112,11 @@ impl Store {
 
     /// These trials, by their own numbers; one that is not there is left out. `names` are the metrics that count, if they
     /// are named.
-    pub async fn glances(&self, keys: Vec<i64>, names: Vec<String>) -> Result<Vec<TrialSummaryRow>, Error> {
+    pub async fn glances(
+        &self,
+        keys: Vec<i64>,
+        names: Vec<String>,
+    ) -> Result<Vec<TrialSummaryRow>, Error> {
         self.read(move |c| {
             let one = |key: &i64| glance(c, *key, &names).transpose();
             keys.iter().filter_map(one).collect()
@@ -256,7 +260,12 @@ fn glance(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSumm
 }
 
 /// Adds what an attempt's reports amount to.
-fn look(c: &Connection, attempt: i64, names: &[String], glance: &mut TrialSummaryRow) -> Result<(), Error> {
+fn look(
+    c: &Connection,
+    attempt: i64,
+    names: &[String],
+    glance: &mut TrialSummaryRow,
+) -> Result<(), Error> {
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {

@@ -42,8 +42,8 @@ use self::tracker::Tracker;
 use self::watching::Watched;
 use self::workload::{Workload, workload};
 use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSpec};
-use crate::util::backoff::Backoff;
 use crate::config::kubernetes::{HandOver, KubernetesSpec};
+use crate::util::backoff::Backoff;
 
 /// Requests that may be under way at a time.
 const REQUESTS: usize = 16;

@@ -19,6 +19,16 @@ pub fn trial() -> TrialJobId {
     TrialJobId::new(name(5)).expect("letters and digits are an id")
 }
 
+/// The id of the trial that a request asks for under this key: the same for the same key. It may be taken; the caller looks.
+pub fn trial_of_key(key: &str) -> TrialJobId {
+    let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
+    let letters = digest.as_ref().iter().take(10).enumerate().map(|(at, byte)| {
+        let from = if at == 0 { LETTERS } else { LETTERS_AND_DIGITS };
+        char::from(from[usize::from(*byte) % from.len()])
+    });
+    TrialJobId::new(letters.collect::<String>()).expect("letters and digits are an id")
+}
+
 /// A seed for a search that was given none.
 pub fn seed() -> u64 {
     // 53 bits, so that any JSON reader can hold the number.

@@ -8,6 +8,57 @@ use trial_protocol::{ExperimentId, TrialJobId};
 /// The name of the file in an experiment's folder that lists the packages of the user's Python.
 pub const PACKAGES_FILE: &str = "packages.txt";
 
+/// The folder of the home of a data directory. No experiment's id begins with a dot.
+#[derive(Debug, Clone)]
+pub struct HomeDir(PathBuf);
+
+impl HomeDir {
+    /// `<data-dir>/.home`.
+    pub fn new(data_dir: &Path) -> Self {
+        Self(data_dir.join(".home"))
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The sessions of browsers. The home that runs has it open to write.
+    pub fn database(&self) -> PathBuf {
+        self.0.join("home.db")
+    }
+
+    /// The token that opens the home; readable by its owner only.
+    pub fn token(&self) -> PathBuf {
+        self.0.join("home.token")
+    }
+
+    /// First line: the base URL of the home.
+    pub fn url(&self) -> PathBuf {
+        self.0.join("home.url")
+    }
+
+    /// The socket on which the home answers the command lines of this machine.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("home.sock")
+    }
+
+    /// The summaries of the experiments, as of the last time that each was read.
+    pub fn summaries(&self) -> PathBuf {
+        self.0.join("summaries.json")
+    }
+
+    /// The folder of what people note about experiments.
+    pub fn notes(&self) -> PathBuf {
+        self.0.join("notes")
+    }
+
+    /// The certificate authority that the home made for itself, with its key.
+    pub fn authority(&self) -> PathBuf {
+        self.0.join("tls")
+    }
+}
+
 /// The folder of one experiment.
 #[derive(Debug, Clone)]
 pub struct ExperimentDir(PathBuf);

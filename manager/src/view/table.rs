@@ -12,7 +12,9 @@ use serde_json::Value;
 use trial_protocol::Cause;
 
 use super::TrialSummary;
+use super::filter::{FIELDS, Filter, FilterError};
 use crate::job_state::JobState;
+use crate::util::nearest::advice;
 
 /// Stands for the cause of a trial that has no verdict.
 pub const UNKNOWN_CAUSE: &str = "unknown";
@@ -65,7 +67,7 @@ impl Column {
 }
 
 /// Which trials are wanted, and in which order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TableQuery {
     /// Only these states; empty: all.
     pub states: Vec<JobState>,
@@ -73,6 +75,8 @@ pub struct TableQuery {
     pub cause: Option<String>,
     /// Only trials whose id, parameters, message or cause hold this text, in any case. `None`: all.
     pub text: Option<String>,
+    /// Only those that the expression chooses. `None`: all.
+    pub filter: Option<Filter>,
     /// Sorted by.
     pub by: Column,
     /// The largest first.
@@ -109,6 +113,9 @@ pub enum Unknown {
     /// A cause that no trial has and no agent names, and those that some have.
     #[error("cause: no trial has {0:?}; there are {1}")]
     Cause(String, String),
+    /// A name in the expression that no trial has.
+    #[error("filter: {0}")]
+    Filter(FilterError),
 }
 
 /// One page.
@@ -118,6 +125,8 @@ pub struct Page<'a> {
     pub rows: Vec<&'a TrialSummary>,
     /// Trials on all pages together.
     pub total: usize,
+    /// The position of the first trial of this page among them, from 0.
+    pub first: usize,
     /// The next page's cursor. `None`: this is the last.
     pub next: Option<String>,
 }
@@ -138,6 +147,7 @@ pub fn page<'a>(
         .iter()
         .filter(|trial| wanted.states.is_empty() || wanted.states.contains(&trial.state))
         .filter(|trial| wanted.cause.as_ref().is_none_or(|cause| cause == cause_of(trial)))
+        .filter(|trial| wanted.filter.as_ref().is_none_or(|filter| filter.matches(trial, now_ms)))
         .filter(|trial| text.as_ref().is_none_or(|text| mentions(trial, text)))
         .map(|trial| (PageStart(key(trial, &wanted.by, now_ms), trial.sequence), trial.as_ref()))
         .collect();
@@ -150,7 +160,7 @@ pub fn page<'a>(
     rows.truncate(from.saturating_add(limit));
     let rows = rows.split_off(from.min(rows.len()));
     let next = rows.last().filter(|_| more).map(|(place, _)| write_cursor(place, now_ms));
-    Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, next })
+    Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, first: from, next })
 }
 
 /// Checks that what is asked for can be meant. Nothing is known where there is no trial yet.
@@ -165,6 +175,9 @@ fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknow
             return Err(Unknown::Parameter(name.clone(), words(all)));
         }
     }
+    if let Some(filter) = wanted.filter.as_ref().filter(|_| !trials.is_empty()) {
+        known_names(trials, filter)?;
+    }
     let Some(cause) = wanted.cause.as_deref().filter(|cause| *cause != UNKNOWN_CAUSE) else {
         return Ok(());
     };
@@ -174,6 +187,28 @@ fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknow
     }
     let all = trials.iter().map(|trial| cause_of(trial).to_owned()).collect();
     Err(Unknown::Cause(cause.to_owned(), words(all)))
+}
+
+/// Checks that each name of an expression is a parameter's or a metric's of some trial.
+fn known_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
+    let unknown = filter.names();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let mut all: BTreeSet<String> = BTreeSet::new();
+    for trial in trials {
+        all.extend(super::flat(&trial.parameters).into_iter().map(|(name, _)| name));
+        all.extend(trial.metric.clone());
+    }
+    let is_known = |name: &str| all.contains(name.strip_prefix("parameters.").unwrap_or(name));
+    match unknown.into_iter().find(|(name, _)| !is_known(name)) {
+        None => Ok(()),
+        Some((name, position)) => {
+            let names = all.iter().map(String::as_str).chain(FIELDS);
+            let problem = format!("no trial has {name:?}; {}", advice(name, names));
+            Err(Unknown::Filter(FilterError { position, problem }))
+        }
+    }
 }
 
 /// The cause of a trial's end, for counting and for choosing.

@@ -98,8 +98,7 @@ pub(super) fn resolve(
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
     let incarnation = pod.incarnation.as_deref();
-    let again =
-        PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
+    let again = PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
     let again = again.unwrap_or_default();
     let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
 

@@ -7,22 +7,30 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
+use trial_protocol::TrialJobId;
 
+use super::super::auth::Gate;
 use super::super::body::BODY_TIMEOUT;
+use super::super::log_in::LogIn;
 use super::super::throttle::Peer;
-use super::super::user::{Change, CheckedQuery, TrialPath};
+use super::super::user::{Change, CheckedQuery, TrialPath, add_trial};
 use super::super::{Error, Shared};
+use super::base::url;
 use super::page::{Refusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
+use crate::search::own_point;
 
 /// The largest form, in bytes.
 const FORM_LIMIT: usize = 16 << 10;
 
 /// A form of a user who may change something.
-async fn form<T: DeserializeOwned>(shared: &Shared, request: Request) -> Result<T, Error> {
-    shared.state.gate.admit(&Method::POST, request.headers())?;
+pub(in crate::api) async fn form<T: DeserializeOwned>(
+    gate: &Gate,
+    request: Request,
+) -> Result<T, Error> {
+    gate.admit(&Method::POST, request.headers())?;
     read(request).await
 }
 
@@ -48,10 +56,10 @@ pub(super) async fn kill(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::StopTrial(trial)).await?;
-    Ok(Redirect::to(&back))
+    Ok(Redirect::to(&url(&back)))
 }
 
 pub(super) async fn retry(
@@ -60,10 +68,82 @@ pub(super) async fn retry(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
     shared.changes.make(&shared, &headers, Command::Retry(trial)).await?;
-    Ok(Redirect::to(&back))
+    Ok(Redirect::to(&url(&back)))
+}
+
+/// `POST /chosen/kill`.
+pub(super) async fn kill_chosen(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    each_chosen(&shared, request, Command::Kill).await
+}
+
+/// `POST /chosen/retry`.
+pub(super) async fn retry_chosen(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    each_chosen(&shared, request, Command::Retry).await
+}
+
+/// Asks it of each trial that a form names. When one is refused, the others are still processed.
+async fn each_chosen(
+    shared: &Shared,
+    request: Request,
+    command: impl Fn(TrialJobId) -> Command,
+) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
+    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
+    let mut refused = Vec::new();
+    for (_, id) in fields.iter().filter(|(name, _)| name == "trial") {
+        let id =
+            TrialJobId::new(id.as_str()).map_err(|error| Error::BadRequest(error.to_string()))?;
+        if let Err(error) = shared.changes.make(shared, &headers, command(id)).await {
+            refused.push(error.parts().2);
+        }
+    }
+    if refused.is_empty() {
+        return Ok(Redirect::to(&url("/trials")).into_response());
+    }
+    let experiment = shared.state.gate.experiment().map(ToString::to_string);
+    let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
+    let content = html! {
+        h1 { "Not of every trial" }
+        ul { @for one in &refused { li { (super::words::tame(one)) } } }
+        p { a href=(url("/trials")) { "To the trials" } }
+    };
+    Ok(page(&viewer, "Refused", None, &content))
+}
+
+/// `POST /points`: a field for each parameter, its members with dotted names. An empty one is left to chance.
+pub(super) async fn add_point(
+    State(shared): State<Shared>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let headers = request.headers().clone();
+    let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
+    let trial = add_trial(&shared, &headers, point(&fields)?).await?;
+    Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
+}
+
+/// The point that a form's fields describe.
+fn point(fields: &[(String, String)]) -> Result<Map<String, Value>, Error> {
+    let mut point = Value::Object(Map::new());
+    for (name, text) in fields.iter().filter(|(_, text)| !text.trim().is_empty()) {
+        let mut at = &mut point;
+        for part in name.split('.') {
+            let members = at.as_object_mut().ok_or_else(|| {
+                Error::BadRequest(format!("{name}: a part of it has a value of its own"))
+            })?;
+            at = members.entry(part).or_insert_with(|| Value::Object(Map::new()));
+        }
+        *at = own_point::written(text);
+    }
+    Ok(point.as_object().cloned().unwrap_or_default())
 }
 
 pub(super) async fn stop(
@@ -71,9 +151,9 @@ pub(super) async fn stop(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
+    let Nothing {} = form(&shared.state.gate, request).await?;
     shared.changes.make(&shared, &headers, Change::Stop).await?;
-    Ok(Redirect::to("/"))
+    Ok(Redirect::to(&url("/")))
 }
 
 /// An empty field leaves its limit as it is.
@@ -92,7 +172,7 @@ pub(super) async fn limits(
     request: Request,
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
-    let form: LimitsForm = form(&shared, request).await?;
+    let form: LimitsForm = form(&shared.state.gate, request).await?;
     let duration = form.max_experiment_duration.trim();
     let duration = (!duration.is_empty()).then(|| WrittenDuration::parse(&Value::from(duration)));
     let limits = NewLimits {
@@ -103,7 +183,7 @@ pub(super) async fn limits(
             .map_err(|problem| Error::BadRequest(format!("Time in all: {problem}")))?,
     };
     shared.changes.make(&shared, &headers, Command::Limit(limits)).await?;
-    Ok(Redirect::to("/"))
+    Ok(Redirect::to(&url("/")))
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<Option<T>, Error> {
@@ -121,48 +201,52 @@ pub(super) struct LoginQuery {
 
 /// `GET /login`: the form, or a cookie in exchange for a ticket.
 pub(super) async fn login_page(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     CheckedQuery(query): CheckedQuery<LoginQuery>,
 ) -> Result<Response, Refusal> {
     let next = query.next.unwrap_or_default();
-    let Some(ticket) = query.ticket else { return Ok(login_form(&next, None)) };
-    if !shared.tickets.take(&ticket).await {
+    let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
+    if !log_in.tickets.take(&ticket).await {
         let problem =
             "That address has been used, or is too old; `trial-manager open` gives a new one.";
-        return Ok(login_form(&next, Some(problem)));
+        return Ok(login_form(&log_in.gate, &next, Some(problem)));
     }
-    let cookie = shared.state.gate.begin_session().await?;
-    let experiment = Some(shared.state.gate.experiment().to_string());
+    let cookie = log_in.gate.begin_session().await?;
+    let experiment = log_in.gate.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/login") };
     let content = html! {
         h1 { "Logged in" }
-        p { a href="/" { "To the overview" } }
+        p { a href=(url("/")) { "To the first page" } }
     };
+    let refresh = HeaderValue::try_from(format!("0; url={}", url("/")));
+    let refresh = refresh.unwrap_or_else(|_| HeaderValue::from_static("0; url=/"));
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
     headers.insert(header::SET_COOKIE, cookie);
     // A redirection would still count as the step from wherever the address stood, and a browser shows a strict
     // cookie on our own pages' steps only.
-    headers.insert(header::REFRESH, HeaderValue::from_static("0; url=/"));
+    headers.insert(header::REFRESH, refresh);
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
 }
 
-fn login_form(next: &str, problem: Option<&str>) -> Response {
+fn login_form(gate: &Gate, next: &str, problem: Option<&str>) -> Response {
     let viewer = Viewer::unknown("/login");
+    let (file, folder) = gate.token_file();
+    let is_home = gate.is_of_home();
     let content = html! {
         h1 { "Log in" }
         p {
-            "The user's token is in the file " code { "user.token" } " in the experiment's folder, which "
-            code { "trial-manager run" } " names when it starts."
+            "The token is in the file " code { (file) } " in the " (folder) ", which "
+            code { @if is_home { "trial-manager serve" } @else { "trial-manager run" } } " names when it starts."
         }
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
-        form.inline method="post" action="/login" {
+        form.inline method="post" action=(url("/login")) {
             label { "Token " input #token name="token" type="password" autocomplete="current-password" required autofocus; }
             @if local(next) != "/" { input type="hidden" name="next" value=(local(next)); }
             button { "Log in" }
         }
-        p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." }
+        @if !is_home { p.hint { code { "trial-manager open" } " logs in without it, " code { "trial-manager open --print" } " gives an address that does." } }
     };
     page(&viewer, "Log in", None, &content)
 }
@@ -176,36 +260,39 @@ struct LoginForm {
 
 /// `POST /login`: a cookie in exchange for the token.
 pub(super) async fn login(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let mut headers = request.headers().clone();
     let peer = request.extensions().get::<Peer>().copied();
     let form: LoginForm = read(request).await?;
-    shared.throttle.wait(peer).await;
+    log_in.throttle.wait(peer).await;
     let value = HeaderValue::try_from(format!("Bearer {}", form.token.trim()));
-    let Ok(value) = value else { return Ok(login_form(&form.next, Some("That is not a token."))) };
+    let Ok(value) = value else {
+        return Ok(login_form(&log_in.gate, &form.next, Some("That is not a token.")));
+    };
     headers.insert(header::AUTHORIZATION, value);
-    match shared.state.gate.admit(&Method::POST, &headers) {
+    match log_in.gate.admit(&Method::POST, &headers) {
         Ok(_) => {
-            let cookie = shared.state.gate.begin_session().await?;
-            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(local(&form.next))).into_response())
+            let cookie = log_in.gate.begin_session().await?;
+            Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url(local(&form.next))))
+                .into_response())
         }
-        Err(Error::Forbidden(detail)) => Ok(login_form(&form.next, Some(&detail))),
+        Err(Error::Forbidden(detail)) => Ok(login_form(&log_in.gate, &form.next, Some(&detail))),
         Err(_) => {
-            shared.throttle.count(peer, form.token.trim());
-            Ok(login_form(&form.next, Some("That is not this experiment's user token.")))
+            log_in.throttle.count(peer, form.token.trim());
+            Ok(login_form(&log_in.gate, &form.next, Some("That token opens nothing here.")))
         }
     }
 }
 
 /// `POST /logout`.
 pub(super) async fn logout(
-    State(shared): State<Shared>,
+    State(log_in): State<LogIn>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
-    let Nothing {} = form(&shared, request).await?;
-    let cookie = shared.state.gate.end_session(&headers).await?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    let Nothing {} = form(&log_in.gate, request).await?;
+    let cookie = log_in.gate.end_session(&headers).await?;
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url("/"))).into_response())
 }

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::super::user::document;
+use super::base::url;
 use super::page::{Viewer, page as dressed};
 use super::words;
 
@@ -24,7 +25,7 @@ pub(super) async fn page(viewer: Viewer) -> Response {
     let content = html! {
         h1 { "API" }
         p { (marked(&document["info"], "description")) }
-        p { a href="/api/v1/openapi.json" { "The whole description for programs (OpenAPI 3.1)" } }
+        p { a href=(url("/api/v1/openapi.json")) { "The whole description for programs (OpenAPI 3.1)" } }
         @for (path, method, operation) in &operations {
             section { (described(path, method, operation)) }
         }

@@ -8,6 +8,7 @@ use trial_protocol::OBJECTIVE;
 
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
+use super::base::url;
 use super::page::{Refusal, Viewer, page};
 use super::trials::table;
 use super::words;
@@ -70,7 +71,7 @@ pub(super) async fn overview(
             section.wide {
                 h2 { "Newest trials" }
                 div #newest data-live { (table(&viewer.has, &newest, now_ms, None)) }
-                p { a href="/trials" { "All trials" } }
+                p { a href=(url("/trials")) { "All trials" } }
             }
             (steering(&viewer, &shown))
         }
@@ -94,7 +95,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
         let states: Vec<_> = state.split(',').collect();
         html! {
             div data-kind=[kind] {
-                dt { a href={ "/trials?state=" (state) } { (name) } }
+                dt { a href={ (url("/trials?state=")) (state) } { (name) } }
                 dd { (count(&states)) @if let Some(more) = more { " " small { (more) } } }
             }
         }
@@ -112,7 +113,7 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
         @if let Some(difference) = &shown.code_difference { p.trouble { (words::tame(difference)) } }
         dl.tiles {
             div {
-                dt { a href="/trials" { "Trials" } }
+                dt { a href=(url("/trials")) { "Trials" } }
                 dd {
                     (shown.trials)
                     @if let Some(most) = shown.max_trial_number {
@@ -169,7 +170,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                 p {
                     "Best " (name) ", the " (wanted) ": "
                     strong { (best.last.as_ref().map(words::value).unwrap_or_default()) }
-                    " by " a href={ "/trials/" (best.id) } { "trial " (best.sequence) }
+                    " by " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
                 }
                 (super::trial::parameters(&best.parameters))
             } @else {
@@ -177,7 +178,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                     "No trial has succeeded with a number yet."
                     @if let Some(trial) = leading {
                         " Of those that run, "
-                        a href={ "/trials/" (trial.id) } { "trial " (trial.sequence) }
+                        a href={ (url("/trials/")) (trial.id) } { "trial " (trial.sequence) }
                         " leads with " strong { (trial.latest.as_ref().map(words::value).unwrap_or_default()) }
                         @if let Some(step) = trial.latest_step { " at step " (step) }
                         "."
@@ -234,7 +235,7 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
                 tbody {
                     @for (cause, count) in causes {
                         tr {
-                            th scope="row" { a href={ "/trials?state=FAILED&cause=" (cause) } { (words::cause(cause)) } }
+                            th scope="row" { a href={ (url("/trials?state=FAILED&cause=")) (cause) } { (words::cause(cause)) } }
                             td.number { (count) }
                         }
                     }
@@ -251,18 +252,18 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
         section.wide {
             h2 { "Controls" }
             @if !viewer.may_change {
-                p.hint { a href="/login" { "Log in" } " to change limits or to stop the experiment." }
+                p.hint { a href=(url("/login")) { "Log in" } " to change limits or to stop the experiment." }
             } @else if shown.ended_at_ms.is_some() {
                 p.hint { "The experiment is not running." }
             } @else {
                 // An empty field stays as it is by then, also if another changes it meanwhile.
-                form.inline method="post" action="/limits" {
+                form.inline method="post" action=(url("/limits")) {
                     label { "Trials at a time " input name="trial_concurrency" type="number" min="1" placeholder=(shown.trial_concurrency); }
                     label { "Trials in all " input name="max_trial_number" type="number" min="1" placeholder=[shown.max_trial_number]; }
                     label { "Time in all " input name="max_experiment_duration" size="12" placeholder=(allowed); }
                     button { "Change limits" }
                 }
-                form.inline method="post" action="/stop" data-confirm="Stop all trials? The experiment can be resumed." {
+                form.inline method="post" action=(url("/stop")) data-confirm="Stop all trials? The experiment can be resumed." {
                     button.danger { "Stop the experiment" }
                 }
             }

@@ -1,13 +1,15 @@
 //! What all pages share: who looks, the frame around the content, and headers that let a page do nothing
 //! but show itself.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{DOCTYPE, Markup, html};
 
-use super::super::{Error, Shared, percent};
+use super::super::log_in::LogIn;
+use super::super::{Error, percent};
+use super::base::{Site, site, url};
 use super::parts::Has;
 
 /// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
@@ -17,19 +19,28 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// The longest address that one comes back to, in bytes.
 const LONGEST_WAY_BACK: usize = 2000;
 
+/// The pages of an experiment: paths and names.
+const EXPERIMENT_PAGES: &[(&str, &str)] = &[
+    ("/", "Overview"),
+    ("/trials", "Trials"),
+    ("/plots", "Plots"),
+    ("/configuration", "Configuration"),
+    ("/api", "API"),
+];
+
 /// A user who may look at a page.
 #[derive(Debug, Clone)]
-pub(super) struct Viewer {
+pub(in crate::api) struct Viewer {
     /// The experiment whose pages they are. Absence means that they may not know.
-    pub(super) experiment: Option<String>,
+    pub(in crate::api) experiment: Option<String>,
     /// `true` if they may change something, too.
-    pub(super) may_change: bool,
+    pub(in crate::api) may_change: bool,
     /// The page they asked for.
     pub(super) path: String,
     /// The same with its query, where they may want to come back to it.
     pub(super) way_back: Option<String>,
     /// The parts of the page that the browser has.
-    pub(super) has: Has,
+    pub(in crate::api) has: Has,
 }
 
 impl Viewer {
@@ -40,14 +51,17 @@ impl Viewer {
     }
 }
 
-impl FromRequestParts<Shared> for Viewer {
+impl<S: Send + Sync> FromRequestParts<S> for Viewer
+where
+    LogIn: FromRef<S>,
+{
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
-        let gate = &shared.state.gate;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let LogIn { gate, .. } = LogIn::from_ref(state);
         match gate.admit(&Method::GET, &parts.headers) {
             Ok(_) => Ok(Self {
-                experiment: Some(gate.experiment().to_string()),
+                experiment: gate.experiment().map(ToString::to_string),
                 may_change: gate.admit(&Method::POST, &parts.headers).is_ok(),
                 path: parts.uri.path().to_owned(),
                 way_back: Some(parts.uri.to_string()),
@@ -64,8 +78,8 @@ impl FromRequestParts<Shared> for Viewer {
 /// Where one logs in, and goes back from to a page of ours.
 fn login_path(way_back: Option<&str>) -> String {
     match way_back.map(local).filter(|page| *page != "/") {
-        Some(page) => format!("/login?next={}", percent::encoded(page)),
-        None => "/login".to_owned(),
+        Some(page) => url(&format!("/login?next={}", percent::encoded(page))),
+        None => url("/login"),
     }
 }
 
@@ -80,7 +94,7 @@ pub(super) fn local(page: &str) -> &str {
 }
 
 /// A page of the given title.
-pub(super) fn page(
+pub(in crate::api) fn page(
     viewer: &Viewer,
     title: &str,
     script: Option<&str>,
@@ -88,7 +102,12 @@ pub(super) fn page(
 ) -> Response {
     let place = |path: &str, name: &str| {
         let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
-        html! { a href=(path) aria-current=[here.then_some("page")] { (name) } }
+        html! { a href=(url(path)) aria-current=[here.then_some("page")] { (name) } }
+    };
+    let site = site();
+    let pages: &[(&str, &str)] = match site {
+        Site::Home => &[("/", "Experiments"), ("/api", "API")],
+        Site::Manager | Site::Within(_) => EXPERIMENT_PAGES,
     };
     let page = html! {
         (DOCTYPE)
@@ -98,36 +117,33 @@ pub(super) fn page(
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 // Before anything is painted, so that no page flashes in the other theme.
-                script src="/assets/theme.js" {}
+                script src=(url("/assets/theme.js")) {}
                 title {
                     (title) " · " (viewer.experiment.as_deref().unwrap_or("TrialKeeper"))
                 }
-                link rel="icon" href="/assets/icon.svg";
-                link rel="stylesheet" href="/assets/uplot.css";
-                link rel="stylesheet" href="/assets/portal.css";
+                link rel="icon" href=(url("/assets/icon.svg"));
+                link rel="stylesheet" href=(url("/assets/uplot.css"));
+                link rel="stylesheet" href=(url("/assets/portal.css"));
                 @if script.is_some() {
-                    link rel="modulepreload" href="/assets/charts.js";
-                    link rel="modulepreload" href="/assets/parallel.js";
-                    script src="/assets/uplot.js" defer {}
-                    script type="module" src="/assets/portal.js" {}
+                    link rel="modulepreload" href=(url("/assets/charts.js"));
+                    link rel="modulepreload" href=(url("/assets/parallel.js"));
+                    script src=(url("/assets/uplot.js")) defer {}
+                    script type="module" src=(url("/assets/portal.js")) {}
                 }
             }
-            body data-page=[script] data-experiment=[viewer.experiment.as_deref()] {
+            body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] {
                 a.skip href="#content" { "Skip to the content" }
                 header {
                     nav aria-label="Pages" {
+                        @if let Site::Within(home) = &site { a href=(home) { "Experiments" } }
                         strong {
                             "TrialKeeper"
                             @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
                         }
-                        (place("/", "Overview"))
-                        (place("/trials", "Trials"))
-                        (place("/plots", "Plots"))
-                        (place("/configuration", "Configuration"))
-                        (place("/api", "API"))
+                        @for (path, name) in pages { (place(path, name)) }
                         label.theme hidden { span.hidden { "Theme " } select #theme { option value="" { "System" } option value="light" { "Light" } option value="dark" { "Dark" } } }
                         @if viewer.may_change {
-                            form method="post" action="/logout" { button.plain { "Log out" } }
+                            form method="post" action=(url("/logout")) { button.plain { "Log out" } }
                         } @else {
                             a href=(login_path(viewer.way_back.as_deref())) aria-current=[(viewer.path == "/login").then_some("page")] { "Log in" }
                         }
@@ -141,15 +157,22 @@ pub(super) fn page(
     dressed(StatusCode::OK, page)
 }
 
+/// Returns a moment as people speak of it, with the time itself, which the script writes in the reader's own zone.
+pub(in crate::api) fn time(at_ms: i64, now_ms: i64) -> Markup {
+    let exact = super::words::moment(at_ms);
+    let machine = exact.replace(' ', "T") + "Z";
+    html! { time datetime=(machine) title={ (exact) " UTC" } { (super::words::ago(at_ms, now_ms)) } }
+}
+
 /// A refusal as a page.
-pub(super) fn refusal(error: &Error) -> Response {
+pub(in crate::api) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();
     refused(status, &detail)
 }
 
 /// Returns the refusal of a part that is not the portal's own, as a page: what an address or a form holds that cannot
 /// be read.
-pub(super) async fn refused_as_page(response: Response) -> Response {
+pub(in crate::api) async fn refused_as_page(response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| kind != "application/problem+json") {
         return response;
@@ -166,7 +189,7 @@ fn refused(status: StatusCode, detail: &str) -> Response {
     let content = html! {
         h1 { (title) }
         p { (super::words::sentence(&super::words::tame(detail))) }
-        p { a href="/" { "To the overview" } }
+        p { a href=(url("/")) { @if site() == Site::Home { "To the experiments" } @else { "To the overview" } } }
     };
     let mut response = page(&viewer, title, None, &content);
     *response.status_mut() = status;
@@ -187,7 +210,7 @@ fn dressed(status: StatusCode, page: Markup) -> Response {
 }
 
 /// A refusal as a page, for handlers.
-pub(super) struct Refusal(Error);
+pub(in crate::api) struct Refusal(Error);
 
 impl<E: Into<Error>> From<E> for Refusal {
     fn from(error: E) -> Self {
@@ -198,7 +221,7 @@ impl<E: Into<Error>> From<E> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         if matches!(self.0, Error::Unauthorized(_)) {
-            return Redirect::to("/login").into_response();
+            return Redirect::to(&url("/login")).into_response();
         }
         refusal(&self.0)
     }

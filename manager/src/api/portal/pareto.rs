@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 
+use super::base::url;
 use super::words;
 use crate::view::ExperimentView;
 use crate::view::pareto::value_of;
@@ -37,7 +38,7 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                     tbody {
                         @for trial in shown.pareto.iter().take(SHOWN) {
                             tr {
-                                td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
+                                td.number { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
                                 @for objective in &shown.objectives {
                                     td.number {
                                         (value_of(trial.last.as_ref(), &objective.metric)

@@ -17,30 +17,30 @@ const DIGEST: usize = 6;
 
 /// The parts that the browser has of the page that it asks for.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Has(Option<HashSet<String>>);
+pub(in crate::api) struct Has(Option<HashSet<String>>);
 
 /// A part, and the digest that it is known by.
-pub(super) struct Part {
+pub(in crate::api) struct Part {
     /// The digest, for the attribute `data-part`.
-    pub(super) mark: String,
+    pub(in crate::api) mark: String,
     /// The content; empty where the browser has it.
-    pub(super) content: Markup,
+    pub(in crate::api) content: Markup,
 }
 
 impl Has {
     /// As the request says.
-    pub(super) fn read(headers: &HeaderMap) -> Self {
+    pub(in crate::api) fn read(headers: &HeaderMap) -> Self {
         let words = headers.get(HEADER).and_then(|value| value.to_str().ok());
         Self(words.map(|words| words.split_ascii_whitespace().map(str::to_owned).collect()))
     }
 
     /// Returns whether the page is there, so that what never changes of it need not be made.
-    pub(super) fn page(&self) -> bool {
+    pub(in crate::api) fn page(&self) -> bool {
         self.0.is_some()
     }
 
     /// A part that holds this.
-    pub(super) fn part(&self, content: Markup) -> Part {
+    pub(in crate::api) fn part(&self, content: Markup) -> Part {
         let mut hasher = DefaultHasher::new();
         content.0.hash(&mut hasher);
         let mark = BASE64_URL_SAFE_NO_PAD.encode(&hasher.finish().to_le_bytes()[..DIGEST]);

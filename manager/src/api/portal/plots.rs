@@ -7,6 +7,7 @@ use maud::{Markup, html};
 
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
+use super::base::url;
 use super::overview::{causes, importance_table, improvement_table, result_name};
 use super::page::{Refusal, Viewer, page};
 
@@ -36,7 +37,7 @@ pub(super) async fn plots(
     let importance = viewer.has.part(importance_table(&importance));
     let failures = viewer.has.part(causes(&shown));
     let content = html! {
-        @for script in SCRIPTS { link rel="modulepreload" href={ "/assets/" (script) ".js" }; }
+        @for script in SCRIPTS { link rel="modulepreload" href=(url(&format!("/assets/{script}.js"))); }
         h1 { "Plots" }
         p.hint #plot-keys {
             "Point at a mark to see its trial, click to open it, drag to zoom. By keyboard: arrow keys go from mark to mark, Up and Down "

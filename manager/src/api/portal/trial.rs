@@ -10,9 +10,11 @@ use super::super::user::{
     LogQuery, TrialPath, ValuesQuery, files as trial_files, log_view, metric_page,
 };
 use super::super::{Error, Shared, percent};
+use super::base::url;
 use super::page::{Refusal, Viewer, page};
 use super::words;
 use crate::job_state::JobState;
+use crate::search::own_point;
 use crate::view::{self, TrialDetail};
 
 /// Bytes of each stream that the page begins with.
@@ -90,7 +92,11 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
         section {
             h2 #curves-title { "Results" }
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
-            p.hint { "A name below the chart shows or hides its curve. " span #curves-left {} }
+            p.hint {
+                "A name below the chart shows or hides its curve. " span #curves-left {} " As a file: "
+                a href={ (url("/api/v1/experiment/export?format=csv&trial=")) (summary.id) } download { "CSV" } ", "
+                a href={ (url("/api/v1/experiment/export?format=json&trial=")) (summary.id) } download { "JSON" }
+            }
             details #results {
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
@@ -122,7 +128,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
                     figure.chart data-chart=(name) aria-label={ (title) " over time" } {}
                 }
             }
-            p.hint { "In numbers the samples are at " a href={ "/api/v1/trials/" (summary.id) "/samples" } { "the API" } "." }
+            p.hint { "In numbers the samples are at " a href={ (url("/api/v1/trials/")) (summary.id) "/samples" } { "the API" } "." }
         }
     };
     Ok(Rest { content, after })
@@ -142,7 +148,7 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
         nav.neighbours aria-label="Trials beside this one" {
             @for (at, (word, neighbour)) in [("prev", &neighbours[0]), ("next", &neighbours[1])].iter().enumerate() {
                 @if let Some((sequence, id)) = neighbour {
-                    a rel=(word) href={ "/trials/" (id) } { @if at == 0 { "← " } "trial " (sequence) @if at == 1 { " →" } }
+                    a rel=(word) href={ (url("/trials/")) (id) } { @if at == 0 { "← " } "trial " (sequence) @if at == 1 { " →" } }
                 }
             }
         }
@@ -190,13 +196,31 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
     html! {
         @if viewer.may_change {
             @if trial.state.is_final() {
-                form.inline method="post" action={ "/trials/" (trial.id) "/retry" } { button { "Run it once more" } }
+                form.inline method="post" action={ (url("/trials/")) (trial.id) "/retry" } { button { "Run it once more" } }
             } @else {
-                form.inline method="post" action={ "/trials/" (trial.id) "/kill" } data-confirm="Stop this trial?" {
+                form.inline method="post" action={ (url("/trials/")) (trial.id) "/kill" } data-confirm="Stop this trial?" {
                     button.danger { "Stop this trial" }
                 }
             }
+            details {
+                summary { "Run with other parameters" }
+                form.point method="post" action=(url("/points")) {
+                    @for (name, value) in view::flat(&trial.parameters) {
+                        label { (words::tame(&name)) " " input name=(name) value=(own_text(value)) autocomplete="off"; }
+                    }
+                    button { "Run this point" }
+                }
+                p.hint { "A new trial before the tuner's next ones. An empty field is drawn from the search space." }
+            }
         }
+    }
+}
+
+/// Returns a parameter as a form has it: a text that would be read as something else stands in quotes.
+fn own_text(value: &Value) -> String {
+    match value {
+        Value::String(text) if own_point::written(text) == *value => text.clone(),
+        value => value.to_string(),
     }
 }
 
@@ -206,7 +230,8 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
             summary { (name) }
             p.hint {
                 @if from > 0 { "The first " (from) " bytes are not shown. " }
-                a href={ "/api/v1/trials/" (id) "/log/" (stream) } { "Full log" }
+                a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
+                ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }
@@ -254,7 +279,8 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
     else {
         return Markup::default();
     };
-    let address = |name: &str| format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name));
+    let address =
+        |name: &str| url(&format!("/api/v1/trials/{id}/file?name={}", percent::encoded(name)));
     html! {
         h2 { "Files" }
         p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { ", and more than these" } }

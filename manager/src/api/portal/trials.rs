@@ -4,11 +4,12 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::TrialJobId;
+use trial_protocol::{OBJECTIVE, TrialJobId};
 
-use super::super::user::{CheckedQuery, ListQuery, trial_page};
+use super::super::user::{CheckedQuery, ListQuery, TrialPage, trial_page};
 use super::super::{Error, Shared, percent};
-use super::page::{Refusal, Viewer, page};
+use super::base::url;
+use super::page::{Refusal, Viewer, page, time};
 use super::parts::Has;
 use super::words;
 use crate::job_state::JobState;
@@ -61,6 +62,7 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
         ("state", query.state.as_deref()),
         ("cause", query.cause.as_deref()),
         ("q", query.q.as_deref()),
+        ("filter", query.filter.as_deref()),
         ("sort", query.sort.as_deref()),
         ("order", query.order.as_deref()),
     ];
@@ -71,7 +73,7 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> =
         pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
-    format!("/trials?{}", pairs.join("&"))
+    url(&format!("/trials?{}", pairs.join("&")))
 }
 
 /// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
@@ -106,7 +108,7 @@ pub(super) fn table(
                     tr {
                         @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } } }
                         (heading("sequence", "Trial", true)) (heading("id", "Id", false)) (heading("state", "State", false))
-                        (heading("final", "Final", true)) (heading("latest", "Latest", true)) (heading("duration", "Time", true))
+                        (heading("final", &result_name(trials), true)) (heading("latest", "Latest", true)) (heading("duration", "Time", true)) (heading("started", "Begun", false))
                         @for (name, numeric) in &names { (heading(&format!("parameters.{name}"), name, *numeric)) }
                         th scope="col" { "Why" }
                     }
@@ -123,6 +125,12 @@ pub(super) fn table(
     }
 }
 
+/// The name of the results: the metric's own, where trials report one by name.
+fn result_name(trials: &[&TrialSummary]) -> String {
+    let mut metrics = trials.iter().filter_map(|trial| trial.metric.as_deref());
+    metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()
+}
+
 /// A trial's cells: its own, one for each of `names`, and why it stands where it does.
 fn row(
     trial: &TrialSummary,
@@ -136,7 +144,7 @@ fn row(
             td { input type="checkbox" name="trial" value=(trial.id) form="compare"
                 aria-label={ "choose trial " (trial.sequence) }; }
         }
-        td.number { a href={ "/trials/" (trial.id) } { (trial.sequence) } }
+        td.number { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
         td { code { (trial.id) } }
         td {
             span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
@@ -148,6 +156,7 @@ fn row(
             @if let Some(step) = trial.latest_step { small { " @" (step) } }
         }
         td.number { (words::span_if_any(trial.duration_ms(now_ms))) }
+        td { @if let Some(at) = trial.started_at_ms { (time(at, now_ms)) } }
         @for (name, numeric) in names {
             @let value = parameters.iter().find(|(known, _)| known == name);
             td class=[number(*numeric)] { (value.map(|(_, value)| words::brief(value)).unwrap_or_default()) }
@@ -182,7 +191,13 @@ pub(super) async fn list(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<ListQuery>,
 ) -> Result<Response, Refusal> {
-    let found = trial_page(&shared, &query).await?;
+    let (found, fault) = match trial_page(&shared, &query).await {
+        // What is wrong with an expression is said where it was written.
+        Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
+            (TrialPage::default(), Some(detail))
+        }
+        found => (found?, None),
+    };
     let change = shared.state.board.refresh().await?.through;
     let rows: Vec<_> = found.trials.iter().collect();
     let sorting = Sorting { query: &query };
@@ -190,7 +205,7 @@ pub(super) async fn list(
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            form.inline method="get" action="/trials" role="search" {
+            form.inline method="get" action=(url("/trials")) role="search" {
                 label { "State "
                     select name="state" {
                         option value="" { "all" }
@@ -201,6 +216,7 @@ pub(super) async fn list(
                     }
                 }
                 label { "Contains " input type="search" name="q" value=[query.q.as_deref()]; }
+                label.expression { "Filter " input name="filter" value=[query.filter.as_deref()] placeholder="lr < 0.01 and duration > 5m" spellcheck="false" autocapitalize="off" aria-describedby="filter-fault"; }
                 @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
                     label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
                 }
@@ -208,16 +224,22 @@ pub(super) async fn list(
                 @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
                 button { "Show" }
             }
-            form.inline #compare method="get" action="/compare" {
-                button.second { "Compare chosen trials" }
-            }
+            (chosen_actions(&viewer))
         }
+        @if let Some(fault) = &fault { p.problem #filter-fault role="alert" { (words::sentence(&words::tame(fault))) } }
         div #list data-live data-change=(change) {
-            p.hint { (found.total) @if found.total == 1 { " trial" } @else { " trials" } }
+            p.hint {
+                (found.total) @if found.total == 1 { " trial" } @else { " trials" }
+                @if is_filtered(&query) { ", " a href=(link(&query, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
+                ". As a file: " a href=(url("/api/v1/experiment/export?format=csv")) download { "CSV" }
+                ", " a href=(url("/api/v1/experiment/export?format=json")) download { "JSON" }
+                ", " a href=(url("/report.html")) download { "report" }
+            }
             (table(&viewer.has, &rows, shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
                     @if query.cursor.is_some() { a href=(link(&query, &[])) { "First" } }
+                    span { "Page " (found.page) " of " (found.pages) }
                     @if let Some(next) = &found.next {
                         a rel="next" href=(link(&query, &[("cursor", next)])) { "Next" }
                     }
@@ -226,6 +248,25 @@ pub(super) async fn list(
         }
     };
     Ok(page(&viewer, "Trials", Some("list"), &content))
+}
+
+/// What can be done with the trials that are chosen in the list.
+fn chosen_actions(viewer: &Viewer) -> Markup {
+    html! {
+        form.inline #compare method="get" action=(url("/compare")) data-chosen="trial" {
+            button.second { "Compare" }
+            button.second formaction=(url("/api/v1/experiment/export")) name="format" value="csv" { "CSV" }
+            @if viewer.may_change {
+                button.second formmethod="post" formaction=(url("/chosen/retry")) { "Run again" }
+                button.danger formmethod="post" formaction=(url("/chosen/kill")) { "Stop" }
+            }
+        }
+    }
+}
+
+fn is_filtered(query: &ListQuery) -> bool {
+    let filters = [&query.state, &query.cause, &query.q, &query.filter];
+    filters.into_iter().flatten().any(|text| !text.trim().is_empty())
 }
 
 /// `GET /compare?trial=a&trial=b`.
@@ -246,7 +287,7 @@ pub(super) async fn compare(
     let content = html! {
         h1 { "Trials side by side" }
         @if rows.is_empty() {
-            p { "Choose up to " (COMPARED) " trials in " a href="/trials" { "the list" } " first." }
+            p { "Choose up to " (COMPARED) " trials in " a href=(url("/trials")) { "the list" } " first." }
         } @else {
             h2 #curves-title { "Intermediate results" }
             @if chosen > COMPARED { p.hint { "Of the " (chosen) " chosen trials the first " (COMPARED) " are shown." } }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-pub(super) use crate::view::span;
-pub(super) use crate::view::state_names::{experiment_state, trial_state as state};
+pub(in crate::api) use crate::view::span;
+pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
 use crate::view::turns_writing;
 
 /// Characters of a value that a table shows.
@@ -11,7 +11,7 @@ const BRIEF: usize = 40;
 
 /// Foreign text made harmless to look at: escape sequences of terminals are left out, control characters
 /// and marks that turn the direction of writing around are shown as symbols.
-pub(super) fn tame(text: &str) -> String {
+pub(in crate::api) fn tame(text: &str) -> String {
     let mut tamed = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
     while let Some(character) = rest.next() {
@@ -36,7 +36,7 @@ pub(super) fn tame(text: &str) -> String {
 }
 
 /// A fragment as a sentence: it begins large and has an end.
-pub(super) fn sentence(fragment: &str) -> String {
+pub(in crate::api) fn sentence(fragment: &str) -> String {
     let mut letters = fragment.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
     let end = if fragment.ends_with(['.', '!', '?', '"']) { "" } else { "." };
@@ -44,7 +44,7 @@ pub(super) fn sentence(fragment: &str) -> String {
 }
 
 /// A value on one line.
-pub(super) fn value(value: &Value) -> String {
+pub(in crate::api) fn value(value: &Value) -> String {
     match value {
         Value::String(text) => tame(text).replace('\n', " "),
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
@@ -57,7 +57,7 @@ pub(super) fn value(value: &Value) -> String {
 }
 
 /// A value for a column.
-pub(super) fn brief(value: &Value) -> String {
+pub(in crate::api) fn brief(value: &Value) -> String {
     let text = self::value(value);
     if text.chars().count() <= BRIEF {
         return text;
@@ -66,7 +66,7 @@ pub(super) fn brief(value: &Value) -> String {
 }
 
 /// A number to five significant digits.
-pub(super) fn number(number: f64) -> String {
+pub(in crate::api) fn number(number: f64) -> String {
     let rounded: f64 = format!("{number:.4e}").parse().unwrap_or(number);
     if rounded == 0.0 || (1e-4..1e7).contains(&rounded.abs()) {
         rounded.to_string()
@@ -76,7 +76,7 @@ pub(super) fn number(number: f64) -> String {
 }
 
 /// A number of which three digits say enough.
-pub(super) fn rate(number: f64) -> String {
+pub(in crate::api) fn rate(number: f64) -> String {
     match number.abs() {
         size if size >= 100.0 => format!("{number:.0}"),
         _ => {
@@ -87,20 +87,30 @@ pub(super) fn rate(number: f64) -> String {
 }
 
 /// A span of time that may be unknown.
-pub(super) fn span_if_any(ms: Option<i64>) -> String {
+pub(in crate::api) fn span_if_any(ms: Option<i64>) -> String {
     ms.and_then(|ms| u64::try_from(ms).ok()).map_or_else(String::new, span)
 }
 
 /// A moment, in universal time.
-pub(super) fn moment(ms: i64) -> String {
+pub(in crate::api) fn moment(ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(ms) {
         Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
         Err(_) => ms.to_string(),
     }
 }
 
+/// How long ago a moment was, in the largest unit that it fills; of the future, that it is near.
+pub(in crate::api) fn ago(at_ms: i64, now_ms: i64) -> String {
+    let seconds = now_ms.saturating_sub(at_ms) / 1000;
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    match units.into_iter().find(|(length, _)| seconds >= *length) {
+        Some((length, unit)) => format!("{} {unit} ago", seconds / length),
+        None => "just now".to_owned(),
+    }
+}
+
 /// An amount of memory.
-pub(super) fn bytes(bytes: f64) -> String {
+pub(in crate::api) fn bytes(bytes: f64) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.into_iter().find(|(size, _)| bytes >= *size) {
         Some((size, unit)) => format!("{:.1} {unit}", bytes / size),
@@ -109,7 +119,7 @@ pub(super) fn bytes(bytes: f64) -> String {
 }
 
 /// A verdict's cause in plain words; one that this build does not know as it stands.
-pub(super) fn cause(cause: &str) -> &str {
+pub(in crate::api) fn cause(cause: &str) -> &str {
     match cause {
         "exit" => "the command failed",
         "signal" => "killed by a signal",
@@ -131,7 +141,7 @@ pub(super) fn cause(cause: &str) -> &str {
 }
 
 /// Returns the prospect of a retry, by the verdict's class.
-pub(super) fn class(class: &str) -> &str {
+pub(in crate::api) fn class(class: &str) -> &str {
     match class {
         "none" => "nothing failed",
         "user-error" => "fail the same way",
@@ -177,6 +187,20 @@ mod tests {
         assert_eq!([0.0, 9.876, 32.14, 2487.2].map(rate), ["0", "9.88", "32.1", "2487"]);
         assert_eq!(moment(0), "1970-01-01 00:00:00");
         assert_eq!(bytes(1_500_000.0), "1.5 MB");
+    }
+
+    #[test]
+    fn a_moment_is_told_in_its_largest_unit() {
+        let table = [
+            (0, "just now"),
+            (90, "1 min ago"),
+            (7_300, "2 h ago"),
+            (200_000, "2 d ago"),
+            (-5, "just now"),
+        ];
+        for (seconds, said) in table {
+            assert_eq!(ago(0, seconds * 1000), said);
+        }
     }
 
     proptest! {

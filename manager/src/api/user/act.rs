@@ -8,10 +8,10 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
-use trial_protocol::LogLevel;
+use trial_protocol::{LogLevel, TrialJobId};
 use utoipa::ToSchema;
 
 use super::super::auth::User;
@@ -20,6 +20,7 @@ use super::query_extractor::{TrialPath, json_body, large_json_body};
 use crate::experiment::command::{Command, NewLimits, Refused, WrittenDuration};
 use crate::experiment::state::ExperimentState;
 use crate::util::errors::chain;
+use crate::util::ids;
 
 /// Answers that are remembered.
 const REMEMBERED: usize = 1000;
@@ -131,6 +132,60 @@ impl Changes {
 /// The change is under way.
 fn accepted() -> Response {
     (StatusCode::ACCEPTED, Json(json!({}))).into_response()
+}
+
+/// A point to try.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct NewPoint {
+    /// The parameters. Those of the search space that are missing are drawn from it.
+    #[schema(value_type = Object)]
+    parameters: Map<String, Value>,
+}
+
+/// The trial that was added.
+#[derive(Serialize, ToSchema)]
+pub(in crate::api) struct AddedTrial {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub(in crate::api) id: TrialJobId,
+}
+
+/// Adds a trial with the user's parameters and returns its id.
+pub(in crate::api) async fn add_trial(
+    shared: &Shared,
+    headers: &HeaderMap,
+    parameters: Map<String, Value>,
+) -> Result<TrialJobId, Error> {
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let trial = key.map_or_else(ids::trial, ids::trial_of_key);
+    let command = Command::Add { trial: trial.clone(), parameters };
+    shared.changes.make(shared, headers, command).await?;
+    Ok(trial)
+}
+
+/// Run a trial with parameters of one's own
+///
+/// It goes before what the tuner proposes, counts as one of `maxTrialNumber`, and the tuner learns its result.
+#[utoipa::path(
+    post, path = "/api/v1/trials", tag = "changes", request_body = NewPoint,
+    params(("Idempotency-Key" = Option<String>, Header)),
+    responses(
+        (status = 201, body = AddedTrial),
+        (status = 400, description = "a parameter is not in the search space"),
+        (status = 409, description = "nothing more is started"),
+    ),
+    security(("token" = [])),
+)]
+pub(super) async fn add(
+    _: User,
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<(StatusCode, Json<AddedTrial>), Error> {
+    let NewPoint { parameters } = json_body(request).await?;
+    let id = add_trial(&shared, &headers, parameters).await?;
+    Ok((StatusCode::CREATED, Json(AddedTrial { id })))
 }
 
 /// Stop one trial

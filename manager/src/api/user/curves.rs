@@ -10,8 +10,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::query_extractor::{CheckedQuery, bounded};
 use super::experiment::shown;
+use super::query_extractor::{CheckedQuery, bounded};
 use super::trials::{ValuesQuery, metric_page};
 use crate::search::tuner::OptimizeMode;
 use crate::view::chosen_curves;

@@ -6,8 +6,9 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
+use super::super::home::list;
 use super::super::{auth, ticket};
-use super::{act, curves, experiment, files, follow, log, points, timeline, trials};
+use super::{act, curves, experiment, export, files, follow, log, points, timeline, trials};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -17,12 +18,14 @@ use super::{act, curves, experiment, files, follow, log, points, timeline, trial
                        interface reading needs no token; everything else needs the user's, as a bearer token."
     ),
     paths(
+        list::experiments,
         experiment::experiment,
         experiment::configuration,
         points::points_route,
         curves::curves,
         timeline::timeline_route,
         experiment::importance,
+        export::export,
         follow::events,
         trials::list,
         trials::one,
@@ -33,6 +36,7 @@ use super::{act, curves, experiment, files, follow, log, points, timeline, trial
         files::list,
         files::file,
         follow::trial_events,
+        act::add,
         act::kill,
         act::retry,
         act::flush,
@@ -130,6 +134,6 @@ fn complete(path: &str, operation: &mut Value) {
     get, path = "/api/v1/openapi.json", tag = "description",
     responses((status = 200, body = Object)),
 )]
-pub(super) async fn json(_: User) -> Json<Value> {
+pub(in crate::api) async fn json(_: User) -> Json<Value> {
     Json(document())
 }

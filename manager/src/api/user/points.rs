@@ -11,8 +11,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::query_extractor::CheckedQuery;
 use super::experiment::{improvements_of, result, shown};
+use super::query_extractor::CheckedQuery;
 use crate::job_state::JobState;
 use crate::search::search_space::SearchSpace;
 use crate::view::attempts::AttemptSpan;

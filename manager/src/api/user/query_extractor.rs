@@ -16,10 +16,10 @@ const LARGE_BODY_LIMIT: usize = 16 << 20;
 /// A request's query, checked.
 pub(in crate::api) struct CheckedQuery<T>(pub(in crate::api) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Shared> for CheckedQuery<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T> {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Error> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
         let query = Query::try_from_uri(&parts.uri);
         let Query(query) = query.map_err(|error| {
             use std::error::Error as _;

@@ -16,6 +16,7 @@ use crate::experiment::result::value_of;
 use crate::job_state::JobState;
 use crate::store::{AttemptRow, MetricRow, ReportRow};
 use crate::view::curve::Thinner;
+use crate::view::filter::Filter;
 use crate::view::table::{self, Column, TableQuery};
 use crate::view::{self, TrialDetail, TrialSummary};
 
@@ -37,6 +38,9 @@ pub(in crate::api) struct ListQuery {
     pub(in crate::api) cause: Option<String>,
     /// Only trials whose id, parameters, message or cause hold this text.
     pub(in crate::api) q: Option<String>,
+    /// Only trials that an expression chooses, such as `lr < 0.01 and activation == "relu"`. Names are those of parameters,
+    /// the metric's own, `number`, `id`, `state`, `cause`, `duration` (in seconds, or with a unit: `10m`), `final`, `latest`, `step`.
+    pub(in crate::api) filter: Option<String>,
     /// `sequence` (default), `id`, `state`, `final`, `latest`, `started`, `ended`, `duration`, or
     /// `parameters.NAME`.
     pub(in crate::api) sort: Option<String>,
@@ -50,7 +54,7 @@ pub(in crate::api) struct ListQuery {
 }
 
 /// A page of trials.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct TrialPage {
     /// The trials on it.
     pub(in crate::api) trials: Vec<TrialSummary>,
@@ -59,6 +63,10 @@ pub(in crate::api) struct TrialPage {
     /// The next page's cursor. Absence means that this is the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api) next: Option<String>,
+    /// Which page it is, from 1.
+    pub(in crate::api) page: usize,
+    /// Pages.
+    pub(in crate::api) pages: usize,
 }
 
 /// The page that is asked for.
@@ -81,14 +89,18 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let text = query.q.clone().filter(|text| !text.is_empty());
     let cause = query.cause.clone().filter(|cause| !cause.is_empty());
-    let wanted = TableQuery { states, cause, text, by, descending };
+    let filter = query.filter.as_deref().filter(|text| !text.trim().is_empty());
+    let filter = filter.map(Filter::parse).transpose();
+    let filter = filter.map_err(|error| bad(format!("filter: {error}")))?;
+    let wanted = TableQuery { states, cause, text, filter, by, descending };
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let page = table::page(&snapshot.trials, &wanted, cursor, limit, now_ms)
         .map_err(|error| bad(error.to_string()))?;
     let trials = page.rows.into_iter().cloned().collect();
-    Ok(TrialPage { trials, total: page.total, next: page.next })
+    let (at, pages) = (page.first.div_ceil(limit) + 1, page.total.div_ceil(limit).max(1));
+    Ok(TrialPage { trials, total: page.total, next: page.next, page: at, pages })
 }
 
 /// Trials, filtered, sorted, a page at a time
@@ -141,6 +153,11 @@ pub(in crate::api) struct ValuesQuery {
 }
 
 impl ValuesQuery {
+    /// The page of at most `limit` values that came after `after`.
+    pub(in crate::api) fn page(after: Option<i64>, limit: u32) -> Self {
+        Self { after, limit: Some(limit), ..Self::default() }
+    }
+
     /// Whole curves of about so many points.
     pub(in crate::api) fn thinned(points: u32) -> Self {
         Self { points: Some(points), ..Self::default() }

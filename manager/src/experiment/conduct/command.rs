@@ -14,7 +14,7 @@ use crate::experiment::state::{self, Effect, ExperimentState, Steer};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{Learner, samples};
-use crate::search::tuner::{self, Sample};
+use crate::search::tuner::{self, Outcome, Sample};
 use crate::store::{self, ImportedRow, TrialRow};
 use crate::util::errors::chain;
 
@@ -32,6 +32,7 @@ impl ExperimentTask {
         let checked = match command {
             Command::StopTrial(trial) => self.stop_trial(trial).await,
             Command::Retry(trial) => self.retry(trial).await,
+            Command::Add { trial, parameters } => self.add(trial, &parameters).await,
             Command::Flush(trial) => self.direct(trial, DirectiveBody::Flush).await,
             Command::LogLevel(trial, level) => {
                 self.direct(trial, DirectiveBody::LogLevel { level }).await
@@ -228,14 +229,20 @@ impl ExperimentTask {
         if let Some(tuner) = &mut native {
             tuner.import(&as_samples(self.recorder.store().imported().await?));
             for row in self.recorder.store().trials().await? {
-                let Some(id) = row.parameter_id else { continue };
                 let none = Parameters::new();
+                let ended = !prepare::is_interrupted(&row) && row.state.is_final();
+                let outcome =
+                    prepare::stored_outcome(self.recorder.store(), &self.spec, &row).await?;
+                let Some(id) = row.parameter_id else {
+                    let parameters = row.parameters.as_object().unwrap_or(&none).clone();
+                    if let (true, Outcome::Result(value)) = (ended, outcome) {
+                        tuner.import(&[Sample { parameters, value }]);
+                    }
+                    continue;
+                };
                 tuner.adopt(id, row.parameters.as_object().unwrap_or(&none));
-                if !prepare::is_interrupted(&row) && row.state.is_final() {
-                    tuner.observe(
-                        id,
-                        &prepare::stored_outcome(&self.recorder.store(), &self.spec, &row).await?,
-                    );
+                if ended {
+                    tuner.observe(id, &outcome);
                 } else {
                     open.push((row.id, id));
                 }

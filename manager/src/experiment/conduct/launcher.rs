@@ -57,6 +57,11 @@ impl JobLauncher {
         }
     }
 
+    /// Reserves an id for a new trial, and returns whether no other trial has it.
+    pub(super) fn reserve_trial_id(&mut self, id: &TrialJobId) -> bool {
+        self.used_ids.insert(id.clone())
+    }
+
     /// Submits a trial's attempt. While a disk is full it tries again, and `inbox` keeps what arrives.
     pub(super) async fn submit(
         &self,

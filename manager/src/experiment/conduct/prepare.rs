@@ -26,7 +26,7 @@ use crate::experiment::state::{
 use crate::job_state::JobState;
 use crate::notifications::event::About;
 use crate::search::search_space::Parameters;
-use crate::search::tuner::Outcome;
+use crate::search::tuner::{Outcome, Sample};
 use crate::store::{self, AttemptState, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::util::ids;
@@ -299,6 +299,11 @@ async fn teach(
         };
         deps.advice.assessed(&row.id, row.state, &steps);
         deps.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
+        if let (None, Some(value)) = (row.parameter_id, &told) {
+            // The parameters are the user's.
+            let (parameters, value) = (parameters.clone(), value.clone());
+            deps.advice.import(vec![Sample { parameters, value }]);
+        }
         return Ok(told);
     }
     Ok(None)

@@ -139,6 +139,8 @@ pub enum Effect {
         /// Its parameters.
         parameters: Parameters,
     },
+    /// Record new trials of the user's, all in one commit; they wait until there is room.
+    Enqueue(Vec<OwnTrial>),
     /// Record that a trial failed and will be tried again; no other is told of this end.
     Retry {
         /// The trial.
@@ -185,8 +187,26 @@ pub enum Effect {
         /// The outcome.
         outcome: Outcome,
     },
+    /// Let the tuner know the result of a trial that it has not proposed.
+    Teach {
+        /// Which trial.
+        trial: TrialJobId,
+        /// Its result.
+        result: MetricValue,
+    },
     /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
     RecordState(ExperimentState),
+}
+
+/// A trial with parameters of the user's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OwnTrial {
+    /// Its id.
+    pub trial: TrialJobId,
+    /// Its position in the experiment, from 0.
+    pub sequence: u64,
+    /// Its parameters.
+    pub parameters: Parameters,
 }
 
 /// A trial as the store remembers it, for going on after a restart.

@@ -4,16 +4,20 @@ use std::time::Duration;
 
 use trial_protocol::TrialJobId;
 
-use super::{Bound, Effect, ExperimentState, State};
+use super::{Bound, Effect, ExperimentState, OwnTrial, State};
 use crate::experiment::ending::End;
 use crate::job_state::JobState;
+use crate::search::search_space::Parameters;
 use crate::search::tuner::Outcome;
 
 /// A person's change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Steer {
     /// Run an ended trial once more. Its tuner has learnt of it and does not learn of it again.
     Again(TrialJobId),
+    /// Run trials with parameters of the user's, before any further proposal. The caller has checked that the limit of trials
+    /// leaves room for them.
+    Add(Vec<(TrialJobId, Parameters)>),
     /// Change the limits of the experiment; what is `None` stays.
     Limit {
         /// Trials alive at a time, at least 1. Those above it are let end.
@@ -55,12 +59,26 @@ impl State {
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
         let before = self.state;
+        let mut effects = Vec::new();
         match steer {
             Steer::Again(trial) => {
                 let known = self.live.contains_key(&trial) || self.again_ids.contains_key(&trial);
                 if !known && !self.stopping() {
                     self.again_ids.insert(trial.clone(), None);
                     self.again.push_back(trial);
+                }
+            }
+            Steer::Add(points) => {
+                if !self.stopping() && !points.is_empty() {
+                    let own = points.into_iter().map(|(trial, parameters)| {
+                        let sequence = self.next_sequence;
+                        self.next_sequence += 1;
+                        self.own.insert(trial.clone());
+                        self.again_ids.insert(trial.clone(), None);
+                        self.again.push_back(trial.clone());
+                        OwnTrial { trial, sequence, parameters }
+                    });
+                    effects.push(Effect::Enqueue(own.collect()));
                 }
             }
             Steer::Limit { concurrency, trials, duration } => {
@@ -93,17 +111,28 @@ impl State {
                 }
             }
         }
-        self.follow(before, Vec::new())
+        self.follow(before, effects)
     }
 }
 
 impl State {
+    /// Returns whether there are as many trials as there may be.
+    pub fn is_full(&self) -> bool {
+        self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
+    }
+
+    /// The position of the next trial.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
     /// Ends a trial that waits to run again; whether it did.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(parameter_id) = self.again_ids.remove(trial) else { return false };
         self.again.retain(|waiting| waiting != trial);
         let state = JobState::UserCanceled;
-        let message = Some("it was stopped before it ran again".to_owned());
+        let again = if self.own.remove(trial) { "" } else { " again" };
+        let message = Some(format!("it was stopped before it ran{again}"));
         let end = End { state, message, exit_code: None };
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         if parameter_id.is_some() {
@@ -121,7 +150,6 @@ mod tests {
     use super::super::{Event, Limits};
     use super::*;
     use crate::experiment::ending::Gone;
-    use crate::search::search_space::Parameters;
     use crate::search::tuner::Proposal;
     use trial_protocol::StopReason;
 
@@ -176,6 +204,69 @@ mod tests {
         let last = gone(&mut state, "a");
         assert_eq!(told(&last), 0, "{last:?}");
         assert_eq!(state.state(), ExperimentState::Done);
+    }
+
+    fn add(names: &[&str]) -> Steer {
+        Steer::Add(names.iter().map(|name| (trial(name), Parameters::new())).collect())
+    }
+
+    fn succeeded(state: &mut State, name: &str) -> Vec<Effect> {
+        let gone = Gone {
+            exit_code: Some(0),
+            message: None,
+            class: None,
+            disruption: None,
+            succeeded: true,
+        };
+        let result = Some(0.5.into());
+        let event = Event::Gone { trial: trial(name), gone, verdict: None, result };
+        state.step(event, Duration::ZERO)
+    }
+
+    #[test]
+    fn points_of_the_users_go_before_the_tuners_and_count() {
+        let mut state = state(1, 3);
+        let effects = state.steer(add(&["x", "y"]), Duration::ZERO);
+        let [Effect::Enqueue(own), Effect::Relaunch { trial: first }] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(own.iter().map(|own| own.sequence).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(first, &trial("x"));
+        let next = gone(&mut state, "x");
+        assert!(next.contains(&Effect::Relaunch { trial: trial("y") }), "{next:?}");
+        let last = gone(&mut state, "y");
+        assert!(
+            last.contains(&Effect::Propose { parameter_id: 0 }),
+            "one is the tuner's: {last:?}"
+        );
+        assert!(!state.is_full());
+        propose(&mut state, 0, "z");
+        assert!(state.is_full());
+    }
+
+    #[test]
+    fn the_tuner_learns_the_result_of_a_point_of_the_users_once() {
+        let mut state = state(1, 2);
+        state.steer(add(&["x"]), Duration::ZERO);
+        let taught = |effects: &[Effect]| {
+            effects.iter().filter(|effect| matches!(effect, Effect::Teach { .. })).count()
+        };
+        assert_eq!(taught(&succeeded(&mut state, "x")), 1);
+        propose(&mut state, 0, "a");
+        state.steer(Steer::Again(trial("x")), Duration::ZERO);
+        gone(&mut state, "a");
+        assert_eq!(taught(&succeeded(&mut state, "x")), 0, "a person had it run again");
+    }
+
+    #[test]
+    fn a_proposal_that_comes_after_the_last_place_is_taken_is_not_tried() {
+        let mut state = state(2, 2);
+        state.step(Event::Begin, Duration::ZERO);
+        propose(&mut state, 0, "a");
+        let effects = state.steer(add(&["x"]), Duration::ZERO);
+        assert!(matches!(effects[..], [Effect::Enqueue(_), ..]), "{effects:?}");
+        let late = propose(&mut state, 1, "b");
+        assert!(!late.iter().any(|effect| matches!(effect, Effect::Launch { .. })), "{late:?}");
     }
 
     #[test]

@@ -411,6 +411,9 @@ proptest! {
                         let answer = Event::Proposed { parameter_id, proposal, trial };
                         todo.extend(state.step(answer, now));
                     }
+                    Effect::Enqueue(_) | Effect::Teach { .. } => {
+                        prop_assert!(false, "nobody added a trial");
+                    }
                     Effect::Launch { trial, .. } | Effect::Relaunch { trial } => {
                         prop_assert!(!stopped, "started after the stop");
                         launched += 1;

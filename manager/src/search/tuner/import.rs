@@ -205,10 +205,8 @@ mod tests {
 
     #[test]
     fn several_objectives_are_read_as_an_export_has_them() {
-        let objective = |metric: &str| Objective {
-            metric: metric.to_owned(),
-            mode: OptimizeMode::Minimize,
-        };
+        let objective =
+            |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
         let goals =
             Goals { objectives: vec![objective("loss"), objective("size")], ..Goals::default() };
         let spec = TunerSpec { goals, ..TunerSpec::new("TPE", Map::new()).unwrap() };
@@ -221,10 +219,7 @@ mod tests {
         let kept = json!({"loss": 1, "size": 2, "default": "Infinity"});
         assert_eq!(with(kept).unwrap().len(), 1);
         let refused = with(json!(1)).unwrap_err().to_string();
-        assert_eq!(
-            refused,
-            "[0].final: expected an object with the numbers loss, size, found 1"
-        );
+        assert_eq!(refused, "[0].final: expected an object with the numbers loss, size, found 1");
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -47,7 +47,7 @@ fn trial(
 }
 
 fn wanted(by: Column, descending: bool) -> TableQuery {
-    TableQuery { states: Vec::new(), cause: None, text: None, by, descending }
+    TableQuery { states: Vec::new(), cause: None, text: None, filter: None, by, descending }
 }
 
 fn shown(page: &Page<'_>) -> Vec<u64> {

@@ -1,14 +1,45 @@
-//! PURE: the headers of a request -> where it comes from, and whom it asks for.
+//! The origin of a request as its headers tell it: the token that it shows, a browser or a program, our own page or another
+//! site's.
 
-use core::net::IpAddr;
+use std::net::IpAddr;
 
+use axum::extract::Request;
 use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::Error;
+
+/// The bearer token of a request.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The password of a request with the scheme `Basic`, whatever the user's name.
+pub(super) fn basic(headers: &HeaderMap) -> Option<String> {
+    let (scheme, pair) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64_STANDARD.decode(pair.trim()))?;
+    let pair = String::from_utf8(pair.ok()?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_owned())
+}
 
 /// Returns whether a request bears a mark of browsers, which no page can take off.
 pub(super) fn of_a_browser(headers: &HeaderMap) -> bool {
     let marks = [header::ORIGIN, header::REFERER, header::COOKIE];
     marks.iter().any(|mark| headers.contains_key(mark))
         || headers.keys().any(|name| name.as_str().starts_with("sec-"))
+}
+
+/// Refuses what a browser sends, on listeners that are for programs alone: any page may have it send a simple request there.
+pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
+    if of_a_browser(request.headers()) {
+        let detail = "this port is for NNI's keeper; what a browser sends is not taken";
+        return Error::Forbidden(detail.to_owned()).into_response();
+    }
+    next.run(request).await
 }
 
 /// Returns whether a request was not made by another site's page. A browser says where a change comes from and

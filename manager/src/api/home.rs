@@ -1,0 +1,223 @@
+//! The home of a data directory: all its experiments in one list, each with its own pages below `/e/ID`. An experiment is
+//! read from its store and never written; a change goes to the manager that runs it.
+
+mod catalog;
+mod compare;
+pub(super) mod list;
+mod markdown;
+mod notes;
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::{FromRef, Request, State};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tower::ServiceExt as _;
+use trial_protocol::ExperimentId;
+
+use super::auth::{self, Gate};
+use super::client::Client;
+use super::log_in::{self, LogIn};
+use super::portal::{self, base};
+use super::throttle::Throttle;
+use super::ticket::Tickets;
+use super::user::document;
+use super::{Error, compress, error, percent};
+use crate::store::Store;
+use crate::util::clock::Clock;
+use crate::util::layout::{ExperimentDir, HomeDir};
+use crate::view::Board;
+use catalog::Catalog;
+
+/// Experiments that are open at a time; a further one closes the one that was used longest ago.
+const OPEN_EXPERIMENTS: usize = 64;
+
+/// An experiment whose store is open to read.
+pub struct OpenExperiment {
+    /// Its pages and its API.
+    pub router: Router,
+    /// Its store.
+    pub store: Store,
+    /// The view of its trials.
+    pub board: Board,
+}
+
+/// The way to experiments and to their managers.
+#[async_trait::async_trait]
+pub trait ExperimentSource: Send + Sync {
+    /// Opens an experiment to read, for those whom `gate` lets in. An error says why it cannot be read.
+    async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String>;
+    /// Returns a client of the manager that runs an experiment, if one does.
+    async fn manager(&self, id: &ExperimentId) -> Option<Client>;
+}
+
+/// The state of the home's handlers; cheap to clone.
+#[derive(Clone)]
+pub struct Home(Arc<Inner>);
+
+struct Inner {
+    data_dir: PathBuf,
+    log_in: LogIn,
+    source: Box<dyn ExperimentSource>,
+    catalog: Catalog,
+    open: Mutex<HashMap<ExperimentId, Kept>>,
+    clock: Arc<dyn Clock>,
+}
+
+/// An open experiment, the inode of its database, and when it was last used.
+struct Kept {
+    experiment: Arc<OpenExperiment>,
+    inode: u64,
+    used: Instant,
+}
+
+impl FromRef<Home> for LogIn {
+    fn from_ref(home: &Home) -> Self {
+        home.0.log_in.clone()
+    }
+}
+
+impl Home {
+    /// The home of `data_dir`, open to those whom `gate` lets in.
+    pub fn new(
+        data_dir: PathBuf,
+        gate: Gate,
+        source: Box<dyn ExperimentSource>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let log_in = LogIn { gate, tickets: Tickets::default(), throttle: Throttle::default() };
+        let catalog = Catalog::new(&data_dir, &HomeDir::new(&data_dir));
+        let open = Mutex::default();
+        Self(Arc::new(Inner { data_dir, log_in, source, catalog, open, clock }))
+    }
+
+    /// Reads the experiments that have changed since they were last read, so that the first page need not wait.
+    pub async fn refresh(&self) {
+        self.0.catalog.refresh(self).await;
+    }
+
+    /// An experiment, opened once.
+    async fn experiment(&self, id: &ExperimentId) -> Result<Arc<OpenExperiment>, Error> {
+        let database = ExperimentDir::new(&self.0.data_dir, id).database();
+        // Another experiment may have its name by now.
+        let inode = std::fs::metadata(&database).map(|file| file.ino()).map_err(|_| {
+            Error::UnknownExperiment(format!("there is no experiment {id} in this home"))
+        })?;
+        let mut open = self.0.open.lock().await;
+        if let Some(kept) = open.get_mut(id).filter(|kept| kept.inode == inode) {
+            kept.used = Instant::now();
+            return Ok(Arc::clone(&kept.experiment));
+        }
+        let opened = self.0.source.open(id, &self.0.log_in.gate).await;
+        let experiment = Arc::new(opened.map_err(Error::Unreadable)?);
+        if open.len() >= OPEN_EXPERIMENTS {
+            let oldest = open.iter().min_by_key(|(_, kept)| kept.used).map(|(id, _)| id.clone());
+            oldest.and_then(|id| open.remove(&id));
+        }
+        let kept = Kept { experiment: Arc::clone(&experiment), inode, used: Instant::now() };
+        open.insert(id.clone(), kept);
+        Ok(experiment)
+    }
+
+    /// An experiment that is open already.
+    async fn if_open(&self, id: &ExperimentId) -> Option<Arc<OpenExperiment>> {
+        self.0.open.lock().await.get(id).map(|kept| Arc::clone(&kept.experiment))
+    }
+}
+
+/// Everything that a home serves.
+pub fn router(home: Home) -> Router {
+    Router::new()
+        .route("/", get(list::page))
+        .route("/compare", get(compare::page))
+        .route("/archive", post(notes::archive))
+        .route("/about/{id}", get(notes::page).post(notes::save))
+        .merge(portal::log_in_routes())
+        .layer(map_response(portal::refused_as_page))
+        .route("/api/v1/experiments", get(list::experiments))
+        .route("/api/v1/openapi.json", get(document::json))
+        .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
+        .route("/healthz", get(health))
+        .merge(portal::asset_routes())
+        .layer(from_fn(compress::gzip))
+        .fallback(below)
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(from_fn_with_state(LogIn::from_ref(&home), log_in::throttle))
+        .layer(map_response(super::nosniff))
+        .layer(from_fn(base::at_home))
+        .with_state(home)
+}
+
+/// `GET /healthz`: tells nothing that would need a token.
+async fn health() -> Json<Value> {
+    Json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// Answers for an experiment's own pages and API.
+async fn below(State(home): State<Home>, request: Request) -> Response {
+    let Some(rest) = request.uri().path().strip_prefix("/e/").map(str::to_owned) else {
+        return portal::not_found(request).await;
+    };
+    let Some((id, path)) = rest.split_once('/') else {
+        return Redirect::to(&base::url(&format!("/e/{rest}/"))).into_response();
+    };
+    match answer(&home, id, &format!("/{path}"), request).await {
+        Ok(response) => response,
+        Err((error, true)) => error.into_response(),
+        Err((Error::Unauthorized(_), false)) => {
+            let next = percent::encoded(&format!("/e/{id}/{path}"));
+            Redirect::to(&base::url(&format!("/login?next={next}"))).into_response()
+        }
+        Err((error, false)) => portal::refusal(&error),
+    }
+}
+
+/// Answers for the experiment `id`; of an error also whether it is for a program.
+async fn answer(
+    home: &Home,
+    id: &str,
+    path: &str,
+    mut request: Request,
+) -> Result<Response, (Error, bool)> {
+    let is_api = path.starts_with("/api/");
+    let refused = |error: Error| (error, is_api);
+    let gate = &home.0.log_in.gate;
+    let (method, headers): (&Method, &HeaderMap) = (request.method(), request.headers());
+    if path == "/login" {
+        // One log-in is for the whole home.
+        return Err(refused(Error::Unauthorized("log in to the home".to_owned())));
+    }
+    gate.admit(method, headers).map_err(refused)?;
+    let id = ExperimentId::new(id);
+    let id = id.map_err(|error| refused(Error::UnknownExperiment(error.to_string())))?;
+    let below = format!("/e/{id}");
+    let changes = !matches!(*method, Method::GET | Method::HEAD);
+    let of_home = path == "/logout" || path.starts_with("/api/v1/session");
+    let uri = match request.uri().query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let uri = uri.parse::<Uri>();
+    *request.uri_mut() =
+        uri.map_err(|_| refused(Error::BadRequest("the address cannot be read".to_owned())))?;
+    if changes
+        && !of_home
+        && let Some(manager) = home.0.source.manager(&id).await
+    {
+        let answered = manager.forward(request, &base::url(&below)).await;
+        return answered.map_err(|error| refused(Error::Unreadable(error.to_string())));
+    }
+    let experiment = home.experiment(&id).await.map_err(refused)?;
+    let router = experiment.router.clone();
+    let answered = base::within_home(&below, router.oneshot(request)).await;
+    Ok(answered.unwrap_or_else(|never| match never {}))
+}

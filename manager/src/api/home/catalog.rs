@@ -1,0 +1,224 @@
+//! The experiments of a data directory with their summaries. An experiment is read again only once its files have changed,
+//! and what was read is kept for the next home.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, RwLock};
+use tokio::time::Instant;
+use trial_protocol::ExperimentId;
+
+use super::Home;
+use crate::config;
+use crate::store::Store;
+use crate::training_service::local::{private_folder, write_file};
+use crate::util::errors::chain;
+use crate::util::layout::{ExperimentDir, HomeDir};
+use crate::view::{self, Board, ExperimentSummary};
+
+/// Experiments that are read at the same time.
+const READ_AT_A_TIME: usize = 8;
+/// The least time between two writings of the summaries.
+const SAVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The longest note, in bytes.
+pub(super) const LONGEST_NOTE: usize = 12 << 10;
+
+/// The size and time of a file. Another one means that the file was written.
+type FileStamp = (u64, i64, i64);
+
+/// The state of an experiment's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    database: FileStamp,
+    /// The write-ahead log. `None`: there is none, or nothing in it.
+    log: Option<FileStamp>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Known {
+    stamp: Stamp,
+    summary: ExperimentSummary,
+}
+
+/// What people note about an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Annotation {
+    /// Not in the usual list.
+    #[serde(default)]
+    pub(super) archived: bool,
+    /// Markdown.
+    #[serde(default)]
+    pub(super) notes: String,
+    /// In the place of the recorded tags. `None`: those count.
+    #[serde(default)]
+    pub(super) tags: Option<Vec<String>>,
+}
+
+/// An experiment as it is listed.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) summary: ExperimentSummary,
+    /// Whether a manager runs it.
+    pub(super) runs: bool,
+    pub(super) annotation: Annotation,
+}
+
+impl Entry {
+    /// The words to find it by.
+    pub(super) fn tags(&self) -> &[String] {
+        self.annotation.tags.as_deref().unwrap_or(&self.summary.tags)
+    }
+}
+
+/// The experiments and what is noted about them.
+pub(super) struct Catalog {
+    data_dir: PathBuf,
+    dir: HomeDir,
+    known: Mutex<(BTreeMap<String, Known>, Option<Instant>)>,
+    annotations: RwLock<BTreeMap<String, Annotation>>,
+}
+
+impl Catalog {
+    /// The catalog of a data directory, with what an earlier home has kept. What cannot be read is made anew.
+    pub(super) fn new(data_dir: &Path, dir: &HomeDir) -> Self {
+        let kept = std::fs::read(dir.summaries()).ok();
+        let known = kept.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let files = std::fs::read_dir(dir.notes()).into_iter().flatten().flatten();
+        let annotations = files.filter_map(|file| {
+            let path = file.path();
+            let is_note = path.extension().is_some_and(|extension| extension == "json");
+            let id = path.file_stem()?.to_str().filter(|_| is_note)?.to_owned();
+            Some((id, serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?))
+        });
+        let annotations = RwLock::new(annotations.collect());
+        let (data_dir, dir) = (data_dir.to_owned(), dir.clone());
+        Self { data_dir, dir, known: Mutex::new((known, None)), annotations }
+    }
+
+    /// What is noted about an experiment.
+    pub(super) async fn annotation(&self, id: &ExperimentId) -> Annotation {
+        self.annotations.read().await.get(id.as_str()).cloned().unwrap_or_default()
+    }
+
+    /// Notes something about an experiment, which its own folder knows nothing of.
+    pub(super) async fn annotate(
+        &self,
+        id: &ExperimentId,
+        annotation: Annotation,
+    ) -> std::io::Result<()> {
+        let mut annotations = self.annotations.write().await;
+        let folder = self.dir.notes();
+        let text = serde_json::to_string_pretty(&annotation)?;
+        private_folder(&folder)?;
+        write_file(&folder.join(format!("{id}.json")), 0o600, &text)?;
+        annotations.insert(id.to_string(), annotation);
+        Ok(())
+    }
+
+    /// All experiments as of now.
+    pub(super) async fn refresh(&self, home: &Home) -> Vec<Entry> {
+        let mut guard = self.known.lock().await;
+        let (known, saved) = &mut *guard;
+        let data_dir = self.data_dir.clone();
+        let found = tokio::task::spawn_blocking(move || scan(&data_dir)).await.unwrap_or_default();
+        let before = known.len();
+        known.retain(|id, _| found.contains_key(id));
+        let mut changed = known.len() != before;
+        let stale = found
+            .iter()
+            .filter(|(id, stamp)| known.get(*id).is_none_or(|known| known.stamp != **stamp));
+        let stale: Vec<_> = stale.map(|(id, stamp)| (id.clone(), *stamp)).collect();
+        let reads = futures_util::stream::iter(stale).map(|(id, stamp)| async move {
+            let summary = self.read(home, &id).await;
+            (id, Known { stamp, summary })
+        });
+        let mut reads = Box::pin(reads.buffer_unordered(READ_AT_A_TIME));
+        while let Some((id, read)) = reads.next().await {
+            changed = true;
+            known.insert(id, read);
+        }
+        if changed && saved.is_none_or(|at| at.elapsed() >= SAVE_INTERVAL) {
+            *saved = Some(Instant::now());
+            // It is a copy: without it the next home reads everything again.
+            let text = serde_json::to_string(known).unwrap_or_default();
+            if let Err(error) = write_file(&self.dir.summaries(), 0o600, &text) {
+                tracing::debug!("the summaries are not kept: {error}");
+            }
+        }
+        let annotations = self.annotations.read().await;
+        let entry = |(id, known): (&String, &Known)| {
+            let summary = known.summary.clone();
+            let annotation = annotations.get(id).cloned().unwrap_or_default();
+            Entry { summary, runs: false, annotation }
+        };
+        let entries: Vec<_> = known.iter().map(entry).collect();
+        drop((annotations, guard));
+        let data_dir = self.data_dir.clone();
+        let looked = tokio::task::spawn_blocking(move || with_runs(&data_dir, entries)).await;
+        looked.unwrap_or_default()
+    }
+
+    /// Reads an experiment. One that goes on stays open, for it is read again soon.
+    async fn read(&self, home: &Home, id: &str) -> ExperimentSummary {
+        let unreadable = |problem: String| ExperimentSummary::unreadable(id, problem);
+        let Ok(id) = ExperimentId::new(id) else { return unreadable("it has no id".to_owned()) };
+        let now_ms = home.0.clock.now_ms();
+        let read = async {
+            if let Some(open) = home.if_open(&id).await {
+                return summary(&open.store, &open.board, now_ms).await;
+            }
+            let database = ExperimentDir::new(&self.data_dir, &id).database();
+            let store = Store::open_to_read(&database).map_err(|error| chain(&error))?;
+            let row = store.experiment().await.map_err(|error| chain(&error))?;
+            let row = row.ok_or("it holds nothing yet")?;
+            let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
+            let lives = row.ended_at_ms.is_none() && store.has_writer() == Some(true);
+            if lives && let Ok(open) = home.experiment(&id).await {
+                return summary(&open.store, &open.board, now_ms).await;
+            }
+            let board = Board::new(store.clone(), spec.objective);
+            summary(&store, &board, now_ms).await
+        };
+        read.await.unwrap_or_else(unreadable)
+    }
+}
+
+async fn summary(store: &Store, board: &Board, now_ms: i64) -> Result<ExperimentSummary, String> {
+    let row = store.experiment().await.map_err(|error| chain(&error))?;
+    let row = row.ok_or("it holds nothing yet")?;
+    let spec = config::from_canonical(&row.canonical).map_err(|error| chain(&error))?;
+    let snapshot = board.refresh().await.map_err(|error| chain(&error))?;
+    let shown = view::experiment(&row, &spec, &snapshot, &[], row.elapsed_ms, now_ms);
+    Ok(ExperimentSummary::new(&row, &shown))
+}
+
+/// The experiments of a folder, each with the state of its files.
+fn scan(data_dir: &Path) -> BTreeMap<String, Stamp> {
+    let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
+    // NNI's client has a link `_latest` there.
+    let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| kind.is_dir()));
+    let found = folders.filter_map(|folder| {
+        let id = ExperimentId::new(folder.file_name().to_str()?).ok()?;
+        let database = ExperimentDir::new(data_dir, &id).database();
+        let stamp = |file: Metadata| (file.size(), file.mtime(), file.mtime_nsec());
+        let own = stamp(std::fs::metadata(&database).ok()?);
+        let log = std::fs::metadata(database.with_extension("db-wal")).ok().map(stamp);
+        Some((id.to_string(), Stamp { database: own, log: log.filter(|(bytes, ..)| *bytes > 0) }))
+    });
+    found.collect()
+}
+
+/// Looks which experiments a manager runs, of those that have not ended.
+fn with_runs(data_dir: &Path, mut entries: Vec<Entry>) -> Vec<Entry> {
+    for entry in entries.iter_mut().filter(|entry| entry.summary.ended_at_ms.is_none()) {
+        let Ok(id) = ExperimentId::new(entry.summary.id.clone()) else { continue };
+        let database = ExperimentDir::new(data_dir, &id).database();
+        entry.runs = Store::is_open_to_write(&database) == Some(true);
+    }
+    entries
+}

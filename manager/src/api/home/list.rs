@@ -1,0 +1,464 @@
+//! The list of a home's experiments, as a page and as JSON: searched, filtered and sorted as the address says.
+
+use std::cmp::Ordering;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::auth::User;
+use super::super::portal::base::url;
+use super::super::portal::{Refusal, Viewer, page as dressed, time, words};
+use super::super::user::Asked;
+use super::super::{Error, percent};
+use super::Home;
+use super::catalog::Entry;
+use crate::view::ExperimentSummary;
+
+/// Experiments on a page.
+const ROWS: usize = 200;
+
+/// The states that one can choose, and their names.
+const STATES: [(&str, &str); 5] = [
+    ("running", "running"),
+    ("interrupted", "interrupted"),
+    ("done", "done"),
+    ("stopped", "stopped"),
+    ("failed", "failed or unreadable"),
+];
+
+/// The experiments that are wanted.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct ExperimentQuery {
+    /// Only experiments whose id, name, owner, platform, tags or notes contain this text.
+    q: Option<String>,
+    /// Only `running`, `interrupted`, `done`, `stopped` or `failed` ones.
+    state: Option<String>,
+    /// Only this person's.
+    owner: Option<String>,
+    /// Only those with this tag.
+    tag: Option<String>,
+    /// `true`: those in the archive, which are not listed otherwise.
+    archived: Option<bool>,
+    /// `created` (default), `name`, `state`, `best`, `progress`, `owner` or `platform`.
+    sort: Option<String>,
+    /// `asc` or `desc`. Without either the newest or the largest come first, and names by the alphabet.
+    order: Option<String>,
+    /// Which page of 200, from 1.
+    page: Option<usize>,
+}
+
+/// An experiment in a home's list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct ListedExperiment {
+    #[serde(flatten)]
+    summary: ExperimentSummary,
+    /// `running`, `interrupted`, `done`, `stopped` or `failed`.
+    standing: &'static str,
+    /// The path of its pages, and of its API below `api/v1`.
+    path: String,
+    /// Whether it is in the archive.
+    archived: bool,
+    /// What is noted about it, in Markdown.
+    notes: String,
+}
+
+/// A page of a home's experiments.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api) struct ExperimentPage {
+    /// The experiments on it.
+    experiments: Vec<ListedExperiment>,
+    /// Experiments on all pages together.
+    total: usize,
+    /// Pages.
+    pages: usize,
+}
+
+/// Where an experiment stands, in one word.
+pub(super) fn standing(entry: &Entry) -> &'static str {
+    match entry.summary.state.as_str() {
+        "DONE" => "done",
+        "STOPPED" => "stopped",
+        "ERROR" | "UNREADABLE" => "failed",
+        _ if entry.runs => "running",
+        _ => "interrupted",
+    }
+}
+
+/// The best result of an experiment as a number to sort by.
+fn best(entry: &Entry) -> Option<f64> {
+    entry.summary.best.as_ref().map(|best| best.value)
+}
+
+/// The part of the trials that has ended, from 0 to 1.
+fn progress(entry: &Entry) -> Option<f64> {
+    let most = entry.summary.max_trial_number.filter(|most| *most > 0)?;
+    let number = |count: u64| count.to_string().parse::<f64>().unwrap_or(0.0);
+    let ended = u64::try_from(entry.summary.ended).unwrap_or(u64::MAX);
+    Some((number(ended) / number(most)).min(1.0))
+}
+
+/// The name that an experiment is shown by.
+pub(super) fn name(summary: &ExperimentSummary) -> &str {
+    summary.name.as_deref().unwrap_or(&summary.id)
+}
+
+impl ExperimentQuery {
+    fn text(value: Option<&String>) -> Option<&str> {
+        value.map(|text| text.trim()).filter(|text| !text.is_empty())
+    }
+
+    fn matches(&self, entry: &Entry) -> bool {
+        let summary = &entry.summary;
+        let is = |wanted: Option<&str>, value: &str| wanted.is_none_or(|wanted| wanted == value);
+        let text = Self::text(self.q.as_ref()).map(str::to_lowercase);
+        let holds = |text: &String| {
+            let own = [&summary.id, &summary.platform, &entry.annotation.notes];
+            let own =
+                own.into_iter().chain(&summary.name).chain(&summary.owner).chain(entry.tags());
+            own.into_iter().any(|value| value.to_lowercase().contains(text))
+        };
+        entry.annotation.archived == self.archived.unwrap_or(false)
+            && is(Self::text(self.state.as_ref()), standing(entry))
+            && is(Self::text(self.owner.as_ref()), summary.owner.as_deref().unwrap_or_default())
+            && Self::text(self.tag.as_ref())
+                .is_none_or(|tag| entry.tags().iter().any(|known| known == tag))
+            && text.as_ref().is_none_or(holds)
+    }
+
+    fn order(&self, one: &Entry, other: &Entry) -> Result<Ordering, String> {
+        let (a, b) = (&one.summary, &other.summary);
+        let numbers = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => b.total_cmp(&a),
+            (a, b) => b.is_some().cmp(&a.is_some()),
+        };
+        let named = self.sort.as_deref().filter(|sort| !sort.is_empty()).unwrap_or("created");
+        let natural = match named {
+            "created" => b.created_at_ms.cmp(&a.created_at_ms),
+            "name" => name(a).to_lowercase().cmp(&name(b).to_lowercase()),
+            "state" => standing(one).cmp(standing(other)),
+            "best" => numbers(best(one), best(other)),
+            "progress" => numbers(progress(one), progress(other)),
+            "owner" => a.owner.cmp(&b.owner),
+            "platform" => a.platform.cmp(&b.platform),
+            other => {
+                return Err(format!(
+                    "sort is {other:?}; created, name, state, best, progress, owner and platform are possible"
+                ));
+            }
+        };
+        let falls = matches!(named, "created" | "best" | "progress");
+        let wanted = self.order.as_deref().filter(|order| !order.is_empty());
+        let natural = match wanted {
+            None => natural,
+            Some("asc") if falls => natural.reverse(),
+            Some("desc") if !falls => natural.reverse(),
+            Some("asc" | "desc") => natural,
+            Some(other) => return Err(format!("order is {other:?}; asc or desc is possible")),
+        };
+        Ok(natural.then_with(|| a.id.cmp(&b.id)))
+    }
+
+    /// The entries that are wanted, in their order.
+    fn chosen(&self, entries: Vec<Entry>) -> Result<Vec<Entry>, Error> {
+        let mut chosen: Vec<_> = entries.into_iter().filter(|entry| self.matches(entry)).collect();
+        let mut fault = None;
+        chosen.sort_by(|one, other| {
+            self.order(one, other).unwrap_or_else(|problem| {
+                fault = Some(problem);
+                Ordering::Equal
+            })
+        });
+        match fault {
+            Some(problem) => Err(Error::BadRequest(problem)),
+            None => Ok(chosen),
+        }
+    }
+
+    /// The list's address with other members; the first page unless one is given.
+    fn link(&self, other: &[(&str, &str)]) -> String {
+        let archived = self.archived.map(|archived| archived.to_string());
+        let own = [
+            ("q", self.q.as_deref()),
+            ("state", self.state.as_deref()),
+            ("owner", self.owner.as_deref()),
+            ("tag", self.tag.as_deref()),
+            ("archived", archived.as_deref()),
+            ("sort", self.sort.as_deref()),
+            ("order", self.order.as_deref()),
+        ];
+        let kept = own.into_iter().filter(|(name, _)| other.iter().all(|(given, _)| given != name));
+        let kept = kept.filter_map(|(name, value)| Some((name, value?)));
+        let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
+        let pairs: Vec<_> =
+            pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
+        let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
+        url(&format!("/{query}"))
+    }
+}
+
+/// The experiments of a data directory, searched, filtered and sorted, a page at a time
+///
+/// Only a home answers this: `trial-manager serve` without an id. The API of an experiment is below its `path`.
+#[utoipa::path(
+    get, path = "/api/v1/experiments", tag = "home", params(ExperimentQuery),
+    responses((status = 200, body = ExperimentPage)),
+)]
+pub(in crate::api) async fn experiments(
+    _: User,
+    State(home): State<Home>,
+    Asked(query): Asked<ExperimentQuery>,
+) -> Result<Json<ExperimentPage>, Error> {
+    let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
+    let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
+    let from = query.page.unwrap_or(1).clamp(1, pages) - 1;
+    let listed = chosen.into_iter().skip(from * ROWS).take(ROWS).map(|entry| ListedExperiment {
+        standing: standing(&entry),
+        path: url(&format!("/e/{}/", entry.summary.id)),
+        archived: entry.annotation.archived,
+        notes: entry.annotation.notes.clone(),
+        summary: ExperimentSummary { tags: entry.tags().to_vec(), ..entry.summary },
+    });
+    Ok(Json(ExperimentPage { experiments: listed.collect(), total, pages }))
+}
+
+/// `GET /`.
+pub(super) async fn page(
+    viewer: Viewer,
+    State(home): State<Home>,
+    Asked(query): Asked<ExperimentQuery>,
+) -> Result<Response, Refusal> {
+    let entries = home.0.catalog.refresh(&home).await;
+    let archive = entries.iter().filter(|entry| entry.annotation.archived).count();
+    let known = entries.len();
+    let mut owners: Vec<_> =
+        entries.iter().filter_map(|entry| entry.summary.owner.clone()).collect();
+    owners.sort();
+    owners.dedup();
+    let chosen = query.chosen(entries)?;
+    let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
+    let at = query.page.unwrap_or(1).clamp(1, pages);
+    let rows: Vec<_> = chosen.into_iter().skip((at - 1) * ROWS).take(ROWS).collect();
+    let in_archive = query.archived == Some(true);
+    let content = html! {
+        h1 { @if in_archive { "Archive" } @else { "Experiments" } }
+        (filters(&query, &owners))
+        form.inline #compare method="get" action=(url("/compare")) data-chosen="experiment" {
+            button.second { "Compare" }
+            @if viewer.may_change {
+                button.second formmethod="post" formaction=(url("/archive")) name="archived" value=(if in_archive { "false" } else { "true" }) {
+                    @if in_archive { "Take out of the archive" } @else { "Archive" }
+                }
+            }
+        }
+        div #list data-live {
+            p.hint {
+                (total) @if total == 1 { " experiment" } @else { " experiments" }
+                @if query.is_filtered() { ", " a href=(url("/")) { "clear the filter" } }
+                @if !in_archive && archive > 0 { ", and " a href=(url("/?archived=true")) { (archive) " in the archive" } }
+            }
+            @if known == 0 {
+                p { "There is no experiment yet. " code { "trial-manager run FILE" } " begins one, and it is listed here." }
+            } @else if rows.is_empty() {
+                p { "No experiments match." }
+            } @else {
+                (table(&query, &rows, &viewer, home.0.clock.now_ms()))
+            }
+            @if pages > 1 { (page_links(&query, at, pages)) }
+        }
+    };
+    Ok(dressed(&viewer, "Experiments", Some("experiments"), &content))
+}
+
+impl ExperimentQuery {
+    fn is_filtered(&self) -> bool {
+        let filters = [&self.q, &self.state, &self.owner, &self.tag];
+        filters.into_iter().any(|filter| Self::text(filter.as_ref()).is_some())
+    }
+}
+
+fn page_links(query: &ExperimentQuery, at: usize, pages: usize) -> Markup {
+    let to = |page: usize| query.link(&[("page", &page.to_string())]);
+    html! {
+        nav.pages aria-label="Pages of the list" {
+            @if at > 1 { a rel="prev" href=(to(at - 1)) { "Previous" } }
+            span { "Page " (at) " of " (pages) }
+            @if at < pages { a rel="next" href=(to(at + 1)) { "Next" } }
+        }
+    }
+}
+
+fn filters(query: &ExperimentQuery, owners: &[String]) -> Markup {
+    let state = query.state.as_deref().unwrap_or_default();
+    let owner = query.owner.as_deref().unwrap_or_default();
+    html! {
+        form.inline method="get" action=(url("/")) role="search" {
+            label { "Search " input type="search" name="q" value=[query.q.as_deref()] placeholder="name, tag, owner, note"; }
+            label { "State "
+                select name="state" {
+                    option value="" { "all" }
+                    @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
+                }
+            }
+            @if owners.len() > 1 || !owner.is_empty() {
+                label { "Owner "
+                    select name="owner" {
+                        option value="" { "all" }
+                        @for one in owners { option value=(one) selected[one == owner] { (words::tame(one)) } }
+                    }
+                }
+            }
+            @if let Some(tag) = query.tag.as_deref().filter(|tag| !tag.is_empty()) {
+                label { input type="checkbox" name="tag" value=(tag) checked; " tag " (words::tame(tag)) }
+            }
+            @if query.archived == Some(true) { input type="hidden" name="archived" value="true"; }
+            @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
+            @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
+            button { "Show" }
+        }
+    }
+}
+
+fn table(query: &ExperimentQuery, rows: &[Entry], viewer: &Viewer, now_ms: i64) -> Markup {
+    let heading = |column: &str, name: &str, kind: Option<&str>| {
+        let current = query.sort.as_deref().filter(|sort| !sort.is_empty()).unwrap_or("created");
+        let falls = matches!(column, "created" | "best" | "progress");
+        let descending = match query.order.as_deref() {
+            Some("desc") => true,
+            Some("asc") => false,
+            _ => falls,
+        };
+        let sorted =
+            (current == column).then_some(if descending { "descending" } else { "ascending" });
+        let turned = match (current == column, descending) {
+            (true, true) => "asc",
+            (true, false) => "desc",
+            (false, _) => "",
+        };
+        let link = query.link(&[("sort", column), ("order", turned)]);
+        html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (name) } } }
+    };
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Experiments" {
+            table.experiments {
+                thead {
+                    tr {
+                        th scope="col" { span.hidden { "Chosen" } }
+                        (heading("name", "Experiment", None)) (heading("state", "State", None))
+                        (heading("best", "Best", Some("number"))) (heading("progress", "Trials", None))
+                        (heading("owner", "Owner", None)) (heading("platform", "Platform", None))
+                        (heading("created", "Begun", None)) th scope="col" { "Notes" }
+                    }
+                }
+                tbody {
+                    @for entry in rows {
+                        @let part = viewer.has.part(row(query, entry, now_ms));
+                        tr data-part=(part.mark) { (part.content) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(query: &ExperimentQuery, entry: &Entry, now_ms: i64) -> Markup {
+    let summary = &entry.summary;
+    let (id, standing) = (&summary.id, standing(entry));
+    let state = match standing {
+        "running" => "RUNNING",
+        "interrupted" => "LOST",
+        "done" => "DONE",
+        "failed" => "FAILED",
+        _ => "STOPPED",
+    };
+    let first = entry.annotation.notes.lines().find(|line| !line.trim().is_empty());
+    let first: String =
+        first.unwrap_or_default().trim_start_matches('#').trim().chars().take(60).collect();
+    html! {
+        td { input type="checkbox" name="experiment" value=(id) form="compare" aria-label={ "choose experiment " (id) }; }
+        th scope="row" {
+            a href=(url(&format!("/e/{id}/"))) { (words::tame(name(summary))) }
+            @if summary.name.is_some() { " " code.quiet { (id) } }
+            @for tag in entry.tags() { " " a.tag href=(query.link(&[("tag", tag)])) { (words::tame(tag)) } }
+        }
+        td {
+            span.state data-state=(state) title=[summary.trouble.as_deref().map(words::tame)] { (standing) }
+        }
+        td.number {
+            @if let Some(best) = &summary.best {
+                a href=(url(&format!("/e/{id}/trials/{}", best.id))) title={ "trial " (best.sequence) } { (words::number(best.value)) }
+                @if let Some(metric) = &summary.metric { " " small { (words::tame(metric)) } }
+            }
+        }
+        td.progress {
+            span.number {
+                (summary.ended) @if let Some(most) = summary.max_trial_number { small { " of " (most) } }
+                @if summary.failed > 0 { " " small.bad { (summary.failed) " failed" } }
+            }
+            @if let Some(most) = summary.max_trial_number {
+                progress value=(summary.ended) max=(most) aria-label={ "trials of " (id) " that have ended" } {}
+            }
+        }
+        td { (summary.owner.as_deref().map(words::tame).unwrap_or_default()) }
+        td { (summary.platform) }
+        td { @if summary.created_at_ms > 0 { (time(summary.created_at_ms, now_ms)) } }
+        td.note { a href=(url(&format!("/about/{id}"))) { @if first.is_empty() { "Notes" } @else { (words::tame(&first)) } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalog::Annotation;
+    use super::*;
+
+    fn entry(id: &str, state: &str, owner: &str, best: Option<f64>) -> Entry {
+        let best =
+            best.map(|value| crate::view::BestTrial { id: "t".to_owned(), sequence: 0, value });
+        let summary = ExperimentSummary {
+            state: state.to_owned(),
+            owner: Some(owner.to_owned()),
+            tags: vec!["vision".to_owned()],
+            best,
+            ..ExperimentSummary::unreadable(id, String::new())
+        };
+        Entry { summary, runs: id == "c", annotation: Annotation::default() }
+    }
+
+    fn found(query: ExperimentQuery) -> Vec<String> {
+        let entries = vec![
+            entry("a", "DONE", "ann", Some(0.5)),
+            entry("b", "RUNNING", "bob", None),
+            entry("c", "RUNNING", "ann", Some(0.7)),
+        ];
+        query.chosen(entries).unwrap().into_iter().map(|entry| entry.summary.id).collect()
+    }
+
+    #[test]
+    fn experiments_are_filtered_and_sorted_as_the_address_says() {
+        let text = |text: &str| Some(text.to_owned());
+        let all = ExperimentQuery::default;
+        assert_eq!(found(ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
+        assert_eq!(found(ExperimentQuery { state: text("running"), ..all() }), ["c"]);
+        assert_eq!(found(ExperimentQuery { state: text("interrupted"), ..all() }), ["b"]);
+        assert_eq!(found(ExperimentQuery { q: text("BOB"), ..all() }), ["b"]);
+        assert_eq!(found(ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
+        assert_eq!(found(ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
+        assert_eq!(found(ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
+        let other = ExperimentQuery { sort: text("best"), order: text("asc"), ..all() };
+        assert_eq!(found(other)[..], ["b", "a", "c"]);
+        let wrong = ExperimentQuery { sort: text("size"), ..all() };
+        assert!(wrong.chosen(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());
+    }
+
+    #[test]
+    fn links_keep_what_was_asked_for() {
+        let query = ExperimentQuery { q: Some("a b".to_owned()), ..ExperimentQuery::default() };
+        assert_eq!(query.link(&[("sort", "name"), ("order", "")]), "/?q=a%20b&sort=name");
+        assert_eq!(ExperimentQuery::default().link(&[]), "/");
+    }
+}

@@ -1,0 +1,131 @@
+//! What people note about an experiment: notes in Markdown, tags, the archive. It lies in the home's own folder.
+
+use axum::extract::{Path, Request, State};
+use axum::response::{Redirect, Response};
+use maud::{PreEscaped, html};
+use trial_protocol::ExperimentId;
+
+use super::super::Error;
+use super::super::portal::base::url;
+use super::super::portal::{Refusal, Viewer, form, page as dressed, words};
+use super::catalog::{Annotation, LONGEST_NOTE};
+use super::{Home, list, markdown};
+
+/// The longest tag, in characters, and the most of them.
+const LONGEST_TAG: usize = 60;
+const MOST_TAGS: usize = 20;
+
+async fn known(home: &Home, id: &str) -> Result<(ExperimentId, super::catalog::Entry), Error> {
+    let unknown = || Error::UnknownExperiment(format!("there is no experiment {id} in this home"));
+    let entries = home.0.catalog.refresh(home).await;
+    let entry = entries.into_iter().find(|entry| entry.summary.id == id).ok_or_else(unknown)?;
+    Ok((ExperimentId::new(id).map_err(|_| unknown())?, entry))
+}
+
+/// `GET /about/{id}`.
+pub(super) async fn page(
+    viewer: Viewer,
+    State(home): State<Home>,
+    Path(id): Path<String>,
+) -> Result<Response, Refusal> {
+    let (id, entry) = known(&home, &id).await?;
+    let name = words::tame(list::name(&entry.summary));
+    let Annotation { archived, notes, .. } = &entry.annotation;
+    let content = html! {
+        h1 { (name) }
+        p.hint {
+            a href=(url(&format!("/e/{id}/"))) { "Its pages" } ", id " code { (id) }
+            @if *archived { ", in the archive" }
+        }
+        @if let Some(trouble) = &entry.summary.trouble { p.trouble { (words::tame(trouble)) } }
+        @if !entry.tags().is_empty() {
+            p { @for tag in entry.tags() { span.tag { (words::tame(tag)) } " " } }
+        }
+        article.note { @if notes.trim().is_empty() { p.hint { "Nothing is noted yet." } } @else { (PreEscaped(markdown::rendered(notes).0)) } }
+        @if viewer.may_change {
+            h2 { "Edit" }
+            form.stacked method="post" action=(url(&format!("/about/{id}"))) {
+                label { "Notes, in Markdown" textarea name="notes" rows="10" maxlength=(LONGEST_NOTE) { (notes) } }
+                label { "Tags, with commas between them" input name="tags" value=(entry.tags().join(", ")); }
+                label.check { input type="checkbox" name="archived" value="true" checked[*archived]; " In the archive" }
+                button { "Save" }
+            }
+        } @else {
+            p.hint { a href=(url(&format!("/login?next=%2Fabout%2F{id}"))) { "Log in" } " to note something." }
+        }
+    };
+    Ok(dressed(&viewer, &name, None, &content))
+}
+
+/// The tags of a text, each once.
+fn tags(text: &str) -> Result<Vec<String>, Error> {
+    let mut tags: Vec<String> = Vec::new();
+    for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+        if tag.chars().count() > LONGEST_TAG || tag.chars().any(char::is_control) {
+            let detail = format!("a tag is one line of at most {LONGEST_TAG} characters");
+            return Err(Error::BadRequest(detail));
+        }
+        if !tags.iter().any(|known| known == tag) {
+            tags.push(tag.to_owned());
+        }
+    }
+    if tags.len() > MOST_TAGS {
+        return Err(Error::BadRequest(format!("at most {MOST_TAGS} tags are possible")));
+    }
+    Ok(tags)
+}
+
+/// `POST /about/{id}`.
+pub(super) async fn save(
+    State(home): State<Home>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
+    let field = |name: &str| {
+        fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    };
+    let (id, entry) = known(&home, &id).await?;
+    let written = tags(field("tags").unwrap_or_default())?;
+    let same = entry.annotation.tags.is_none() && written == entry.summary.tags;
+    let notes = field("notes").unwrap_or_default().replace("\r\n", "\n");
+    if notes.len() > LONGEST_NOTE {
+        return Err(Error::BadRequest(format!("a note has at most {LONGEST_NOTE} bytes")).into());
+    }
+    let archived = field("archived") == Some("true");
+    let annotation = Annotation { archived, notes, tags: (!same).then_some(written) };
+    annotate(&home, &id, annotation).await?;
+    Ok(Redirect::to(&url(&format!("/about/{id}"))))
+}
+
+/// `POST /archive`: puts chosen experiments into the archive, or takes them out.
+pub(super) async fn archive(
+    State(home): State<Home>,
+    request: Request,
+) -> Result<Redirect, Refusal> {
+    let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
+    let archived = fields.iter().any(|(name, value)| name == "archived" && value == "true");
+    for (_, id) in fields.iter().filter(|(name, _)| name == "experiment") {
+        let id =
+            ExperimentId::new(id.as_str()).map_err(|error| Error::BadRequest(error.to_string()))?;
+        let annotation = home.0.catalog.annotation(&id).await;
+        annotate(&home, &id, Annotation { archived, ..annotation }).await?;
+    }
+    Ok(Redirect::to(&url(if archived { "/" } else { "/?archived=true" })))
+}
+
+async fn annotate(home: &Home, id: &ExperimentId, annotation: Annotation) -> Result<(), Error> {
+    let noted = home.0.catalog.annotate(id, annotation).await;
+    noted.map_err(|error| Error::Unwritable(format!("the note cannot be written: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_words_between_commas() {
+        assert_eq!(tags(" a, b c ,,a").unwrap(), ["a", "b c"]);
+        assert!(tags(&"x".repeat(61)).is_err());
+    }
+}

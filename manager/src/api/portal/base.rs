@@ -1,0 +1,108 @@
+//! The path below which the portal's pages stand: empty at a manager's own address, `/e/ID` in the home of a data
+//! directory, or what a reverse proxy says with `X-Forwarded-Prefix`.
+
+use axum::extract::Request;
+use axum::http::HeaderName;
+use axum::middleware::Next;
+use axum::response::Response;
+
+/// The header with which the party in front of a manager names the prefix that it has taken off the path.
+pub(in crate::api) const PREFIX_HEADER: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+/// The longest prefix, in bytes.
+const LONGEST_PREFIX: usize = 200;
+
+/// The pages that a page stands among.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::api) enum Site {
+    /// One experiment's, at its manager's own address.
+    #[default]
+    Manager,
+    /// One experiment's, in a home at this address.
+    Within(String),
+    /// Those of the home of a data directory.
+    Home,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Base {
+    prefix: String,
+    site: Site,
+}
+
+tokio::task_local! {
+    static BASE: Base;
+}
+
+fn base() -> Base {
+    BASE.try_with(Base::clone).unwrap_or_default()
+}
+
+/// Returns the address of a page of ours, from the path that its route has. Every link, form and redirection is made with it.
+pub(in crate::api) fn url(path: &str) -> String {
+    format!("{}{path}", base().prefix)
+}
+
+/// Returns the pages that this answer stands among.
+pub(in crate::api) fn site() -> Site {
+    base().site
+}
+
+/// Has every address of an answer's page begin with the prefix that the request names.
+pub(in crate::api) async fn prefixed(request: Request, next: Next) -> Response {
+    let Some(prefix) = named(&request) else { return next.run(request).await };
+    BASE.scope(Base { prefix, ..base() }, next.run(request)).await
+}
+
+/// Does the same for the pages of a home.
+pub(in crate::api) async fn at_home(request: Request, next: Next) -> Response {
+    let base = Base { prefix: named(&request).unwrap_or_default(), site: Site::Home };
+    BASE.scope(base, next.run(request)).await
+}
+
+/// Has the pages of an experiment stand below `path` of a home.
+pub(in crate::api) async fn within_home<F: Future>(path: &str, answer: F) -> F::Output {
+    let base = Base { prefix: url(path), site: Site::Within(url("/")) };
+    BASE.scope(base, answer).await
+}
+
+fn named(request: &Request) -> Option<String> {
+    let named = request.headers().get(PREFIX_HEADER).and_then(|value| value.to_str().ok());
+    named.and_then(prefix)
+}
+
+/// Returns a prefix without its last slash. `None`: it is none that an address of this host can begin with.
+fn prefix(named: &str) -> Option<String> {
+    let named = named.trim_end_matches('/');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%".contains(&byte);
+    let good = named.starts_with('/')
+        && !named.starts_with("//")
+        && named.len() <= LONGEST_PREFIX
+        && named.bytes().all(is_plain);
+    good.then(|| named.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_a_path_of_this_host() {
+        let long = format!("/{}", "x".repeat(LONGEST_PREFIX));
+        #[rustfmt::skip]
+        let table = [
+            ("/e/k3f9", Some("/e/k3f9")), ("/a/b/", Some("/a/b")), ("", None), ("/", None), ("e", None),
+            ("//evil.example", None), ("/\\evil.example", None), ("/a b", None), ("/\"x", None), ("https://a", None), (&long, None),
+        ];
+        for (named, base) in table {
+            assert_eq!(prefix(named).as_deref(), base, "{named}");
+        }
+    }
+
+    #[tokio::test]
+    async fn addresses_stand_below_the_prefix() {
+        assert_eq!((url("/trials"), site()), ("/trials".to_owned(), Site::Manager));
+        let inside = within_home("/e/x", async { (url("/trials"), site()) });
+        assert_eq!(inside.await, ("/e/x/trials".to_owned(), Site::Within("/".to_owned())));
+    }
+}

@@ -1,0 +1,144 @@
+//! PURE: a plot of step curves as inline SVG, for pages that are whole without JavaScript. Places are percentages, so that
+//! a plot is as wide as its page and its writing as large as the page's.
+
+use maud::{Markup, html};
+
+use super::words;
+
+/// A curve that keeps its value until the next point.
+pub(in crate::api) struct Steps {
+    /// The name in the legend.
+    pub(in crate::api) name: String,
+    /// Places and values, by place.
+    pub(in crate::api) points: Vec<(f64, f64)>,
+    /// The place up to which the last value holds.
+    pub(in crate::api) until: f64,
+}
+
+/// The height of a plot, and where its curves begin and end, in pixels.
+const HEIGHT: f64 = 280.0;
+const TOP: f64 = 16.0;
+const BOTTOM: f64 = 250.0;
+/// The units of the curves' own picture, which is stretched.
+const UNITS: f64 = 1000.0;
+/// Marks on an axis, about.
+const MARKS: f64 = 5.0;
+
+/// Returns marks between two numbers: multiples of 1, 2 or 5 of a power of ten.
+fn marks(low: f64, high: f64) -> Vec<f64> {
+    let span = high - low;
+    if !(span.is_finite() && span > 0.0) {
+        return vec![low];
+    }
+    let power = 10_f64.powf((span / MARKS).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+    let step = step.into_iter().find(|step| span / step <= MARKS).unwrap_or(span);
+    let first = (low / step).ceil();
+    let numbers = std::iter::successors(Some(first), |at| Some(at + 1.0));
+    numbers.map(|at| at * step).take_while(|mark| *mark <= high + step * 1e-9).take(20).collect()
+}
+
+fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let finite = numbers.filter(|number| number.is_finite());
+    finite.fold(None, |range: Option<(f64, f64)>, number| {
+        let (low, high) = range.unwrap_or((number, number));
+        Some((low.min(number), high.max(number)))
+    })
+}
+
+/// Returns a plot with its legend. `told` writes a place on the axis below.
+pub(in crate::api) fn plot(
+    title: &str,
+    below: &str,
+    curves: &[Steps],
+    told: impl Fn(f64) -> String,
+) -> Markup {
+    let values =
+        range(curves.iter().flat_map(|curve| curve.points.iter().map(|(_, value)| *value)));
+    let Some((low, high)) = values else {
+        return html! { p.hint { "Nothing to show yet: no trial has succeeded with a number." } };
+    };
+    let pad = if high > low { (high - low) * 0.06 } else { low.abs().max(1.0) * 0.1 };
+    let (low, high) = (low - pad, high + pad);
+    let places = curves
+        .iter()
+        .flat_map(|curve| curve.points.iter().map(|(place, _)| *place).chain([curve.until]));
+    let (from, to) = range(places).unwrap_or((0.0, 1.0));
+    let to = if to > from { to } else { from + 1.0 };
+    let across = |place: f64| (place - from) / (to - from);
+    let up = |value: f64| (high - value) / (high - low);
+    let line = |curve: &Steps| -> String {
+        let mut text = String::new();
+        let mut last: Option<f64> = None;
+        let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
+        for (place, value) in curve.points.iter().copied().chain(end) {
+            let (x, y) = (across(place) * UNITS, up(value) * UNITS);
+            if let Some(before) = last {
+                text.push_str(&format!("{x:.1},{before:.1} "));
+            }
+            text.push_str(&format!("{x:.1},{y:.1} "));
+            last = Some(y);
+        }
+        text
+    };
+    html! {
+        figure.plot {
+            svg role="img" aria-label=(title) width="100%" height=(HEIGHT) {
+                @for mark in marks(low, high) {
+                    @let y = TOP + up(mark) * (BOTTOM - TOP);
+                    line.rule x1="0" x2="100%" y1=(format!("{y:.1}")) y2=(format!("{y:.1}")) {}
+                    text x="2" y=(format!("{:.1}", y - 4.0)) { (words::number(mark)) }
+                }
+                svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
+                    @for (at, curve) in curves.iter().enumerate() {
+                        polyline class={ "curve c" (at % 8) } points=(line(curve)) vector-effect="non-scaling-stroke" {}
+                    }
+                }
+                @for mark in marks(from, to) {
+                    @let part = across(mark);
+                    @let side = if part < 0.08 { "start" } else if part > 0.92 { "end" } else { "middle" };
+                    text x=(format!("{:.2}%", part * 100.0)) y=(BOTTOM + 16.0) text-anchor=(side) { (told(mark)) }
+                }
+                text x="50%" y=(HEIGHT - 2.0) text-anchor="middle" { (below) }
+            }
+            @if curves.len() > 1 {
+                figcaption {
+                    @for (at, curve) in curves.iter().enumerate() {
+                        span.key { span class={ "mark c" (at % 8) } aria-hidden="true" {} (words::tame(&curve.name)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round_numbers_within_the_range() {
+        #[rustfmt::skip]
+        let table: [(f64, f64, &[f64]); 4] = [
+            (0.0, 10.0, &[0.0, 2.0, 4.0, 6.0, 8.0, 10.0]), (0.13, 0.51, &[0.2, 0.3, 0.4, 0.5]), (3.0, 3.0, &[3.0]), (-1.0, 1.0, &[-1.0, -0.5, 0.0, 0.5, 1.0]),
+        ];
+        for (low, high, expected) in table {
+            let found = marks(low, high);
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_plot_holds_a_curve_and_says_what_it_is() {
+        let curve =
+            Steps { name: "<a>".to_owned(), points: vec![(0.0, 3.0), (4.0, 1.0)], until: 10.0 };
+        let other = Steps { name: "b".to_owned(), points: vec![(1.0, f64::MAX)], until: 2.0 };
+        let one = plot("Best so far", "trial", &[curve], |place| place.to_string()).into_string();
+        assert!(one.contains("aria-label=\"Best so far\"") && !one.contains("NaN"), "{one}");
+        let two = plot("t", "x", &[other], |place| place.to_string()).into_string();
+        assert!(!two.contains("NaN") && !two.contains("style="), "{two}");
+        let none = plot("t", "x", &[], |place| place.to_string()).into_string();
+        assert!(none.contains("Nothing to show yet"), "{none}");
+    }
+}

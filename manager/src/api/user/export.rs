@@ -1,0 +1,110 @@
+//! All trials in a form that other programs read, as `experiment export` writes it.
+
+use std::collections::HashSet;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
+use serde_json::Value;
+use trial_protocol::TrialJobId;
+
+use super::super::auth::User;
+use super::super::{Error, Shared};
+use super::trials::{ValuesQuery, metric_page};
+use crate::view::export::{csv, entry};
+
+/// Metrics that are read at a time.
+const CHUNK: u32 = 10_000;
+
+/// Trials with their results, as a file
+///
+/// CSV has a line for each trial. JSON has every metric, too, and `experiment import` reads it.
+#[utoipa::path(
+    get, path = "/api/v1/experiment/export", tag = "experiment",
+    params(
+        ("format" = Option<String>, Query, description = "`csv` (default) or `json`"),
+        ("trial" = Option<String>, Query, description = "only this trial; may be given several times"),
+    ),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "there is no such format")),
+)]
+pub(super) async fn export(
+    _: User,
+    State(shared): State<Shared>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Error> {
+    let query = query.unwrap_or_default();
+    let (mut format, mut chosen) = ("csv", HashSet::new());
+    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
+        match name {
+            "format" => format = value,
+            "trial" => drop(chosen.insert(value)),
+            other => {
+                return Err(Error::BadRequest(format!(
+                    "{other} is not known; format and trial are"
+                )));
+            }
+        }
+    }
+    let snapshot = shared.state.board.refresh().await?;
+    let wanted = |id: &str| chosen.is_empty() || chosen.contains(id);
+    let trials = snapshot.trials.iter().filter(|trial| wanted(&trial.id));
+    let trials = trials.map(|trial| serde_json::to_value(trial.as_ref()).unwrap_or_default());
+    let trials: Vec<Value> = trials.collect();
+    let experiment = shared.state.place.folder.file_name().unwrap_or_default().to_string_lossy();
+    let name = match trials.as_slice() {
+        [one] if !chosen.is_empty() => format!("{experiment}-trial-{}", one["sequence"]),
+        _ => experiment.into_owned(),
+    };
+    let (kind, body) = match format {
+        "csv" => ("text/csv; charset=utf-8", Body::from(csv(&trials))),
+        "json" => ("application/json", Body::from_stream(list(shared, trials))),
+        other => {
+            return Err(Error::BadRequest(format!("format is {other:?}; csv or json is possible")));
+        }
+    };
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let disposition = format!("attachment; filename=\"{name}.{format}\"");
+    if let Ok(disposition) = HeaderValue::try_from(disposition) {
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
+    }
+    Ok(response)
+}
+
+/// The trials with their metrics as pieces of a JSON list: only one of them is held at a time.
+fn list(
+    shared: Shared,
+    trials: Vec<Value>,
+) -> impl futures_util::Stream<Item = std::io::Result<Bytes>> {
+    let none = trials.is_empty();
+    let entries = futures_util::stream::iter(trials.into_iter().enumerate());
+    let entries = entries.then(move |(place, trial)| {
+        let shared = shared.clone();
+        async move {
+            let before = if place == 0 { "[\n" } else { ",\n" };
+            let metrics = metrics(&shared, &trial).await;
+            let metrics = metrics.map_err(|error| std::io::Error::other(error.parts().2))?;
+            Ok(Bytes::from(format!("{before}{}", entry(&trial, &metrics))))
+        }
+    });
+    let end = if none { "[]\n" } else { "\n]\n" };
+    entries.chain(futures_util::stream::once(async move { Ok(Bytes::from(end)) }))
+}
+
+async fn metrics(shared: &Shared, trial: &Value) -> Result<Vec<Value>, Error> {
+    let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
+    let id = TrialJobId::new(id).map_err(|error| Error::BadRequest(error.to_string()))?;
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = metric_page(shared, &id, &ValuesQuery::page(after, CHUNK)).await?;
+        let values = page.metrics.into_iter();
+        all.extend(values.map(|metric| serde_json::to_value(metric).unwrap_or_default()));
+        match page.next.and_then(|next| i64::try_from(next).ok()) {
+            Some(next) => after = Some(next),
+            None => return Ok(all),
+        }
+    }
+}

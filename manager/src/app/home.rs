@@ -1,0 +1,104 @@
+//! Serves the home of a data directory: all its experiments on one address.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use trial_protocol::ExperimentId;
+
+use super::Error;
+use super::listener::Endpoint;
+use super::presence::listen_locally;
+use super::servers::{home_of, manager_of};
+use super::stored::{Viewing, answer, state, to_show};
+use crate::api;
+use crate::api::auth::{Gate, Reach};
+use crate::api::client::Client;
+use crate::api::home::{ExperimentSource, Home, OpenExperiment};
+use crate::api::session::Sessions;
+use crate::experiment::Handle;
+use crate::store::Store;
+use crate::token::UserToken;
+use crate::training_service::local::{private_folder, write_file};
+use crate::util::clock::{Clock, SystemClock};
+use crate::util::errors::chain;
+use crate::util::layout::{ExperimentDir, HomeDir};
+
+/// Opens experiments over their stores, which are only read.
+struct StoredExperiments {
+    data_dir: PathBuf,
+    port: u16,
+    stop: CancellationToken,
+}
+
+#[async_trait::async_trait]
+impl ExperimentSource for StoredExperiments {
+    async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String> {
+        let dir = ExperimentDir::new(&self.data_dir, id);
+        let (handle, asked) = Handle::new(1);
+        let stop = self.stop.child_token();
+        let shown = state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
+        let shown = shown.map_err(|error| chain(&error))?;
+        tokio::spawn(answer(dir, asked));
+        let gate = gate.of_experiment(id, shown.secret.as_ref().clone());
+        let (store, board) = (shown.store.clone(), shown.board.clone());
+        let router = api::router(api::State { gate, ..shown });
+        Ok(OpenExperiment { router, store, board })
+    }
+
+    async fn manager(&self, id: &ExperimentId) -> Option<Client> {
+        let dir = ExperimentDir::new(&self.data_dir, id);
+        manager_of(id, &dir).await.map(|(client, _)| client)
+    }
+}
+
+/// Serves the home of a data directory. Its address is also in a file in its folder, where managers find it.
+pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewing, Error> {
+    let dir = HomeDir::new(data_dir);
+    let taken = |url: String| {
+        let what = format!("the home of {}", data_dir.display());
+        Error::AlreadyServed { what, url }
+    };
+    if let Some(url) = home_of(&dir).await {
+        return Err(taken(url));
+    }
+    let listen = |source| Error::Listen { host: host.to_owned(), port, source };
+    let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
+    let address: SocketAddr = listener.local_addr().map_err(listen)?;
+    private_folder(dir.path())
+        .map_err(|source| Error::DataDir { path: dir.path().to_owned(), source })?;
+    let store = Store::open(&dir.database())?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let settings = to_show(data_dir, host, port);
+    let endpoint = Endpoint::build(&settings, address, &dir.authority(), None, None)?;
+    let Endpoint { tls, url, reach, .. } = endpoint;
+    let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
+    let gate = Gate::of_home(UserToken::load_or_create(&dir.token())?, sessions, reach);
+    let stop = CancellationToken::new();
+    let source = StoredExperiments {
+        data_dir: data_dir.to_owned(),
+        port: address.port(),
+        stop: stop.clone(),
+    };
+    let home = Home::new(data_dir.to_owned(), gate, Box::new(source), clock);
+    let router = api::home::router(home.clone());
+    // A page that comes first waits for it.
+    tokio::spawn(async move { home.refresh().await });
+    if let Some(local) = listen_locally(&dir.socket()) {
+        let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());
+        tokio::spawn(api::serve_local(local, router, stopped));
+    }
+    let stopped = stop.clone().cancelled_owned();
+    let served = tokio::spawn(async move {
+        match tls {
+            Some(tls) => api::serve_tls(listener, &tls, router, stopped).await,
+            None => api::serve(listener, router, stopped).await,
+        }
+    });
+    let url_file = dir.url();
+    write_file(&url_file, 0o600, &format!("{url}\n"))
+        .map_err(|source| Error::DataDir { path: url_file.clone(), source })?;
+    Ok(Viewing { url, served, stop, url_file, store: Some(store) })
+}

@@ -1,0 +1,105 @@
+//! The fields that say whose search it is and how it is found, and the points that it begins with.
+
+use serde_json::Value;
+
+use super::section::{Problem, Section, kind};
+use super::{ExperimentSpec, TunerChoice};
+use crate::search::own_point;
+use crate::search::search_space::Parameters;
+use crate::search::tuner;
+
+/// The longest owner or tag, in characters.
+const MOST_CHARACTERS: usize = 60;
+/// The most tags.
+const MOST_TAGS: usize = 20;
+
+/// Returns what is wrong with a text that lists show on one line. `None`: nothing.
+pub(super) fn label_fault(text: &str) -> Option<String> {
+    let length = text.chars().count();
+    if text.trim().is_empty() {
+        return Some("must not be empty".to_owned());
+    }
+    if length > MOST_CHARACTERS {
+        return Some(format!("has {length} characters; at most {MOST_CHARACTERS} are possible"));
+    }
+    text.chars().any(char::is_control).then(|| "must be one line of text".to_owned())
+}
+
+/// `owner`: a text on one line.
+pub(super) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
+    let owner = top.string("owner")?;
+    match owner.as_deref().and_then(label_fault) {
+        Some(fault) => Err(top.fault("owner", fault)),
+        None => Ok(owner),
+    }
+}
+
+/// `tags`: a list of texts, each once.
+pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
+    let Some(value) = top.take("tags") else { return Ok(Vec::new()) };
+    let Value::Array(entries) = value else {
+        let what =
+            format!("expected a list of texts, such as [vision, baseline], found {}", kind(&value));
+        return Err(top.fault("tags", what));
+    };
+    let mut tags: Vec<String> = Vec::new();
+    for (place, entry) in entries.into_iter().enumerate() {
+        let fault = |what: String| Problem::new(format!("tags[{place}]"), what);
+        let Value::String(tag) = entry else {
+            return Err(fault(format!("expected a text, found {}", kind(&entry))));
+        };
+        match label_fault(&tag) {
+            Some(what) => return Err(fault(what)),
+            None if tag.contains(',') => return Err(fault("must not have a comma".to_owned())),
+            None if tags.contains(&tag) => {}
+            None => tags.push(tag),
+        }
+    }
+    if tags.len() > MOST_TAGS {
+        let what = format!("has {} entries; at most {MOST_TAGS} are possible", tags.len());
+        return Err(top.fault("tags", what));
+    }
+    Ok(tags)
+}
+
+/// `initialTrials`: a list of parameter maps.
+pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Problem> {
+    let Some(value) = top.take("initialTrials") else { return Ok(Vec::new()) };
+    let Value::Array(entries) = value else {
+        let what = format!(
+            "expected a list of parameters, such as [{{lr: 0.01}}], found {}",
+            kind(&value)
+        );
+        return Err(top.fault("initialTrials", what));
+    };
+    let points = entries.into_iter().enumerate().map(|(place, entry)| match entry {
+        Value::Object(point) => Ok(point),
+        other => {
+            let what = format!("expected parameters, found {}", kind(&other));
+            Err(Problem::new(format!("initialTrials[{place}]"), what))
+        }
+    });
+    points.collect()
+}
+
+/// Checks the points of a new experiment against its space and its limit. One that is stored has tried them, and may have
+/// another space and limit since.
+pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
+    let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
+    let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
+    for (number, point) in (0_u64..).zip(&spec.initial_trials) {
+        own_point::complete(point, &spec.search_space, sets.as_deref(), 0, number).map_err(
+            |error| Problem::new(format!("initialTrials[{number}].{}", error.path), error.problem),
+        )?;
+    }
+    let count = u64::try_from(spec.initial_trials.len()).unwrap_or(u64::MAX);
+    match spec.max_trial_number.filter(|most| count > *most) {
+        Some(most) => {
+            let what = format!(
+                "has {count} points, and maxTrialNumber is {most}; raise it or leave some out"
+            );
+            Err(Problem::new("initialTrials", what))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,103 @@
+//! Trials with parameters of the user's: those that the experiment file begins with, and those that are added to a search
+//! that runs. Each is recorded as a trial that waits before anything is started, so that the next manager finds it.
+
+use serde_json::Value;
+use trial_protocol::{MetricValue, TrialJobId};
+
+use super::command::CheckedCommand;
+use super::{ExperimentTask, Job};
+use crate::config::{ExperimentSpec, TunerChoice};
+use crate::experiment::command::Refused;
+use crate::experiment::state::{ExperimentState, OwnTrial, Steer};
+use crate::search::own_point;
+use crate::search::search_space::{self, Parameters};
+use crate::search::tuner::{self, Sample};
+use crate::store::{self, NewTrial};
+use crate::util::ids;
+
+/// Completes a point of the user's for the search that `spec` describes.
+fn completed(
+    spec: &ExperimentSpec,
+    given: &Parameters,
+    seed: u64,
+    number: u64,
+) -> Result<Parameters, search_space::Error> {
+    let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
+    let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));
+    own_point::complete(given, &spec.search_space, sets.as_deref(), seed, number)
+}
+
+impl ExperimentTask {
+    /// Queues the points of the experiment file, all or none, before anything else has begun.
+    pub(super) async fn add_initial(&mut self) -> Result<(), store::Error> {
+        let is_new =
+            self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
+        if !is_new || self.spec.initial_trials.is_empty() {
+            return Ok(());
+        }
+        let seed = self.recorder.store().experiment().await?.map_or(0, |row| row.seed);
+        let mut points = Vec::new();
+        for (number, given) in (0_u64..).zip(self.spec.initial_trials.clone()) {
+            // The file was checked against the same space.
+            let Ok(parameters) = completed(&self.spec, &given, seed, number) else { continue };
+            points.push((self.launcher.new_trial_id(), parameters));
+        }
+        let effects = self.state.steer(Steer::Add(points), self.elapsed());
+        self.perform_all(effects).await
+    }
+
+    /// Checks a point of the user's and completes it.
+    pub(super) async fn add(
+        &mut self,
+        trial: TrialJobId,
+        given: &Parameters,
+    ) -> Result<CheckedCommand, Refused> {
+        self.require_active()?;
+        if self.state.is_full() {
+            return Err(Refused::Full { limit: self.state.next_sequence() });
+        }
+        if self.state.state() == ExperimentState::NoMoreTrial {
+            return Err(Refused::LastTrials);
+        }
+        if !self.launcher.reserve_trial_id(&trial) {
+            return Err(Refused::Wrong(format!("there is a trial {trial} already; ask again")));
+        }
+        let Some(row) = self.recorder.store().experiment().await? else {
+            return Err(Refused::NotRunning);
+        };
+        let number = self.state.next_sequence();
+        let parameters = completed(&self.spec, given, row.seed, number);
+        let parameters = parameters.map_err(|error| Refused::Wrong(error.to_string()))?;
+        Ok(CheckedCommand::Steer(Steer::Add(vec![(trial, parameters)])))
+    }
+
+    /// Records new trials of the user's.
+    pub(super) async fn enqueue(&mut self, own: Vec<OwnTrial>) -> Result<(), store::Error> {
+        let created_at_ms = self.recorder.now_ms();
+        let row = |own: &OwnTrial| NewTrial {
+            id: own.trial.clone(),
+            sequence: own.sequence,
+            parameter_id: None,
+            parameters: Value::Object(own.parameters.clone()),
+            attempt: ids::first_attempt(&own.trial),
+            created_at_ms,
+        };
+        let rows: Vec<_> = own.iter().map(row).collect();
+        self.recorder.insert_trials(&rows).await?;
+        for (own, row) in own.into_iter().zip(rows) {
+            self.advice.launched(&own.trial, None, &own.parameters);
+            let steps = self.new_steps();
+            let job = Job::new(row.sequence, row.parameters, row.attempt, false, steps);
+            self.jobs.insert(own.trial, job);
+        }
+        Ok(())
+    }
+
+    /// Lets the tuner know the result of a trial of the user's.
+    pub(super) fn teach_own(&mut self, trial: &TrialJobId, value: MetricValue) {
+        let parameters = self.jobs.get(trial).and_then(|job| job.parameters.as_object().cloned());
+        if let Some(parameters) = parameters {
+            self.advice.import(vec![Sample { parameters, value }]);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! PURE: a point that the user asks for by hand. What it leaves open is drawn from the search space, the same for the same
+//! seed and number.
+
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+use super::search_space::{Error, Parameters, SearchSpace};
+
+/// Completes `given` to a point of the space. `sets`: the only points there are, for a tuner that has a list of them.
+pub fn complete(
+    given: &Parameters,
+    space: &SearchSpace,
+    sets: Option<&[Parameters]>,
+    seed: u64,
+    number: u64,
+) -> Result<Parameters, Error> {
+    if let Some(sets) = sets {
+        let matches =
+            |set: &&Parameters| given.iter().all(|(name, value)| set.get(name) == Some(value));
+        return sets.iter().find(matches).cloned().ok_or_else(|| Error {
+            path: "searchSpace".to_owned(),
+            problem: "no set of the batch has these values".to_owned(),
+        });
+    }
+    if !space.is_known() {
+        return Ok(given.clone());
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    // A stream apart from those of the tuners, which begin at 0.
+    rng.set_stream(u64::MAX - number);
+    let mut point = space.sample(&mut rng);
+    for (name, value) in given {
+        point.insert(name.clone(), value.clone());
+    }
+    space.validate(&point)?;
+    Ok(point)
+}
+
+/// Reads a value as the user writes it, in a form or on the command line: JSON where it is, else the text itself.
+pub fn written(text: &str) -> serde_json::Value {
+    let text = text.trim();
+    serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn space() -> SearchSpace {
+        let space = json!({
+            "lr": {"_type": "loguniform", "_value": [0.001, 0.1]},
+            "activation": {"_type": "choice", "_value": ["relu", "tanh"]},
+        });
+        SearchSpace::parse(&space).unwrap()
+    }
+
+    fn object(value: Value) -> Parameters {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn what_a_point_leaves_open_is_drawn_the_same_again() {
+        let given = object(json!({"lr": 0.01}));
+        let one = complete(&given, &space(), None, 7, 3).unwrap();
+        assert_eq!(one["lr"], json!(0.01));
+        assert!(["relu", "tanh"].contains(&one["activation"].as_str().unwrap()));
+        assert_eq!(complete(&given, &space(), None, 7, 3).unwrap(), one);
+    }
+
+    #[test]
+    fn a_point_outside_the_space_is_refused_with_its_parameter() {
+        for (given, path) in [
+            (json!({"lr": 7.0}), "lr"),
+            (json!({"rate": 0.01}), "rate"),
+            (json!({"activation": "gelu"}), "activation"),
+        ] {
+            let error = complete(&object(given), &space(), None, 0, 0).unwrap_err();
+            assert_eq!(error.path, path, "{error}");
+        }
+    }
+
+    #[test]
+    fn of_a_batch_the_first_set_that_fits_is_meant() {
+        let sets = [object(json!({"a": 1, "b": 2})), object(json!({"a": 3, "b": 4}))];
+        let given = object(json!({"b": 4}));
+        assert_eq!(complete(&given, &space(), Some(&sets), 0, 0).unwrap(), sets[1]);
+        assert!(complete(&object(json!({"b": 5})), &space(), Some(&sets), 0, 0).is_err());
+    }
+
+    #[test]
+    fn a_written_value_is_json_where_it_can_be() {
+        let table = [
+            ("0.01", json!(0.01)),
+            ("relu", json!("relu")),
+            ("\"3\"", json!("3")),
+            ("[1, 2]", json!([1, 2])),
+        ];
+        for (text, value) in table {
+            assert_eq!(written(text), value);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! PURE: an experiment in a list of experiments.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::ExperimentView;
+use crate::store::ExperimentRow;
+
+/// The best trial of an experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BestTrial {
+    /// Its id.
+    pub id: String,
+    /// Its position in the experiment, from 0.
+    pub sequence: u64,
+    /// Its result.
+    pub value: f64,
+}
+
+/// An experiment in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExperimentSummary {
+    /// Its id.
+    pub id: String,
+    /// Its name. Absence means that it has none.
+    pub name: Option<String>,
+    /// Where it stands, in NNI's words, such as `RUNNING` or `DONE`; `UNREADABLE` where its store cannot be read.
+    pub state: String,
+    /// The present trouble, as a sentence. Absence means that nothing is known to be wrong.
+    pub trouble: Option<String>,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_at_ms: i64,
+    /// When it ended. Absence means that it goes on.
+    pub ended_at_ms: Option<i64>,
+    /// The time that it has run, in milliseconds, interruptions left out.
+    pub elapsed_ms: u64,
+    /// `maximize` or `minimize`.
+    pub optimize_mode: String,
+    /// The metric that is optimised. Absence means the SDK's own.
+    pub metric: Option<String>,
+    /// The best trial. Absence means that none succeeded with a number.
+    pub best: Option<BestTrial>,
+    /// Trials so far.
+    pub trials: usize,
+    /// Trials that have ended.
+    pub ended: usize,
+    /// Trials that failed.
+    pub failed: usize,
+    /// Trials in all. Absence means no limit.
+    pub max_trial_number: Option<u64>,
+    /// The person whose search it is. Absence means that it was not recorded.
+    pub owner: Option<String>,
+    /// Words to find it by.
+    pub tags: Vec<String>,
+    /// Where its trials run, such as `local`.
+    pub platform: String,
+}
+
+/// States of trials that have not ended.
+const OPEN: [&str; 4] = ["WAITING", "RUNNING", "LOST", "UNKNOWN"];
+
+impl ExperimentSummary {
+    /// The summary of an experiment from its record and its view.
+    pub fn new(row: &ExperimentRow, view: &ExperimentView) -> Self {
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let tags = row.canonical.get("tags").and_then(Value::as_array);
+        let count = |state: &str| view.counts.get(state).copied().unwrap_or_default();
+        let best = view.best.as_ref().and_then(|best| {
+            let value = best.number().filter(|number| number.is_finite())?;
+            Some(BestTrial { id: best.id.clone(), sequence: best.sequence, value })
+        });
+        let metric = view.objective.clone().or_else(|| view.chosen_objective.clone());
+        Self {
+            id: view.id.clone(),
+            name: view.name.clone(),
+            state: view.state.clone(),
+            trouble: view.trouble.clone(),
+            created_at_ms: view.created_at_ms,
+            ended_at_ms: view.ended_at_ms,
+            elapsed_ms: view.elapsed_ms,
+            optimize_mode: view.optimize_mode.to_owned(),
+            metric,
+            best,
+            trials: view.trials,
+            ended: view.trials.saturating_sub(OPEN.into_iter().map(count).sum()),
+            failed: count("FAILED"),
+            max_trial_number: view.max_trial_number,
+            owner: text(row.canonical.get("owner")),
+            tags: tags.into_iter().flatten().filter_map(|tag| text(Some(tag))).collect(),
+            platform: text(row.canonical.pointer("/trainingService/platform")).unwrap_or_default(),
+        }
+    }
+
+    /// The summary of an experiment whose store cannot be read, and why.
+    pub fn unreadable(id: &str, problem: String) -> Self {
+        Self {
+            id: id.to_owned(),
+            name: None,
+            state: "UNREADABLE".to_owned(),
+            trouble: Some(problem),
+            created_at_ms: 0,
+            ended_at_ms: None,
+            elapsed_ms: 0,
+            optimize_mode: String::new(),
+            metric: None,
+            best: None,
+            trials: 0,
+            ended: 0,
+            failed: 0,
+            max_trial_number: None,
+            owner: None,
+            tags: Vec::new(),
+            platform: String::new(),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The home of a data directory: all experiments on one address, read from their stores, changed by their managers.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, ask, get, wait_for};
+
+/// Starts the home of the bed's data directory: its process, its address, its token.
+fn home(bed: &TestBed) -> (Running, String, String) {
+    let mut serve = bed.manager();
+    serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
+    let serving = bed.start(&mut serve);
+    let folder = bed.data().join(".home");
+    let url = wait_for("the home", BOUND, || {
+        Some(std::fs::read_to_string(folder.join("home.url")).ok()?.trim().to_owned())
+    });
+    let token = std::fs::read_to_string(folder.join("home.token")).unwrap().trim().to_owned();
+    (serving, url, token)
+}
+
+fn listed(url: &str) -> Vec<Value> {
+    let (status, body) = get(url, "/api/v1/experiments").unwrap();
+    assert_eq!(status, 200, "{body}");
+    let page: Value = serde_json::from_str(&body).unwrap();
+    page["experiments"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_managers() {
+    let bed = TestBed::new();
+    let ended = Search::new("echo score={{x}}", 2)
+        .with("experimentName", "first try")
+        .with("tags", json!(["vision"]))
+        .run(&bed);
+    ended.expect_done(2, 0);
+    let (serving, url, token) = home(&bed);
+    let one = &listed(&url)[0];
+    assert_eq!((&one["id"], &one["standing"]), (&json!(ended.id), &json!("done")), "{one}");
+    assert_eq!((&one["ended"], &one["tags"]), (&json!(2), &json!(["vision"])), "{one}");
+    assert!(one["best"]["value"].is_number() && one["owner"].is_string(), "{one}");
+    let (_, list) = get(&url, "/?q=FIRST").unwrap();
+    assert!(list.contains("first try") && list.contains("/?tag=vision"), "{list}");
+    let (_, none) = get(&url, "/?q=second").unwrap();
+    assert!(none.contains("No experiments match."), "{none}");
+
+    // Its own pages stand below its id.
+    let below = format!("/e/{}", ended.id);
+    let (status, page) = get(&url, &format!("{below}/")).unwrap();
+    assert_eq!(status, 200, "{page}");
+    assert!(page.contains(&format!("href=\"{below}/trials\"")), "{page}");
+    assert!(page.contains(&format!("data-base=\"{below}\"")), "{page}");
+    assert!(!page.contains("href=\"/trials"), "{page}");
+    let (status, trials) = get(&url, &format!("{below}/api/v1/trials")).unwrap();
+    assert_eq!(status, 200, "{trials}");
+
+    // A search that runs tells where it is among the others, is seen live and takes changes.
+    let gate = Gate::new(&bed.path("gate"));
+    let search = Search::new("read _ <\"$GATE\"; echo score={{x}}", 1);
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    let id = wait_for("the second experiment", BOUND, || {
+        let other = |one: &&Value| one["standing"] == "running" && one["trials"] == 1;
+        Some(listed(&url).iter().find(other)?["id"].as_str()?.to_owned())
+    });
+    let (_, trials) = get(&url, &format!("/e/{id}/api/v1/trials")).unwrap();
+    let trials: Value = serde_json::from_str(&trials).unwrap();
+    let trial = trials["trials"][0]["id"].as_str().unwrap();
+    let kill = format!("POST /e/{id}/api/v1/trials/{trial}/kill");
+    assert_eq!(ask(&url, &kill, "not-the-token-of-the-home", "").unwrap().0, 401);
+    assert_eq!(ask(&url, &kill, &token, "").unwrap().0, 202);
+    let finished = running.finish(BOUND);
+    assert!(finished.stderr.contains(&format!("{url}/e/{id}/")), "{}", finished.stderr);
+    // Without its manager the same change is refused.
+    let (status, said) = ask(&url, &kill, &token, "").unwrap();
+    assert_eq!(status, 409, "{said}");
+
+    let (status, page) =
+        get(&url, &format!("/compare?experiment={}&experiment={id}", ended.id)).unwrap();
+    assert_eq!(status, 200, "{page}");
+    assert!(page.contains("class=\"differs\"") && page.contains("<polyline"), "{page}");
+    serving.signal(Signal::SIGTERM);
+    assert_eq!(serving.finish(BOUND).code, Some(0));
+}
+
+#[test]
+fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
+    let bed = TestBed::new();
+    let id = Search::new("echo score={{x}}", 1).run(&bed).id;
+    let store = std::fs::metadata(bed.data().join(&id).join("trialkeeper.db")).unwrap();
+    let (serving, url, token) = home(&bed);
+    let mut second = bed.manager();
+    second.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
+    let refused = bed.start(&mut second).finish(BOUND);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&url), "{}", refused.stderr);
+
+    let note = "notes=%23+Plan%0D%0A**less**+%3Cscript%3E&tags=a%2C+b&archived=true";
+    let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, note).unwrap();
+    assert_eq!(status, 303, "{said}");
+    serving.signal(Signal::SIGTERM);
+    serving.finish(BOUND);
+    let (serving, url, _) = home(&bed);
+    let (_, page) = get(&url, &format!("/about/{id}")).unwrap();
+    assert!(page.contains("<h3>Plan</h3>") && page.contains("<strong>less</strong>"), "{page}");
+    assert!(!page.contains("<script>"), "{page}");
+    assert_eq!(listed(&url).len(), 0, "it is in the archive");
+    let (_, archive) = get(&url, "/?archived=true").unwrap();
+    assert!(archive.contains(&id) && archive.contains("tag=b"), "{archive}");
+    let now = std::fs::metadata(bed.data().join(&id).join("trialkeeper.db")).unwrap();
+    assert_eq!((now.len(), now.modified().unwrap()), (store.len(), store.modified().unwrap()));
+    serving.signal(Signal::SIGTERM);
+    serving.finish(BOUND);
+}
+
+#[test]
+fn points_of_the_users_survive_a_manager_that_is_killed() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let held = "echo {{x}} >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
+    let search = Search::new(held, 4).with("initialTrials", json!([{"x": 0.25}, {"x": 0.5}]));
+    let running = bed.start(search.command(&bed).env("GATE", gate.path()));
+    let begun = |count: usize| {
+        wait_for("a trial", BOUND, || {
+            (bed.read("gate.begun").lines().count() >= count).then_some(())
+        });
+    };
+    begun(1);
+    let add = |words: &[&str]| {
+        let mut command = bed.manager();
+        command.args(["trial", "add"]).args(words).arg("--data-dir").arg(bed.data());
+        bed.start(&mut command).finish(BOUND)
+    };
+    let outside = add(&["--set", "x=7"]);
+    assert_ne!(outside.code, Some(0));
+    assert!(outside.stderr.contains("x: "), "{}", outside.stderr);
+    let added = add(&["--set", "x=0.75"]);
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    let id = wait_for("the folder", BOUND, || {
+        let names = std::fs::read_dir(bed.data()).ok()?.flatten();
+        let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        names.find(|name| !name.starts_with('.'))
+    });
+    let running = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
+    gate.open(4);
+    let outcome = Outcome::of(running.finish(BOUND));
+    outcome.expect_done(4, 0);
+    let tried: Vec<_> =
+        outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64().unwrap()).collect();
+    assert_eq!(tried[..3], [0.25, 0.5, 0.75], "the user's first, in order: {tried:?}");
+    assert_eq!(bed.read("gate.begun").lines().count(), 4, "none ran twice");
+}
