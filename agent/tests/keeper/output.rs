@@ -138,7 +138,11 @@ fn a_reader_that_takes_nothing_is_left_at_a_term() {
     running.send(nix::sys::signal::Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stderr.contains("bytes of output were not read by the receiver"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("bytes of output were not read by the receiver"),
+        "{}",
+        ended.stderr
+    );
     assert!(ended.file("out/stdout").ends_with(b"\nacc=0.9\n"));
     drop(reader);
 }
