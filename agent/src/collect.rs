@@ -32,7 +32,7 @@ pub use metric_registry::MetricRegistry;
 pub use objective::Direction;
 pub use pattern::{Pattern, PatternError};
 pub use scanner::{MARKER, StreamScanner};
-pub use sdk::{Record, read_record};
+pub use sdk::{SdkRecord, read_record};
 pub use text::number;
 
 use trial_protocol::{MetricKind, MetricValue};

@@ -97,19 +97,19 @@ impl Observer {
     pub fn new(
         spec: Spec,
         reaper: Reaper,
-        heard: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<PumpEvent>,
         stdout: SharedTail,
         stderr: SharedTail,
     ) -> Self {
         let interval = spec.interval.unwrap_or_default();
         Self {
-            cards: Cards::new(Path::new("/"), interval, spec.own_gpus.clone(), heard.clone()),
+            cards: Cards::new(Path::new("/"), interval, spec.own_gpus.clone(), events.clone()),
             gpus: Gpus::new(
                 spec.gpu_program.clone(),
                 interval,
                 spec.own_gpus.clone(),
                 reaper.clone(),
-                heard,
+                events,
             ),
             detectors: Detectors::new(spec.detect.clone(), Duration::ZERO),
             spec,

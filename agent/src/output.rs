@@ -88,7 +88,7 @@ pub struct Pump {
     /// Cuts the stream into lines, where a reader needs them.
     pub lines: Option<LineCutter>,
     /// The receiver of the messages.
-    pub heard: mpsc::Sender<PumpEvent>,
+    pub events: mpsc::Sender<PumpEvent>,
     /// Held by the starter of the pumps until all are started: what is read when another cannot be started would be
     /// lost.
     pub gate: Arc<Mutex<()>>,
@@ -128,7 +128,7 @@ impl Pump {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        let (gate, heard) = (Arc::clone(&self.gate), self.heard.clone());
+        let (gate, events) = (Arc::clone(&self.gate), self.events.clone());
         let scanner = StreamScanner::new(spec, self.stream);
         let flow = Arc::new(Flow {
             stream: self.stream,
@@ -140,12 +140,16 @@ impl Pump {
         // The thread is never joined: it ends with the trial's last writer, for which we do not wait for ever.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
             drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
-            flow.carry(File::from(sink), &heard);
+            flow.carry(File::from(sink), &events);
         })?;
         Ok(outlet)
     }
 
-    fn tell(&mut self, found: Vec<Finding>, cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>)) {
+    fn send_found(
+        &mut self,
+        found: Vec<Finding>,
+        cut: impl FnOnce(&mut LineCutter, &mut Vec<Line>),
+    ) {
         match &mut self.lines {
             None if found.is_empty() => {}
             None => self.send(PumpEvent::Findings(found)),
@@ -159,14 +163,14 @@ impl Pump {
         }
     }
 
-    fn send(&self, heard: PumpEvent) {
-        send(&self.heard, heard);
+    fn send(&self, event: PumpEvent) {
+        send(&self.events, event);
     }
 }
 
-fn send(to: &mpsc::Sender<PumpEvent>, heard: PumpEvent) {
+fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
     // Waits for the main task, which waits for no pump. It may have gone: then the bytes still flow.
-    to.blocking_send(heard).ok();
+    to.blocking_send(event).ok();
 }
 
 impl Outlet {
@@ -198,8 +202,8 @@ pub async fn passed_on(outlets: &[Outlet]) {
 }
 
 impl Flow {
-    fn carry(&self, sink: File, heard: &mpsc::Sender<PumpEvent>) {
-        let mut sink = Sink { file: sink, open: true, told: false };
+    fn carry(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
+        let mut sink = Sink { file: sink, open: true, received: false };
         let mut buffer = vec![0; FIRST_CHUNK];
         loop {
             let mut intake = self.lock();
@@ -214,7 +218,7 @@ impl Flow {
             let length = bytes.len();
             if let Err(source) = sink.pass_on(bytes) {
                 let message = format!("cannot pass the output on: {source}");
-                send(heard, PumpEvent::Trouble { code: "output-closed", message });
+                send(events, PumpEvent::Trouble { code: "output-closed", message });
             }
             self.held.fetch_sub(length, Ordering::AcqRel);
             if length == FIRST_CHUNK && buffer.len() == FIRST_CHUNK {
@@ -283,7 +287,7 @@ impl Intake {
         let mut found = Vec::new();
         self.scanner.feed(bytes, &mut found);
         let pump = &mut self.pump;
-        pump.tell(found, |cutter, lines| cutter.feed(bytes, lines));
+        pump.send_found(found, |cutter, lines| cutter.feed(bytes, lines));
         pump.tail.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
         if let Some(shipper) = &pump.shipper {
             shipper.feed(bytes);
@@ -296,7 +300,7 @@ impl Intake {
         let mut found = Vec::new();
         self.scanner.finish(&mut found);
         let pump = &mut self.pump;
-        pump.tell(found, LineCutter::finish);
+        pump.send_found(found, LineCutter::finish);
         if let Some(shipper) = &pump.shipper {
             shipper.flush(true);
         }
@@ -308,7 +312,7 @@ impl Intake {
 struct Sink {
     file: File,
     open: bool,
-    told: bool,
+    received: bool,
 }
 
 impl Sink {
@@ -323,8 +327,8 @@ impl Sink {
                 Err(error) => {
                     // A reader that went away does not come back; a full disk may have room later.
                     self.open = error.kind() != io::ErrorKind::BrokenPipe;
-                    let told = std::mem::replace(&mut self.told, true);
-                    return if told { Ok(()) } else { Err(error) };
+                    let received = std::mem::replace(&mut self.received, true);
+                    return if received { Ok(()) } else { Err(error) };
                 }
             }
         }
@@ -345,13 +349,13 @@ mod tests {
     use super::*;
     use crate::output::capture::CapturePaths;
 
-    fn pump(heard: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
+    fn pump(events: mpsc::Sender<PumpEvent>) -> (Pump, SharedTail) {
         let tail = SharedTail::default();
         let capture = Capture::new(CapturePaths::default());
         let stream = Stream::Stdout;
         let (tail_of_pump, gate) = (Arc::clone(&tail), Arc::default());
         let pump =
-            Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, heard, gate };
+            Pump { stream, capture, tail: tail_of_pump, shipper: None, lines: None, events, gate };
         (pump, tail)
     }
 
@@ -361,8 +365,8 @@ mod tests {
 
     #[test]
     fn bytes_pass_unchanged_and_the_end_is_told() {
-        let (tell, mut told) = mpsc::channel(8);
-        let (pump, tail) = pump(tell);
+        let (events, mut received) = mpsc::channel(8);
+        let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         trial.write_all(b"a\xff\r\nno newline").unwrap();
@@ -370,14 +374,14 @@ mod tests {
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();
         assert_eq!(passed, b"a\xff\r\nno newline");
-        assert!(matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
+        assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
         assert_eq!(tail.lock().unwrap().bytes(), passed);
     }
 
     #[test]
     fn reading_goes_on_when_our_own_output_is_closed() {
-        let (tell, mut told) = mpsc::channel(8);
-        let (pump, tail) = pump(tell);
+        let (events, mut received) = mpsc::channel(8);
+        let (pump, tail) = pump(events);
         let ((source, mut trial), (ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         drop(ours);
         pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
@@ -386,20 +390,20 @@ mod tests {
         }
         drop(trial);
         assert!(matches!(
-            told.blocking_recv(),
+            received.blocking_recv(),
             Some(PumpEvent::Trouble { code: "output-closed", .. })
         ));
         assert!(
-            matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
+            matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
             "said once"
         );
         assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
     }
 
     #[test]
-    fn what_nobody_takes_is_read_to_the_end_and_passed_on_later() {
-        let (tell, mut told) = mpsc::channel(8);
-        let (pump, tail) = pump(tell);
+    fn output_without_a_reader_is_read_to_the_end_and_passed_on_later() {
+        let (events, mut received) = mpsc::channel(8);
+        let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         let outlet = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
         // More than our own pipe takes and less than the two of them.
@@ -407,7 +411,7 @@ mod tests {
         trial.write_all(&bytes).unwrap();
         drop(trial);
         outlet.read_out().unwrap();
-        assert!(matches!(told.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
+        assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
         assert!(outlet.held() > 0);
         assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
         let mut passed = Vec::new();
@@ -417,8 +421,8 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_does_not_block_is_waited_for() {
-        let (tell, _told) = mpsc::channel(8);
-        let (pump, _) = pump(tell);
+        let (events, _received) = mpsc::channel(8);
+        let (pump, _) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&sink, flags).unwrap();

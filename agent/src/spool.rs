@@ -219,7 +219,7 @@ impl Spool {
             facts: LaneState::default(),
             bulk: LaneState::default(),
             shed: Shed::default(),
-            shed_told: Shed::default(),
+            shed_reported: Shed::default(),
             disk: DiskState::Absent,
             requests: VecDeque::new(),
             life: Lifecycle::Open,
@@ -239,7 +239,7 @@ impl Spool {
                         (&mut state.bulk, opened.bulk.summary(), opened.bulk.forgotten()),
                     ] {
                         if known {
-                            lane.next_seq = found.next_seq.saturating_add(UNTOLD);
+                            lane.next_seq = found.next_seq.saturating_add(UNREPORTED_BYTES);
                         }
                         if known || options.sender.is_some() {
                             let own_time = first_of_a_later_process(options.now_ms);
@@ -304,7 +304,7 @@ impl Spool {
         let mut state = self.shared.lock();
         if state.life == Lifecycle::Open {
             state.push(observed_at_ms, body, self.shared.limit_bytes);
-            state.tell_shed(observed_at_ms, self.shared.limit_bytes);
+            state.report_shed(observed_at_ms, self.shared.limit_bytes);
         }
         let offered = state.disk == DiskState::Absent;
         self.shared.wake(state);
@@ -453,7 +453,7 @@ impl Spool {
 
 /// The most numbers that a process may have used and a power failure took from the disk with the reports of the last
 /// [`Options::sync_interval`].
-const UNTOLD: u64 = 1 << 20;
+const UNREPORTED_BYTES: u64 = 1 << 20;
 
 /// Above whatever an earlier process of the same attempt can have used: two thousand reports in each millisecond since
 /// the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are floating-point tell one from

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::trial::environment::Changes;
 use crate::trial::guard::{Guard, GuardTask};
-use crate::trial::reap::{Reaper, Role};
+use crate::trial::reap::{ChildRole, Reaper};
 use crate::trial::signals::{byte, number};
 use crate::trial::terminal::Terminal;
 use spawn::Outputs;
@@ -169,7 +169,7 @@ pub fn start(
     let given = terminal.as_mut().filter(|terminal| terminal.is_ours() && terminal.is_all_ours());
     let takes = given.map(Terminal::will_be_taken).is_some();
     let outputs = Outputs { stdout, stderr };
-    let spawned = reaper.spawn_with(Role::Trial, || spawn::spawn(plan, &outputs, takes));
+    let spawned = reaper.spawn_with(ChildRole::Trial, || spawn::spawn(plan, &outputs, takes));
     let (pid, exit) = spawned.map_err(|source| {
         if let Some(terminal) = &mut terminal {
             terminal.take_back(false);
@@ -206,7 +206,7 @@ impl Trial {
         guard: Option<Guard>,
         reaper: &Reaper,
     ) -> (Self, oneshot::Receiver<ExitStatus>) {
-        let exit = reaper.adopt(pid.as_raw().unsigned_abs(), Role::Trial);
+        let exit = reaper.adopt(pid.as_raw().unsigned_abs(), ChildRole::Trial);
         let reaper = reaper.clone();
         (
             Self {

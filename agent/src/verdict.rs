@@ -159,7 +159,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
             message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
         },
     };
-    conclusion.message.push_str(&of_leftovers(observed.leftovers.counts()));
+    conclusion.message.push_str(&leftovers_sentence(observed.leftovers.counts()));
 
     let Conclusion { cause, class, confidence, message } = conclusion;
     let stop = observed.stop.and_then(Stop::reason);
@@ -177,7 +177,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
 }
 
 /// Returns the fates of the leftovers, a sentence for each way.
-fn of_leftovers(LeftoverCounts { asked, killed, alive }: LeftoverCounts) -> String {
+fn leftovers_sentence(LeftoverCounts { asked, killed, alive }: LeftoverCounts) -> String {
     let some = |count: usize, one: &str, many: &str, what: &str| match count {
         0 => String::new(),
         1 => format!(" 1 process {one} {what}."),

@@ -285,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_is_what_the_table_reads(
+        fn the_plain_reader_agrees_with_the_table(
             run in any::<bool>(),
             words in prop::collection::vec(word(), 0..6),
             command in any::<bool>(),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_left_to_the_table() {
+    fn lines_that_are_not_plain_are_left_to_the_table() {
         for line in [
             "trialkeeper",
             "trialkeeper run",

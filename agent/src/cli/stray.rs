@@ -10,7 +10,7 @@ use super::plain::{PREFIX, is_ours};
 /// Variables that set no flag and are rightly there: a keeper's version for old managers, what a trial is told, which
 /// may itself run a keeper, and what this project's tests are told. One that ends with `_` stands for all that begin
 /// so.
-const KNOWN: [&str; 8] =
+const KNOWN_VARIABLES: [&str; 8] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT", "TEST_"];
 
 /// A sentence about each of the variables `names` that is ours by its beginning alone.
@@ -38,7 +38,7 @@ fn is_known(command: &Command, name: &OsStr) -> bool {
     let is = |known: &str| {
         rest == known.as_bytes() || known.ends_with('_') && rest.starts_with(known.as_bytes())
     };
-    flags.any(|flag| flag.get_env() == Some(name)) || KNOWN.into_iter().any(is)
+    flags.any(|flag| flag.get_env() == Some(name)) || KNOWN_VARIABLES.into_iter().any(is)
 }
 
 /// The beginning of what Kubernetes puts into every pod about a Service, such as one called `trialkeeper`, if this is
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_misspelt_is_told_with_what_was_meant() {
+    fn misspelt_variables_are_reported_with_a_suggestion() {
         #[rustfmt::skip]
         let table = [
             ("TRIALKEEPER_MANGER",      Some("; did you mean TRIALKEEPER_MANAGER?")),

@@ -62,7 +62,7 @@ fn bad_command_lines_are_refused() {
 }
 
 #[test]
-fn what_is_too_small_to_make_sense_is_refused_with_what_would_do() {
+fn values_that_are_too_small_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
         ("--rotate-bytes",    "0",     Some("at least 4096")),

@@ -6,7 +6,7 @@
 use memchr::memmem;
 
 use super::scanner::{END, MARKER, last_state, marker_begun};
-use super::sdk::{self, Record};
+use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, EXCERPT_CHARS, LONGEST_BYTES};
 
 /// Longest line, in bytes; a longer one becomes several. One with a marker may be as long as the SDK admits.
@@ -148,11 +148,11 @@ fn read_marked(body: &[u8]) -> Result<(Line, usize), String> {
         return Err("no apostrophe follows its object".to_owned());
     }
     match sdk::read_record(&body[..length])? {
-        Record::Metric(_) => {
+        SdkRecord::Metric(_) => {
             let object = String::from_utf8_lossy(&body[..length]).into_owned();
             Ok((Line::Metric(object), length + 1))
         }
-        Record::ParameterRequest => Err("a request for parameters is not answered".to_owned()),
+        SdkRecord::ParameterRequest => Err("a request for parameters is not answered".to_owned()),
     }
 }
 

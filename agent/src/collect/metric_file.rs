@@ -4,7 +4,7 @@
 //! the SDK's metric object and a newline. A record that is not all there yet waits. Bytes that are no record
 //! are skipped up to the next one that can be read; each such stretch is reported once.
 
-use super::sdk::{self, Record};
+use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, Finding, Source};
 
 /// `ME` and six digits.
@@ -30,7 +30,7 @@ struct Garbage {
 /// The beginning of the bytes at hand.
 enum Next {
     /// A record of this many bytes.
-    Record { length: usize, record: Record },
+    SdkRecord { length: usize, record: SdkRecord },
     /// Perhaps a record: decided when this many bytes are there.
     Wait { for_bytes: usize },
     /// At least this many bytes that are no record.
@@ -62,9 +62,9 @@ impl MetricFileReader {
         self.look_at = loop {
             let rest = &self.carry[at..];
             match next(rest) {
-                Next::Record { length, record } => {
+                Next::SdkRecord { length, record } => {
                     self.report_garbage(found);
-                    if let Record::Metric(metric) = record {
+                    if let SdkRecord::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
                     at += length;
@@ -127,7 +127,7 @@ fn next(bytes: &[u8]) -> Next {
         return Next::Wait { for_bytes };
     }
     match object.map(|end| sdk::read_record(&payload[..end])) {
-        Some(Ok(record)) => Next::Record { length: HEADER_BYTES + length, record },
+        Some(Ok(record)) => Next::SdkRecord { length: HEADER_BYTES + length, record },
         Some(Err(_)) | None => garbage(),
     }
 }

@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    fn told(pattern: &str, line: &str) -> Vec<String> {
+    fn summarized(pattern: &str, line: &str) -> Vec<String> {
         let mut found = Vec::new();
         pattern.parse::<Pattern>().unwrap().read(line, Some("acc"), &mut found);
         let tell = |finding: Finding| match finding {
@@ -188,7 +188,7 @@ mod tests {
             ("nothing",             r"n:(?P<n>.*)",                             "n: ",                   &["!a pattern matched what is no number"]),
         ];
         for (says, pattern, line, expected) in table {
-            assert_eq!(told(pattern, line), expected, "{says}");
+            assert_eq!(summarized(pattern, line), expected, "{says}");
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trial_protocol::{MetricKind, OBJECTIVE, Stream};
 
 use super::{
-    CollectSpec, CollectedMetric, Finding, MetricFileReader, Record, Source, StreamScanner,
+    CollectSpec, CollectedMetric, Finding, MetricFileReader, SdkRecord, Source, StreamScanner,
 };
 
 fn metric(kind: MetricKind, sequence: u64, value: Value) -> Finding {
@@ -78,8 +78,8 @@ fn every_channel_of_the_sdk_tells_the_same() {
             serde_json::from_str(request["body"].as_str().unwrap()).unwrap_or_default();
         if let Some(text) = body["metric"].as_str() {
             match super::read_record(text.as_bytes()).unwrap() {
-                Record::Metric(metric) => found.push(Finding::Metric(metric)),
-                Record::ParameterRequest => panic!("a metric is no request"),
+                SdkRecord::Metric(metric) => found.push(Finding::Metric(metric)),
+                SdkRecord::ParameterRequest => panic!("a metric is no request"),
             }
         }
     }
@@ -129,7 +129,7 @@ fn a_request_for_parameters_is_no_metric() {
 }
 
 #[test]
-fn what_the_sdk_says_without_a_manager_is_no_word_of_the_sdks() {
+fn output_of_the_sdk_without_a_manager_counts_as_text() {
     for bytes in [
         include_bytes!("../../fixtures/sdk/stdout_standalone.txt").as_slice(),
         include_bytes!("../../fixtures/sdk/stdout_unittest.txt"),

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 use trial_protocol::Stream;
 
-use super::sdk::{self, Record};
+use super::sdk::{self, SdkRecord};
 use super::{
     CollectSpec, CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, Source, ansi, epoch_table,
     json_lines, text,
@@ -74,7 +74,7 @@ enum Clipped {
 /// The continuation of a marker.
 enum Marked {
     /// A record of this many bytes, apostrophe included.
-    Record(usize, Record),
+    SdkRecord(usize, SdkRecord),
     /// No record.
     Broken(String),
     /// More bytes decide.
@@ -208,8 +208,8 @@ impl StreamScanner {
             at += length;
             let body = &line[at + MARKER.len()..];
             match self.read_marked(body, ended) {
-                Marked::Record(length, record) => {
-                    if let Record::Metric(metric) = record {
+                Marked::SdkRecord(length, record) => {
+                    if let SdkRecord::Metric(metric) = record {
                         found.push(Finding::Metric(metric));
                     }
                     self.clipped = None;
@@ -283,7 +283,7 @@ impl StreamScanner {
             None => Marked::Unfinished,
             Some(length) => match body.get(length) {
                 Some(&END) => match sdk::read_record(&body[..length]) {
-                    Ok(record) => Marked::Record(length + 1, record),
+                    Ok(record) => Marked::SdkRecord(length + 1, record),
                     Err(why) => broken(why),
                 },
                 None if !decided => Marked::Unfinished,
@@ -304,7 +304,7 @@ impl StreamScanner {
         }
         match self.clip(piece) {
             None => {}
-            Some(Clipped::TooLong { textured: true }) => return self.tell_long(found),
+            Some(Clipped::TooLong { textured: true }) => return self.report_long_line(found),
             Some(_) => return,
         }
         let piece: Cow<'_, [u8]> = ansi::strip(piece);
@@ -355,7 +355,7 @@ impl StreamScanner {
     }
 
     /// Says once that something was not read.
-    fn tell_long(&mut self, found: &mut Vec<Finding>) {
+    fn report_long_line(&mut self, found: &mut Vec<Finding>) {
         if !std::mem::replace(&mut self.told_long, true) {
             let why = format!(
                 "a line of more than {} bytes is not searched for metrics",

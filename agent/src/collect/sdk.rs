@@ -14,7 +14,7 @@ use super::{CollectedMetric, Source};
 
 /// A readable record of the SDK.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Record {
+pub enum SdkRecord {
     /// A metric.
     Metric(CollectedMetric),
     /// `REQUEST_PARAMETER`: the trial asks for another point of the search space, which stdout cannot
@@ -23,7 +23,7 @@ pub enum Record {
 }
 
 /// Reads one metric object; the error says what is wrong with it.
-pub fn read_record(text: &[u8]) -> Result<Record, String> {
+pub fn read_record(text: &[u8]) -> Result<SdkRecord, String> {
     let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
     let record = MetricValue::parse(text).map_err(|_| "not valid JSON".to_owned())?;
     let Value::Object(members) = record.as_json() else {
@@ -33,7 +33,7 @@ pub fn read_record(text: &[u8]) -> Result<Record, String> {
     let kind = match members.get("type").and_then(Value::as_str) {
         Some("PERIODICAL") => MetricKind::Intermediate,
         Some("FINAL") => MetricKind::Final,
-        Some("REQUEST_PARAMETER") => return Ok(Record::ParameterRequest),
+        Some("REQUEST_PARAMETER") => return Ok(SdkRecord::ParameterRequest),
         Some(_) => return Err("its type is neither PERIODICAL nor FINAL".to_owned()),
         None => return Err("it has no type".to_owned()),
     };
@@ -52,7 +52,7 @@ pub fn read_record(text: &[u8]) -> Result<Record, String> {
         sequence,
         value,
     };
-    Ok(Record::Metric(found))
+    Ok(SdkRecord::Metric(found))
 }
 
 /// Length of the JSON object that `bytes` begin with, braces included. `None` if it does not end here.
@@ -95,7 +95,13 @@ mod tests {
             let name = OBJECTIVE.to_owned();
             let kind = Some(kind);
             let value = value.into();
-            Ok(Record::Metric(CollectedMetric { source: Source::Sdk, name, kind, sequence, value }))
+            Ok(SdkRecord::Metric(CollectedMetric {
+                source: Source::Sdk,
+                name,
+                kind,
+                sequence,
+                value,
+            }))
         };
         let refused = |why: &str| Err(why.to_owned());
         #[rustfmt::skip]
@@ -105,7 +111,7 @@ mod tests {
             ("an apostrophe",     r#"{"type": "FINAL", "sequence": 0, "value": "\"it's\""}"#, metric(Final, Some(0), json!("it's"))),
             ("a value in clear",  r#"{"type": "FINAL", "value": 0.5}"#,           metric(Final, None, json!(0.5))),
             ("NaN in clear",      r#"{"type": "FINAL", "value": NaN}"#,           metric(Final, None, json!("NaN"))),
-            ("a request",         r#"{"type": "REQUEST_PARAMETER", "sequence": 0, "parameter_index": 1}"#, Ok(Record::ParameterRequest)),
+            ("a request",         r#"{"type": "REQUEST_PARAMETER", "sequence": 0, "parameter_index": 1}"#, Ok(SdkRecord::ParameterRequest)),
             ("another type",      r#"{"type": "OTHER", "value": "1"}"#,           refused("its type is neither PERIODICAL nor FINAL")),
             ("no type",           r#"{"value": "1"}"#,                            refused("it has no type")),
             ("no value",          r#"{"type": "FINAL"}"#,                         refused("it has no value")),
@@ -139,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn any_marked_bytes_are_read_or_refused(bytes: Vec<u8>) {
             drop(read_record(&bytes));
             object_length(&bytes);
         }

@@ -212,10 +212,10 @@ mod tests {
     use super::*;
 
     fn all(line: &[u8]) -> Vec<(String, Value)> {
-        told(line, None)
+        summarized(line, None)
     }
 
-    fn told(line: &[u8], objective: Option<&str>) -> Vec<(String, Value)> {
+    fn summarized(line: &[u8], objective: Option<&str>) -> Vec<(String, Value)> {
         let mut found = Vec::new();
         pairs(line, objective, |name, value| {
             found.push((name.to_owned(), value.as_json().clone()));
@@ -263,11 +263,11 @@ mod tests {
             ("acc",     "acc=e5 acc=- acc=true",                           &[]),
         ];
         for (objective, line, expected) in table {
-            let told = told(line.as_bytes(), Some(objective));
+            let told = summarized(line.as_bytes(), Some(objective));
             let values = told.iter().filter(|(name, _)| name == objective).map(|(_, value)| value);
             assert!(values.eq(expected), "{objective} in {line}: {told:?}");
         }
-        let others = told(b"x=1 lr=0.1abc acc=2s", Some("acc"));
+        let others = summarized(b"x=1 lr=0.1abc acc=2s", Some("acc"));
         assert_eq!(others, [("x".to_owned(), json!(1)), ("acc".to_owned(), json!(2))]);
     }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::cli::{DoctorArgs, KEEPER_FAULT, ManagerArgs, Output};
-use crate::commands::tools::said;
+use crate::commands::tools::print;
 use crate::util::errors::chain;
 
 mod machine;
@@ -86,8 +86,8 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     let (shape, gpu_program) = (args.output, args.gpu_program);
     let address = args.manager.address();
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
-    let wanted = manager::ManagerSpec { address, token_file, ca_file };
-    let mut checks = runtime.block_on(manager::look(&wanted));
+    let spec = manager::ManagerSpec { address, token_file, ca_file };
+    let mut checks = runtime.block_on(manager::check(&spec));
     // A name that is still being resolved must not keep us here.
     runtime.shutdown_background();
     let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));
@@ -105,7 +105,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
             format!("{json}\n")
         }
     };
-    match said(&shown) {
+    match print(&shown) {
         ExitCode::SUCCESS if !report.ok => ExitCode::FAILURE,
         code => code,
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use trial_protocol::GpuSample;
 
 use crate::cli::Output;
-use crate::commands::tools::said;
+use crate::commands::tools::print;
 use crate::observe::sample::amd;
 use crate::observe::sample::gpu::{ProbeCommand, Row, parse_row};
 
@@ -39,7 +39,7 @@ pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
         Output::Text => text(&reading),
         Output::Json => format!("{}\n", json(&reading)),
     };
-    match (reading, said(&shown)) {
+    match (reading, print(&shown)) {
         (Reading::Gpus(_), code) => code,
         (Reading::None | Reading::Trouble(_), _) => ExitCode::FAILURE,
     }

@@ -14,7 +14,7 @@ use trial_protocol::{Lane, Metric, MetricKind, Report, ReportBody, Stream, Trial
 
 use crate::cli::{KEEPER_FAULT, Output};
 use crate::collect::{Finding, MetricRegistry, StreamScanner};
-use crate::commands::tools::said;
+use crate::commands::tools::print;
 use crate::output::run_dir::{PARAMETERS_FILE, VERDICT_FILE};
 use crate::spool::{LaneFiles, lane_files};
 
@@ -36,20 +36,20 @@ struct TrialFiles {
 
 /// Shows what became of the trial in `dir`.
 pub fn inspect(dir: &Path, output: Output) -> ExitCode {
-    let found = look(dir);
+    let found = read_run(dir);
     if found.verdict.is_none() && found.parameters.is_none() && found.files.is_empty() {
         let message =
             format!("trialkeeper: error: {} is no trial's output directory\n", dir.display());
         io::stderr().write_all(message.as_bytes()).ok();
         return ExitCode::from(KEEPER_FAULT);
     }
-    said(&match output {
+    print(&match output {
         Output::Text => text(&found),
         Output::Json => format!("{}\n", as_json(&found)),
     })
 }
 
-fn look(dir: &Path) -> TrialFiles {
+fn read_run(dir: &Path) -> TrialFiles {
     let json = |name: &str| fs::read(dir.join(name)).ok();
     let verdict: Option<Verdict> =
         json(VERDICT_FILE).and_then(|bytes| serde_json::from_slice(&bytes).ok());

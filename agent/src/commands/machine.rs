@@ -72,7 +72,7 @@ fn serve(root: &Path) -> ExitCode {
         let Ok(request) = serde_json::from_slice::<Value>(&line) else { continue };
         let (id, method) = (request["id"].clone(), request["method"].as_str().unwrap_or_default());
         let answer = perform(root, method, &request["params"]);
-        say(&match answer {
+        send_message(&match answer {
             Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
             Err(Refusal { code, message }) => {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
@@ -85,7 +85,7 @@ fn serve(root: &Path) -> ExitCode {
 }
 
 /// Writes a message. A manager that no longer reads gets everything again by `adopt`.
-fn say(message: &Value) {
+fn send_message(message: &Value) {
     let mut out = io::stdout().lock();
     drop(writeln!(out, "{message}").and_then(|()| out.flush()));
 }
@@ -101,7 +101,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-fn bad(what: &str) -> Refusal {
+fn invalid(what: &str) -> Refusal {
     Refusal { code: -32602, message: format!("{what} is missing or wrong") }
 }
 
@@ -138,11 +138,11 @@ struct Job {
 
 impl Job {
     fn of(root: &Path, params: &Value) -> Result<Self, Refusal> {
-        let text = |name: &str| params["key"][name].as_str().ok_or_else(|| bad(name));
+        let text = |name: &str| params["key"][name].as_str().ok_or_else(|| invalid(name));
         // Ids are file names here.
-        ExperimentId::new(text("experiment")?).map_err(|_| bad("experiment"))?;
-        let trial = TrialJobId::new(text("trial")?).map_err(|_| bad("trial"))?;
-        let attempt = AttemptId::new(text("attempt")?).map_err(|_| bad("attempt"))?;
+        ExperimentId::new(text("experiment")?).map_err(|_| invalid("experiment"))?;
+        let trial = TrialJobId::new(text("trial")?).map_err(|_| invalid("trial"))?;
+        let attempt = AttemptId::new(text("attempt")?).map_err(|_| invalid("attempt"))?;
         let dir = root.join("trials").join(trial.as_str());
         let (root, key) = (root.to_owned(), params["key"].clone());
         Ok(Self { root, dir, key, attempt: attempt.as_str().to_owned() })
@@ -180,17 +180,17 @@ impl Job {
     fn command(&self, params: &Value) -> Result<Command, Refusal> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([WORD, DETACHED]);
-        for word in params["args"].as_array().ok_or_else(|| bad("args"))? {
+        for word in params["args"].as_array().ok_or_else(|| invalid("args"))? {
             let name = word["name"].as_str().unwrap_or_default();
             match (word.as_str(), word["in"].as_str()) {
                 (Some(text), _) => command.arg(text),
                 (None, Some("shared")) => command.arg(self.root.join(name)),
                 (None, Some("job")) => command.arg(self.dir.join(name)),
-                _ => return Err(bad("args")),
+                _ => return Err(invalid("args")),
             };
         }
         for (name, value) in params["environment"].as_object().into_iter().flatten() {
-            command.env(name, value.as_str().ok_or_else(|| bad("environment"))?);
+            command.env(name, value.as_str().ok_or_else(|| invalid("environment"))?);
         }
         command.current_dir(&self.dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -291,7 +291,7 @@ impl Job {
             params["exit"] = json!({"code": code});
             params["reason"] = Value::from("exit");
         }
-        say(&json!({"jsonrpc": "2.0", "method": "gone", "params": params}));
+        send_message(&json!({"jsonrpc": "2.0", "method": "gone", "params": params}));
     }
 
     fn replay(&self) {
@@ -359,8 +359,8 @@ fn folder(path: &Path) -> io::Result<()> {
 fn write_files(dir: &Path, files: &Value) -> Result<(), Refusal> {
     for file in files.as_array().into_iter().flatten() {
         let name = file["name"].as_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        let text = file["text"].as_str().ok_or_else(|| bad("text"))?;
-        write_file(&dir.join(name.ok_or_else(|| bad("name"))?), text)?;
+        let text = file["text"].as_str().ok_or_else(|| invalid("text"))?;
+        write_file(&dir.join(name.ok_or_else(|| invalid("name"))?), text)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::cli::{Cli, KEEPER_FAULT, Output};
 /// Copies this program into `dir` and prints where it is.
 pub fn install(dir: &Path) -> ExitCode {
     match copy_into(dir) {
-        Ok(path) => said(&format!("{}\n", path.display())),
+        Ok(path) => print(&format!("{}\n", path.display())),
         Err(source) => {
             let message =
                 format!("trialkeeper: error: cannot install into {}: {source}\n", dir.display());
@@ -43,13 +43,13 @@ fn copy_into(dir: &Path) -> Result<PathBuf, io::Error> {
 pub fn completions(shell: clap_complete::Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "trialkeeper", &mut script);
-    said(&String::from_utf8_lossy(&script))
+    print(&String::from_utf8_lossy(&script))
 }
 
 /// Prints the version.
 pub fn version(output: Output) -> ExitCode {
     let version = env!("CARGO_PKG_VERSION");
-    said(&match output {
+    print(&match output {
         Output::Text => format!("trialkeeper {version}\n"),
         Output::Json => {
             let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
@@ -63,7 +63,7 @@ pub fn version(output: Output) -> ExitCode {
 }
 
 /// Prints on stdout: what was asked for. A failure there is the exit code's.
-pub fn said(text: &str) -> ExitCode {
+pub fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(KEEPER_FAULT),

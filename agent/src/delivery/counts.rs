@@ -11,17 +11,17 @@ pub struct Counts {
 
 impl Counts {
     /// Batches that the manager has taken, heartbeats included, and tries that failed.
-    pub fn now(&self) -> [u64; 2] {
+    pub fn snapshot(&self) -> [u64; 2] {
         [&self.taken, &self.failed].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// A batch was taken.
-    pub(super) fn taken(&self) {
+    pub(super) fn count_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A try failed.
-    pub(super) fn failed(&self) {
+    pub(super) fn count_failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -271,7 +271,7 @@ impl ManagerSession {
     /// Records an ack: the lease, the token, the offer and the directives. `is_own`: it is of this process's attempt;
     /// directives on the ack of an earlier attempt are not for this one.
     pub(super) fn record_ack(&self, ack: &ReportAck, is_own: bool) {
-        self.counts.taken();
+        self.counts.count_taken();
         let mut state = self.lock();
         state.is_busy = false;
         if state.last_error.take().is_some() {
@@ -305,7 +305,7 @@ impl ManagerSession {
     /// Records a failed request. A warning is logged once, not at every try.
     pub(super) fn record_failure(&self, error: &Error) {
         let shown = chain(error);
-        self.counts.failed();
+        self.counts.count_failed();
         let mut state = self.lock();
         if state.last_error.as_ref() == Some(&shown) {
             debug!("{shown}");

@@ -401,7 +401,7 @@ async fn a_manager_that_moved_is_found_again() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_the_trial_outlives_its_files() {
+async fn credentials_read_before_the_trial_outlive_their_files() {
     let dir = tempfile::tempdir().unwrap();
     let [file, token_file] = ["manager.url", "token"].map(|name| dir.path().join(name));
     let server = Server::start(vec![Answer::Status(503, ""), Answer::Token("t")]).await;
@@ -436,7 +436,7 @@ async fn a_directive_is_passed_on_once_and_obeyed() {
 }
 
 #[tokio::test]
-async fn what_a_manager_cannot_take_waits_for_one_that_can_and_is_said() {
+async fn bulk_waits_for_a_manager_that_takes_it_and_the_log_says_so() {
     for (becomes, left, why) in [
         (Answer::Plainest, 2, Some("the manager does not offer the capability `bulk`")),
         (Answer::Ack, 0, None),

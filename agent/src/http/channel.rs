@@ -4,7 +4,7 @@
 //! The SDK puts commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and
 //! without a second try (NNI 3.0, `nni/runtime/command_channel/http.py`). So every answer is given at once
 //! from what the agent holds, a metric is handed on before its `PUT` is answered, and only a `GET` with
-//! nothing to say waits, for at most [`POLL`].
+//! nothing to say waits, for at most [`POLL_INTERVAL`].
 //!
 //! The socket listens on 127.0.0.1 alone; the URL's path is random, new for each run, and is what entitles
 //! to speak. No request makes the agent do anything but record a metric.
@@ -29,7 +29,7 @@ use command::Command;
 pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
 
 /// The time that a `GET` waits for something to say, as NNI's own server does.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A body may be large: a metric of a million characters is encoded as JSON three times. A trial that is stopped in the
 /// middle of one is waited for, since it would not try again.
@@ -180,7 +180,7 @@ async fn poll(shared: &Shared) -> Answer {
         biased; // A parameter that was asked for is given even at the end.
         () = wait => Answer { body: shared.parameters.clone(), ..Answer::empty("200 OK") },
         () = is_true(&mut ended) => Answer::empty("410 Gone"),
-        () = tokio::time::sleep(POLL) => Answer::empty("408 Request Timeout"),
+        () = tokio::time::sleep(POLL_INTERVAL) => Answer::empty("408 Request Timeout"),
     }
 }
 

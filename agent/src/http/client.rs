@@ -15,12 +15,12 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
 
 /// The time that a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an answer may take. The manager answers after its commit, which a busy disk can delay.
-pub const ANSWER: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that an unused connection may rest.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The errors of building a client.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +70,10 @@ pub fn build_on_socket(socket: &Path) -> Result<Client, Error> {
 }
 
 /// Reads an answer to its end; `None` if it is longer than `most` bytes.
-pub async fn whole(mut response: Response, most: usize) -> Result<Option<Vec<u8>>, reqwest::Error> {
+pub async fn read_whole(
+    mut response: Response,
+    most: usize,
+) -> Result<Option<Vec<u8>>, reqwest::Error> {
     let mut bytes = Vec::new();
     while let Some(piece) = response.chunk().await? {
         if bytes.len() + piece.len() > most {
@@ -96,11 +99,11 @@ fn assemble(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error
         // A proxy variable in an image is meant for its own downloads; the manager is on the cluster's
         // network or on this machine.
         .no_proxy()
-        .connect_timeout(CONNECT)
-        .timeout(ANSWER)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT)
         .tcp_nodelay(true)
         // A second connection that was needed once need not stay.
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
     if let Some(socket) = socket {
         client = client.unix_socket(socket);

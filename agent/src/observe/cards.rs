@@ -19,7 +19,7 @@ pub(super) struct Cards {
     root: PathBuf,
     /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
     ask: Option<blocking::SyncSender<()>>,
-    heard: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<PumpEvent>,
     /// The reading.
     pub(super) board: Board,
 }
@@ -30,9 +30,9 @@ impl Cards {
         root: &Path,
         interval: Duration,
         own: GpuAllotment,
-        heard: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<PumpEvent>,
     ) -> Self {
-        Self { root: root.to_owned(), ask: None, heard, board: Board::new(interval, own) }
+        Self { root: root.to_owned(), ask: None, events, board: Board::new(interval, own) }
     }
 
     /// Asks for another reading, unless one is still under way; it comes as [`PumpEvent::Cards`].
@@ -48,12 +48,12 @@ impl Cards {
 
     fn start(&self) -> Option<blocking::SyncSender<()>> {
         let (ask, asked) = blocking::sync_channel(1);
-        let (root, heard) = (self.root.clone(), self.heard.clone());
+        let (root, events) = (self.root.clone(), self.events.clone());
         let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
         // It ends with its receiver, or never, if the driver does not answer. It is never joined.
         let work = move || {
             while asked.recv().is_ok() {
-                if heard.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
+                if events.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
                     return;
                 }
             }
@@ -78,8 +78,8 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(5);
 
-    fn heard(told: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
-        match told.blocking_recv() {
+    fn sent_cards(received: &mut mpsc::Receiver<PumpEvent>) -> Vec<GpuSample> {
+        match received.blocking_recv() {
             Some(PumpEvent::Cards(cards)) => cards,
             other => panic!("{other:?}"),
         }
@@ -95,16 +95,16 @@ mod tests {
         // A pipe without a writer is opened for ever.
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
-        let (tell, mut told) = mpsc::channel(8);
-        let mut cards = Cards::new(root.path(), INTERVAL, GpuAllotment::default(), tell);
+        let (events, mut received) = mpsc::channel(8);
+        let mut cards = Cards::new(root.path(), INTERVAL, GpuAllotment::default(), events);
         for _ in 0..5 {
             cards.tick();
         }
-        assert!(told.try_recv().is_err());
+        assert!(received.try_recv().is_err());
         assert_eq!(cards.board.current(Duration::ZERO), []);
 
         fs::write(&busy, "87\n").unwrap();
-        let read = heard(&mut told);
+        let read = sent_cards(&mut received);
         assert_eq!(read[0].utilization_percent, Some(87.0));
         assert_eq!(cards.enter(read.clone(), INTERVAL).len(), 1);
         assert_eq!(cards.board.current(INTERVAL), read);

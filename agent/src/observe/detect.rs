@@ -155,8 +155,8 @@ pub struct Detectors {
     /// The last sign of life.
     alive: Duration,
     /// The last metric or output.
-    heard: Duration,
-    stall_told: bool,
+    last_output: Duration,
+    stall_reported: bool,
     last_metric: Option<Duration>,
     /// The last steps' lengths, oldest first.
     steps: VecDeque<Duration>,
@@ -178,7 +178,7 @@ struct Gpu {
 #[derive(Debug, Default)]
 struct Episode {
     since: Option<Duration>,
-    told: bool,
+    reported: bool,
 }
 
 impl Episode {
@@ -189,8 +189,8 @@ impl Episode {
             return None;
         }
         self.since.get_or_insert(now);
-        let lasted = self.longer_than(limit, now).filter(|_| !self.told);
-        self.told |= lasted.is_some();
+        let lasted = self.longer_than(limit, now).filter(|_| !self.reported);
+        self.reported |= lasted.is_some();
         lasted
     }
 
@@ -207,8 +207,8 @@ impl Detectors {
         Self {
             spec,
             alive: now,
-            heard: now,
-            stall_told: false,
+            last_output: now,
+            stall_reported: false,
             last_metric: None,
             steps: VecDeque::new(),
             gpus: BTreeMap::new(),
@@ -220,7 +220,7 @@ impl Detectors {
     pub fn step(&mut self, seen: DetectorInput<'_>, now: Duration) -> Vec<Alarm> {
         let mut alarms = Vec::new();
         if matches!(seen, DetectorInput::Metric | DetectorInput::Output) {
-            self.heard = now;
+            self.last_output = now;
         }
         let is_alive = match seen {
             DetectorInput::Metric => {
@@ -239,12 +239,12 @@ impl Detectors {
 
         if is_alive {
             self.alive = now;
-            self.stall_told = false;
+            self.stall_reported = false;
         }
-        if !self.stall_told
+        if !self.stall_reported
             && let Some(stalled) = self.stalled(now)
         {
-            self.stall_told = true;
+            self.stall_reported = true;
             alarms.push(stalled);
         }
         alarms
@@ -264,7 +264,7 @@ impl Detectors {
             Some(Alarm::GpuIdle { gpu, idle })
         };
         let hang = || {
-            let silent = now.saturating_sub(self.heard);
+            let silent = now.saturating_sub(self.last_output);
             let mut hung = self.gpus.iter().filter_map(|(gpu, state)| {
                 let hung = state.hang.longer_than(*gpu_hang_after, now)?;
                 Some(Alarm::GpuHang { gpu: gpu.clone(), hung, power_watts: state.power_watts })

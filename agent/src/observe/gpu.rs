@@ -12,7 +12,7 @@ use crate::observe::sample::gpu::{
     Board, BoardEvent, GpuAllotment, Probe, ProbeAction, ProbeCommand, ProbeEvent, Row, parse_row,
 };
 use crate::output::PumpEvent;
-use crate::trial::reap::{Reaper, Role};
+use crate::trial::reap::{ChildRole, Reaper};
 
 /// The longest line that is believed, in bytes.
 const LINE_BYTES: u64 = 4096;
@@ -27,7 +27,7 @@ pub(super) struct Gpus {
     pub(super) board: Board,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
-    heard: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<PumpEvent>,
 }
 
 impl Gpus {
@@ -36,10 +36,10 @@ impl Gpus {
         interval: Duration,
         own: GpuAllotment,
         reaper: Reaper,
-        heard: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<PumpEvent>,
     ) -> Self {
         let (probe, board) = (Probe::new(interval), Board::new(interval, own));
-        Self { program, interval, probe, board, running: None, reaper, heard }
+        Self { program, interval, probe, board, running: None, reaper, events }
     }
 
     /// Looks after the process.
@@ -73,12 +73,12 @@ impl Gpus {
         command.args(args).stdin(Stdio::null()).stdout(writer).stderr(errors);
         // Its words are looked for, and a translated "lost" is not found.
         command.env("LC_ALL", "C");
-        match self.reaper.spawn(&mut command, Role::Helper) {
+        match self.reaper.spawn(&mut command, ChildRole::Helper) {
             Ok(running) => {
-                let heard = self.heard.clone();
+                let events = self.events.clone();
                 let named = thread::Builder::new().name("gpu".to_owned()).stack_size(128 * 1024);
                 // Without the thread the pipe is closed, the tool ends, and it is tried again later.
-                named.spawn(move || carry(reader, &heard)).ok();
+                named.spawn(move || carry(reader, &events)).ok();
                 self.running = Some(running);
                 ProbeEvent::Started
             }
@@ -106,7 +106,7 @@ impl Gpus {
     }
 }
 
-fn carry(pipe: impl Read, heard: &mpsc::Sender<PumpEvent>) {
+fn carry(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
     let mut reader = BufReader::with_capacity(4096, pipe);
     let mut line = Vec::new();
     loop {
@@ -116,7 +116,7 @@ fn carry(pipe: impl Read, heard: &mpsc::Sender<PumpEvent>) {
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&line).into_owned();
-        if heard.blocking_send(PumpEvent::GpuRow(text)).is_err() {
+        if events.blocking_send(PumpEvent::GpuRow(text)).is_err() {
             return;
         }
     }
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_probe_said_before_it_fell_silent_is_not_said_again() {
+    fn readings_of_a_silent_probe_are_not_repeated() {
         let interval = Duration::from_secs(5);
         let own = GpuAllotment::default();
         let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);

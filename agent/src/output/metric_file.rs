@@ -39,7 +39,7 @@ pub struct MetricFiles {
     places: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
     wanted: Vec<PathBuf>,
-    heard: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<PumpEvent>,
 }
 
 /// The thread. Dropped, it looks a last time and says [`PumpEvent::FilesRead`].
@@ -62,9 +62,9 @@ impl Drop for MetricFileWatcher {
 }
 
 impl MetricFiles {
-    /// The files of `spec`; findings go to `heard`. Call it before the trial starts: what is there by then is
+    /// The files of `spec`; findings go to `events`. Call it before the trial starts: what is there by then is
     /// of an earlier attempt, which has reported it. The trial waits for this, so next to nothing is read.
-    pub fn new(collect: &CollectSpec, spec: FileSpec, heard: mpsc::Sender<PumpEvent>) -> Self {
+    pub fn new(collect: &CollectSpec, spec: FileSpec, events: mpsc::Sender<PumpEvent>) -> Self {
         let files = spec.metric_file.iter().chain(&spec.line_files);
         let parents = files.filter_map(|file| file.parent()).map(|dir| {
             // The parent of a bare name is the empty path.
@@ -77,7 +77,7 @@ impl MetricFiles {
         let wanted = files.chain(&spec.event_dirs).cloned().collect();
         let mut collectors = FileCollectors::new(collect, spec);
         collectors.skip();
-        Self { collectors, places, wanted, heard }
+        Self { collectors, places, wanted, events }
     }
 
     /// NNI's file and the files of lines, each with how much of it was there before the trial.
@@ -108,20 +108,20 @@ impl MetricFiles {
     ) {
         let mut watcher = None;
         let mut found = Vec::new();
-        let told = Arc::<AtomicBool>::default();
+        let is_woken = Arc::<AtomicBool>::default();
         loop {
             let begun = Instant::now();
-            told.store(false, Ordering::Release);
-            self.watch_what_is_there(&mut watcher, changed, &told);
+            is_woken.store(false, Ordering::Release);
+            self.watch_what_is_there(&mut watcher, changed, &is_woken);
             self.collectors.poll(&mut found);
-            self.tell(std::mem::take(&mut found));
+            self.send_found(std::mem::take(&mut found));
             if wait(woken, pause_after(begun.elapsed())) == WatcherCommand::Stop {
                 break;
             }
         }
         self.collectors.finish(&mut found);
-        self.tell(found);
-        self.heard.blocking_send(PumpEvent::FilesRead).ok();
+        self.send_found(found);
+        self.events.blocking_send(PumpEvent::FilesRead).ok();
     }
 
     /// Asks for news of the directories that exist by now. Where they cannot be watched (no inotify instance
@@ -130,7 +130,7 @@ impl MetricFiles {
         &mut self,
         watcher: &mut Option<RecommendedWatcher>,
         changed: &blocking::Sender<WatcherCommand>,
-        told: &Arc<AtomicBool>,
+        is_woken: &Arc<AtomicBool>,
     ) {
         let (there, absent) =
             std::mem::take(&mut self.places).into_iter().partition(|(dir, _)| dir.is_dir());
@@ -138,7 +138,7 @@ impl MetricFiles {
         let there: Vec<(PathBuf, RecursiveMode)> = there;
         for (dir, mode) in there {
             if watcher.is_none() {
-                *watcher = waker(changed.clone(), Arc::clone(told)).ok();
+                *watcher = waker(changed.clone(), Arc::clone(is_woken)).ok();
             }
             if let Some(watcher) = watcher {
                 watcher.watch(&dir, mode).ok();
@@ -146,23 +146,23 @@ impl MetricFiles {
         }
     }
 
-    fn tell(&self, found: Vec<Finding>) {
+    fn send_found(&self, found: Vec<Finding>) {
         if !found.is_empty() {
             // The main task may have gone; then the findings have no use.
-            self.heard.blocking_send(PumpEvent::Findings(found)).ok();
+            self.events.blocking_send(PumpEvent::Findings(found)).ok();
         }
     }
 }
 
-/// Wakes the thread when something has changed where it watches, and sets `told`; once that is set, no further wake is
+/// Wakes the thread when something has changed where it watches, and sets `is_woken`; once that is set, no further wake is
 /// needed. An opened file is no change: we may have opened it.
 fn waker(
     wake: blocking::Sender<WatcherCommand>,
-    told: Arc<AtomicBool>,
+    is_woken: Arc<AtomicBool>,
 ) -> notify::Result<RecommendedWatcher> {
     notify::recommended_watcher(move |event: notify::Result<Event>| {
         let changed = event.map_or(true, |event| !event.kind.is_access());
-        if changed && !told.swap(true, Ordering::AcqRel) {
+        if changed && !is_woken.swap(true, Ordering::AcqRel) {
             // The reader may have ended before the watcher.
             wake.send(WatcherCommand::Changed).ok();
         }
@@ -199,15 +199,15 @@ mod tests {
     const BOUND: Duration = Duration::from_mins(1);
 
     #[test]
-    fn who_looks_is_not_woken_by_that() {
+    fn a_reader_does_not_wake_itself() {
         let dir = tempfile::tempdir().unwrap();
         let files = ["one", "other"].map(|name| dir.path().join(name));
         for file in &files {
             fs::write(file, "{}").unwrap();
         }
         let (wake, woken) = blocking::channel();
-        let told = Arc::<AtomicBool>::default();
-        let mut watcher = waker(wake, Arc::clone(&told)).unwrap();
+        let is_woken = Arc::<AtomicBool>::default();
+        let mut watcher = waker(wake, Arc::clone(&is_woken)).unwrap();
         watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
         // In turns, or the kernel tells of them as of one.
         for file in files.iter().cycle().take(100) {
@@ -216,7 +216,7 @@ mod tests {
         for change in ["a", "b"] {
             fs::create_dir(dir.path().join(change)).unwrap();
             assert_eq!(woken.recv_timeout(BOUND), Ok(WatcherCommand::Changed), "{change}");
-            told.store(false, Ordering::Release);
+            is_woken.store(false, Ordering::Release);
         }
         // What was told later than the last change would be of the looks.
         drop(watcher);
@@ -234,13 +234,13 @@ mod tests {
     #[test]
     fn changes_gather_and_the_end_is_told_at_once() {
         let (wake, woken) = blocking::channel();
-        for told in [
+        for is_woken in [
             WatcherCommand::Changed,
             WatcherCommand::Changed,
             WatcherCommand::Changed,
             WatcherCommand::Stop,
         ] {
-            wake.send(told).unwrap();
+            wake.send(is_woken).unwrap();
         }
         assert_eq!(wait(&woken, Duration::ZERO), WatcherCommand::Changed);
         assert_eq!(wait(&woken, 100 * BOUND), WatcherCommand::Stop);

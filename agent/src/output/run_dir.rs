@@ -14,7 +14,7 @@ use crate::trial::parameters::Parameters;
 
 /// The directory that is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DirRequest {
     /// This one, made if absent.
     Dir(PathBuf),
     /// A new one below `trialkeeper-runs` in the current directory.
@@ -51,10 +51,10 @@ pub const COLLECTORS_FILE: &str = "collectors.json";
 
 /// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
 /// A `private` directory is made for its owner only, whatever the umask is; a pod's, on storage that others share, is not.
-pub fn prepare(wanted: &Wanted, parameters: &Parameters, given: bool, private: bool) -> RunDir {
+pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, private: bool) -> RunDir {
     let first = match wanted {
-        Wanted::Dir(dir) => dir.clone(),
-        Wanted::New { now_ms, random } => {
+        DirRequest::Dir(dir) => dir.clone(),
+        DirRequest::New { now_ms, random } => {
             Path::new("trialkeeper-runs").join(new_name(*now_ms, *random))
         }
     };
@@ -209,7 +209,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
         let parameters = Parameters::parse(r#"{"x": 1}"#).unwrap();
-        let wanted = Wanted::Dir(dir.clone());
+        let wanted = DirRequest::Dir(dir.clone());
         let first = prepare(&wanted, &parameters, true, true);
         assert_eq!(first, RunDir { path: Some(dir.clone()), earlier: None, warnings: vec![] });
         let record = fs::read_to_string(dir.join("parameter.cfg")).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
-        let made = prepare(&Wanted::Dir(file.join("below")), &Parameters::none(), false, true);
+        let made = prepare(&DirRequest::Dir(file.join("below")), &Parameters::none(), false, true);
         let path = made.path.unwrap();
         assert!(path.join("parameter.cfg").exists());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);

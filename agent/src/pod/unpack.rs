@@ -20,7 +20,7 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 use crate::util::tar::{Archive, Kind};
 
 /// The most links that a path may lead through: `path_resolution(7)`.
-const LINKS: usize = 40;
+const LINK_DEPTH: usize = 40;
 
 /// The errors of unpacking.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +201,7 @@ fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
                 at.push(part);
                 let Some(next) = links.get(at.as_path()) else { continue };
                 followed += 1;
-                if followed > LINKS {
+                if followed > LINK_DEPTH {
                     return false;
                 }
                 at.pop();

@@ -13,7 +13,7 @@ use super::launch::Obstacle;
 use super::pod_setup::PodSetup;
 use crate::cli::RunArgs;
 use crate::cli::legacy::Legacy;
-use crate::output::run_dir::{self, PARAMETERS_FILE, RunDir, Wanted};
+use crate::output::run_dir::{self, DirRequest, PARAMETERS_FILE, RunDir};
 use crate::run::settings::{Settings, Start, is_inline};
 use crate::trial::Plan;
 use crate::trial::environment::{self, Facts};
@@ -61,8 +61,8 @@ pub(super) fn prepare(
     for warning in &args.warnings {
         tracing::warn!("{warning}");
     }
-    let mut settings =
-        Settings::resolve(args, &variable, shell(args.legacy.is_some(), BASH), Start { random })?;
+    let (shell, start) = (shell(args.legacy.is_some(), BASH), Start { random });
+    let mut settings = Settings::resolve(args, &variable, shell, start)?;
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
@@ -76,15 +76,15 @@ pub(super) fn prepare(
         None => parameters(args, sys_dir)?,
     };
 
-    let wanted = match &settings.output_dir {
-        Some(dir) => Wanted::Dir(dir.clone()),
-        None => Wanted::New { now_ms, random },
+    let request = match &settings.output_dir {
+        Some(dir) => DirRequest::Dir(dir.clone()),
+        None => DirRequest::New { now_ms, random },
     };
     // Who gives parameters means these, whatever an earlier attempt left in the directory.
     let given = fetched.is_some() || args.parameters.is_some();
     let private = args.legacy.is_none() && args.platform.as_deref().is_none_or(|p| p == "local");
     let RunDir { path: dir, earlier, warnings } =
-        run_dir::prepare(&wanted, &parameters, given, private);
+        run_dir::prepare(&request, &parameters, given, private);
     for warning in warnings {
         tracing::warn!("{warning}");
     }

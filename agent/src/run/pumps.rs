@@ -21,7 +21,7 @@ use crate::util::clock::Clock;
 pub(super) struct Pumps<'a> {
     settings: &'a Settings,
     capture: &'a Capture,
-    tell: mpsc::Sender<PumpEvent>,
+    events: mpsc::Sender<PumpEvent>,
     spool: &'a Spool,
     clock: &'a Arc<dyn Clock>,
     gate: Arc<Mutex<()>>,
@@ -44,12 +44,12 @@ impl<'a> Pumps<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,
-        tell: mpsc::Sender<PumpEvent>,
+        events: mpsc::Sender<PumpEvent>,
         spool: &'a Spool,
         clock: &'a Arc<dyn Clock>,
     ) -> Self {
         let (gate, running) = (Arc::default(), RunningPumps::default());
-        Self { settings, capture, tell, spool, clock, gate, running }
+        Self { settings, capture, events, spool, clock, gate, running }
     }
 
     /// Reads the trial's standard output and error, and passes them on to our own.
@@ -92,7 +92,7 @@ impl<'a> Pumps<'a> {
             tail,
             shipper: shipper.clone(),
             lines: legacy.map(|legacy| LineCutter::new(legacy.collect_logs)),
-            heard: self.tell.clone(),
+            events: self.events.clone(),
             gate: Arc::clone(&self.gate),
         };
         let started = sink.and_then(|sink| pump.start(&source, sink, &self.settings.collect));

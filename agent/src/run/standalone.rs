@@ -9,7 +9,7 @@ use crate::supervise::recorder::MetricSummary;
 
 /// The facts of the summary.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct RunSummary<'a> {
     /// The verdict.
     pub verdict: &'a Verdict,
     /// The counts of what was collected.
@@ -21,7 +21,7 @@ pub struct Facts<'a> {
 }
 
 /// The summary, several lines.
-pub fn summary(facts: &Facts<'_>) -> String {
+pub fn summary(facts: &RunSummary<'_>) -> String {
     let mut lines = vec![("result", facts.verdict.message.clone())];
     let tally = facts.tally;
     if let Some(value) = &tally.last {
@@ -89,7 +89,7 @@ mod tests {
             notes: vec!["of 2".to_owned()],
             ..MetricSummary::default()
         };
-        let facts = Facts {
+        let facts = RunSummary {
             verdict: &verdict,
             tally: &tally,
             dir: Some(Path::new("/r")),

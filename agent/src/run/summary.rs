@@ -110,7 +110,7 @@ pub(super) fn log_summary(
     }
     if settings.manager.is_none() || settings.verbose >= 1 {
         let undelivered = left.map(|left| left.outcome.undelivered);
-        let facts = standalone::Facts { verdict, tally, dir, undelivered };
-        log::say(&standalone::summary(&facts), SUMMARY_WAIT);
+        let facts = standalone::RunSummary { verdict, tally, dir, undelivered };
+        log::print(&standalone::summary(&facts), SUMMARY_WAIT);
     }
 }

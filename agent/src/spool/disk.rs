@@ -28,7 +28,7 @@ const GATHER_BYTES: usize = 64 << 10;
 /// nothing left that would have to be safe. (It outlives us from the first write on; this is about the machine.)
 const VERDICT_SYNC: Duration = Duration::from_millis(25);
 /// The time from a failed write to the next try.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The open files of an attempt.
 #[derive(Debug)]
@@ -383,7 +383,7 @@ impl Disk {
         } else if well && failing {
             info!("the spool can be written again");
         }
-        self.retry_at = (!well).then(|| Instant::now() + RETRY);
+        self.retry_at = (!well).then(|| Instant::now() + RETRY_INTERVAL);
         if failing == well {
             let mut state = self.shared.lock();
             state.disk = if well { DiskState::Well } else { DiskState::Failing };

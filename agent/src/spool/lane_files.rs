@@ -9,11 +9,11 @@ use trial_protocol::{AttemptId, Lane};
 use super::record::{self, Decoded, MAGIC, Record};
 
 /// The number of bytes that are read from a segment at a time.
-const READ: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// The number of acknowledged segments of facts that stay beside the one that is written: a manager whose database was
 /// replaced by an older copy asks for them again.
-const SPARED: usize = 3;
+const SPARED_SEGMENTS: usize = 3;
 
 /// The files of one lane of one attempt.
 #[derive(Debug)]
@@ -234,7 +234,7 @@ impl LaneFiles {
                 Decoded::Cut => {
                     buffer.drain(..used);
                     used = 0;
-                    let wanted = u64::try_from(READ).unwrap_or(u64::MAX);
+                    let wanted = u64::try_from(READ_BYTES).unwrap_or(u64::MAX);
                     if file.by_ref().take(wanted).read_to_end(&mut buffer)? == 0 {
                         self.position = Some(Position { segment, offset, passed });
                         return Ok(false);
@@ -270,7 +270,7 @@ impl LaneFiles {
         found.acked = after;
         while after < before {
             // What cannot be read now would be promised in vain.
-            let Ok(records) = self.read(after, before.unwrap_or(0), READ) else {
+            let Ok(records) = self.read(after, before.unwrap_or(0), READ_BYTES) else {
                 found.kept = 0;
                 break;
             };
@@ -307,7 +307,7 @@ impl LaneFiles {
         fs::write(&new, format!("{acked}\n"))?;
         fs::rename(&new, &path)?;
         let spared = match self.lane {
-            Lane::Facts => SPARED,
+            Lane::Facts => SPARED_SEGMENTS,
             Lane::Bulk => 0,
         };
         self.delete_acked(open, spared)

@@ -79,7 +79,7 @@ pub(super) struct State {
     pub(super) facts: LaneState,
     pub(super) bulk: LaneState,
     pub(super) shed: Shed,
-    pub(super) shed_told: Shed,
+    pub(super) shed_reported: Shed,
     pub(super) disk: DiskState,
     /// Work for the disk thread, other than what `handed` shows.
     pub(super) requests: VecDeque<SpoolRequest>,
@@ -141,9 +141,9 @@ impl State {
 
     pub(super) fn push(&mut self, observed_at_ms: i64, body: ReportBody, limit_bytes: u64) {
         let (class, log_bytes) = classify(&body);
-        if class == ReportClass::Terminal && self.shed != self.shed_told {
+        if class == ReportClass::Terminal && self.shed != self.shed_reported {
             // Nothing comes after the verdict: the last count goes before it.
-            self.shed_told = self.shed.clone();
+            self.shed_reported = self.shed.clone();
             self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
         }
         let lane = self.lane_mut(body.lane());
@@ -236,12 +236,12 @@ impl State {
 
     /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the
     /// end, so that shedding does not fill the spool with news of itself.
-    pub(super) fn tell_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
+    pub(super) fn report_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
         let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
-        if grown(self.shed.log_bytes, self.shed_told.log_bytes)
-            || grown(self.shed.samples, self.shed_told.samples)
+        if grown(self.shed.log_bytes, self.shed_reported.log_bytes)
+            || grown(self.shed.samples, self.shed_reported.samples)
         {
-            self.shed_told = self.shed.clone();
+            self.shed_reported = self.shed.clone();
             self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
         }
     }

@@ -84,7 +84,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_is_read_back_and_damage_is_found(
+        fn records_are_read_back_and_damage_is_found(
             seq: u64,
             json: String,
             after: Vec<u8>,

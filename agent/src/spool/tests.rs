@@ -116,7 +116,7 @@ async fn reports_come_out_in_order_and_once() {
 }
 
 #[tokio::test]
-async fn what_is_not_acknowledged_outlives_the_process() {
+async fn unacknowledged_reports_outlive_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     (0..10).for_each(|number| first.append(0, metric(number)));
@@ -147,7 +147,7 @@ async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
 }
 
 #[tokio::test]
-async fn what_another_trial_left_is_not_delivered_as_ours() {
+async fn reports_of_another_trial_are_not_delivered_as_this_ones() {
     let dir = tempfile::tempdir().unwrap();
     let open_as = |name: &str, trial: &str| {
         let own = Some(sender(trial));

@@ -10,7 +10,7 @@ use crate::output::log_lines::Secrets;
 use crate::spool::Spool;
 use crate::supervise::rules::{RuleViolation, Rules};
 use crate::util::clock::Clock;
-use crate::util::log::{SHORTLY, say};
+use crate::util::log::{PRINT_WAIT, print};
 
 mod nni;
 
@@ -213,7 +213,7 @@ impl Recorder {
                 MetricKind::Final => " (final)".to_owned(),
             };
             let value = metric.value.as_json();
-            say(&format!("trialkeeper: {}{kind} = {value}\n", metric.name), SHORTLY);
+            print(&format!("trialkeeper: {}{kind} = {value}\n", metric.name), PRINT_WAIT);
         }
     }
 }

@@ -50,7 +50,7 @@ impl StatusSource {
             seconds: observer.elapsed().as_secs_f64(),
             metrics: &intake.recorder().last_numbers(),
             spooled: [Lane::Facts, Lane::Bulk].map(|lane| spool.pending_in(lane)),
-            deliveries: counts.as_ref().map(|counts| counts.now()),
+            deliveries: counts.as_ref().map(|counts| counts.snapshot()),
             gpu_idle_ms: &observer.gpu_idle_ms(),
             sample: observer.last_sample(),
         })

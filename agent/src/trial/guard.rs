@@ -27,7 +27,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
-use crate::trial::reap::{Reaper, Role};
+use crate::trial::reap::{ChildRole, Reaper};
 use crate::trial::tree;
 
 /// The variable that marks every process of a trial. Its value is new for each run.
@@ -60,11 +60,11 @@ pub enum GuardTask<'a> {
 }
 
 /// The interval of looks whether the agent is really gone, whose pipe closes a moment before.
-const LOOKS: u32 = 50;
+const GONE_CHECKS: u32 = 50;
 
 /// The interval of looks for what was forked meanwhile, in milliseconds, and their number at most.
 const HUNT_EVERY: u16 = 20;
-const HUNTS: u32 = 500;
+const MOST_HUNTS: u32 = 500;
 
 /// The agent's side: the guard lives as long as this.
 #[derive(Debug)]
@@ -100,13 +100,13 @@ impl Guard {
             }
         }
         command.env_clear().current_dir("/").process_group(0);
-        let (child, end) = reaper.spawn(&mut command, Role::Helper)?;
+        let (child, end) = reaper.spawn(&mut command, ChildRole::Helper)?;
         Ok(Self { process: child.id(), pipe, reaper: reaper.clone(), end })
     }
 
     /// The guard `process` that the program before us has started, and `pipe`, the agent's end of its pipe.
     pub fn adopt(reaper: &Reaper, process: u32, pipe: OwnedFd) -> Self {
-        let end = reaper.adopt(process, Role::Helper);
+        let end = reaper.adopt(process, ChildRole::Helper);
         Self { process, pipe: pipe.into(), reaper: reaper.clone(), end }
     }
 
@@ -216,7 +216,7 @@ impl DrainedStream {
 
 /// Returns whether the agent, our parent, has ended or is about to.
 fn is_gone(agent: u32) -> bool {
-    (0..LOOKS).any(|_| {
+    (0..GONE_CHECKS).any(|_| {
         let gone = std::os::unix::process::parent_id() != agent || tree::is_ending(agent);
         if !gone {
             pause();
@@ -228,7 +228,7 @@ fn is_gone(agent: u32) -> bool {
 /// Kills until two looks in a row find no process: one may have been forked during the first look.
 fn hunt(mark: &[u8], group: Option<u32>) {
     let mut quiet = 0;
-    for _ in 0..HUNTS {
+    for _ in 0..MOST_HUNTS {
         let found = tree::marked(mark, group);
         quiet = if found.is_empty() { quiet + 1 } else { 0 };
         if quiet == 2 {

@@ -24,13 +24,13 @@ use crate::trial::guard::Guard;
 use crate::trial::reap;
 
 /// The word that makes the program hold a trial.
-pub const HOLD: &str = "--hold";
+pub const FALLBACK_WORD: &str = "--hold";
 
 /// The signals of a broken program; an abort is also how a thread tells the main one.
 const FAULTS: [c_int; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
 /// The image of this program: a link that holds even if the file was replaced or deleted.
-const OURSELVES: &str = "/proc/self/exe";
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The state to hand over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,7 +93,7 @@ type Decimal = [u8; 12];
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(ptr::null_mut());
 
 /// The exit code, once the trial has ended; -1 before.
-static OVER: AtomicI32 = AtomicI32::new(-1);
+static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
 
 /// `true` if the trial was asked to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
@@ -109,7 +109,7 @@ impl HandOver {
         };
         let words: [Vec<u8>; FIXED] = [
             b"trialkeeper".to_vec(),
-            HOLD.into(),
+            FALLBACK_WORD.into(),
             self.pid.to_string().into_bytes(),
             self.grace_ms.to_string().into_bytes(),
             self.drain_ms.to_string().into_bytes(),
@@ -122,7 +122,7 @@ impl HandOver {
         words.into_iter().map(|word| CString::new(word).unwrap_or_default()).collect()
     }
 
-    /// Reads what a fault wrote, from the word after [`HOLD`] on.
+    /// Reads what a fault wrote, from the word after [`FALLBACK_WORD`] on.
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
         let [pid, grace, drain, mapped, dir, termination_log, secrets, live @ ..] = words else {
             return None;
@@ -215,7 +215,7 @@ fn decimal(number: i32) -> Decimal {
 pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
     // Without /proc, the name that we were started with must do.
     let named = std::env::args_os().next().unwrap_or_default();
-    let programs = [OURSELVES.as_bytes(), named.as_bytes()];
+    let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
     let plan = Plan {
         process: nix::unistd::getpid().as_raw(),
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
@@ -244,7 +244,7 @@ pub fn guarded(guard: &Guard) {
 
 /// The trial has ended, and this is the code to exit with, whatever happens to us from now on.
 pub fn disarm(code: u8) {
-    OVER.store(i32::from(code), Ordering::Release);
+    HANDED_OVER.store(i32::from(code), Ordering::Release);
 }
 
 /// Makes every panic a fault, however the program was built: none unwinds.
@@ -263,7 +263,7 @@ pub fn watch_panics() {
 ///
 /// On a thread that is not the main one it does not return either: the thread is stopped where it stands.
 pub fn hand_over() {
-    let code = OVER.load(Ordering::Acquire);
+    let code = HANDED_OVER.load(Ordering::Acquire);
     if code >= 0 {
         #[expect(unsafe_code, reason = "std's exit runs handlers, which a broken program must not")]
         // SAFETY: it takes a number and does not return.

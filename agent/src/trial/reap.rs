@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 /// The role of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ChildRole {
     /// The trial's own.
     Trial,
     /// A tool of the agent's, such as a GPU probe: it does not belong to the trial's tree.
@@ -35,7 +35,7 @@ pub struct Reaper {
 
 #[derive(Debug)]
 struct Entry {
-    role: Role,
+    role: ChildRole,
     tell: oneshot::Sender<ExitStatus>,
     /// The signal that has stopped it, until it is read.
     stopped: Option<i32>,
@@ -63,7 +63,7 @@ impl Reaper {
     pub fn spawn(
         &self,
         command: &mut Command,
-        role: Role,
+        role: ChildRole,
     ) -> Result<(Child, oneshot::Receiver<ExitStatus>), io::Error> {
         let mut child = None;
         let (_, told) = self.spawn_with(role, || {
@@ -76,7 +76,7 @@ impl Reaper {
     /// The same for whatever `start` starts. If that fails, it has reaped what there was.
     pub fn spawn_with(
         &self,
-        role: Role,
+        role: ChildRole,
         start: impl FnOnce() -> Result<Pid, io::Error>,
     ) -> Result<(Pid, oneshot::Receiver<ExitStatus>), io::Error> {
         let (tell, told) = oneshot::channel();
@@ -89,7 +89,7 @@ impl Reaper {
     }
 
     /// Enters a child of ours that the program before us in this process started.
-    pub fn adopt(&self, pid: u32, role: Role) -> oneshot::Receiver<ExitStatus> {
+    pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
         let (tell, told) = oneshot::channel();
         self.lock().insert(pid, Entry { role, tell, stopped: None });
         told
@@ -108,7 +108,7 @@ impl Reaper {
                             entry.stopped = Some(signal);
                         }
                     } else if let Some(entry) = table.remove(&pid) {
-                        if entry.role == Role::Trial {
+                        if entry.role == ChildRole::Trial {
                             // It may have ended since it was looked at.
                             TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
                         }
@@ -147,7 +147,11 @@ impl Reaper {
     /// The pids of the agent's own tools.
     pub fn helpers(&self) -> Vec<u32> {
         let table = self.lock();
-        table.iter().filter(|(_, entry)| entry.role == Role::Helper).map(|(pid, _)| *pid).collect()
+        table
+            .iter()
+            .filter(|(_, entry)| entry.role == ChildRole::Helper)
+            .map(|(pid, _)| *pid)
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
@@ -167,7 +171,7 @@ pub fn discard(child: Pid) {
 /// Notes how the trial's own process has ended before it is reaped: a thread that fails between the two would have the
 /// status lost for ever.
 fn note_trial(table: &HashMap<u32, Entry>) {
-    let trial = table.iter().find(|(_, entry)| entry.role == Role::Trial);
+    let trial = table.iter().find(|(_, entry)| entry.role == ChildRole::Trial);
     let pid = trial.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
     let Some(pid) = pid else { return };
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -190,7 +194,7 @@ fn wait_status(status: &WaitIdStatus) -> Option<i32> {
 fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
     let is_helper = |pid: &str| {
         let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));
-        entry.is_some_and(|entry| entry.role == Role::Helper)
+        entry.is_some_and(|entry| entry.role == ChildRole::Helper)
     };
     // An orphan becomes the child of one thread, which need not be the main one.
     let Ok(mut threads) = std::fs::read_dir("/proc/self/task") else { return false };

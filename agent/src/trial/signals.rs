@@ -25,7 +25,7 @@ const HANDLED_SIGNALS: [Signal; 8] = [
 ];
 
 /// `SI_KERNEL` of `signalfd_siginfo.ssi_code` (`man 2 sigaction`).
-const KERNEL: i32 = 0x80;
+const SI_KERNEL: i32 = 0x80;
 
 /// The stream of signals.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Signals {
             match Signal::try_from(number) {
                 Ok(Signal::SIGCHLD) => self.waiting.push_front(ReceivedSignal::Child),
                 Ok(signal) => {
-                    let kernel = found.ssi_code == KERNEL;
+                    let kernel = found.ssi_code == SI_KERNEL;
                     let sender = Sender { pid: found.ssi_pid, uid: found.ssi_uid, kernel };
                     self.waiting.push_back(ReceivedSignal::Sent(signal, sender));
                 }

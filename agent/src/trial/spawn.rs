@@ -27,14 +27,14 @@ use crate::trial::signals;
 use crate::trial::terminal;
 
 /// The child's stack, in bytes: it calls little, and nothing that calls itself.
-const STACK: usize = 16 * 1024;
+const CHILD_STACK_BYTES: usize = 16 * 1024;
 
 /// The search path for programs where none is set (`man 3 execvp`).
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
 /// The shell for a program that the kernel does not take for one: a script without a first line that names its
 /// interpreter (`man 3 execvp`, of `ENOEXEC`).
-const SHELL: &CStr = c"/bin/sh";
+const SHELL_PATH: &CStr = c"/bin/sh";
 
 /// The child's standard output and error. `None`: ours.
 pub(super) struct Outputs {
@@ -68,7 +68,7 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
     let mut started = start(&paths, &words);
     if started == Err(Errno::ENOEXEC) {
         words[0] = paths[tried.load(Ordering::Acquire)].clone();
-        words.insert(0, SHELL.to_owned());
+        words.insert(0, SHELL_PATH.to_owned());
         started = start(&words[..1], &words);
     }
     Ok(started?)
@@ -144,7 +144,7 @@ impl Child<'_> {
 /// ended. `child` returns only if it fails, and why.
 fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     let failed = AtomicI32::new(0);
-    let mut stack = [0; STACK];
+    let mut stack = [0; CHILD_STACK_BYTES];
     let main = Box::new(|| {
         failed.store(error_number(child()), Ordering::Release);
         127

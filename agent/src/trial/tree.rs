@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(stat: Vec<u8>) {
+        fn any_stat_bytes_are_read_or_refused(stat: Vec<u8>) {
             drop(parse(&stat));
             ends(&stat);
         }

@@ -44,7 +44,7 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
 }
 
 /// The time to wait for the reader of our messages.
-pub const SHORTLY: Duration = Duration::from_millis(20);
+pub const PRINT_WAIT: Duration = Duration::from_millis(20);
 
 /// `true` if the reader of stderr stood still the last time.
 static STALLED: AtomicBool = AtomicBool::new(false);
@@ -52,7 +52,7 @@ static STALLED: AtomicBool = AtomicBool::new(false);
 /// Writes to stderr as far as its reader takes it: a reader that stands still must not hold up the supervision of the
 /// trial. What it has not taken after `patience` is dropped, and it is waited for once only, until it reads again. A
 /// closed stderr is no fault of the trial's.
-pub fn say(text: &str, patience: Duration) {
+pub fn print(text: &str, patience: Duration) {
     let stderr = io::stderr();
     let patience = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
     let until = Instant::now() + patience;
@@ -129,7 +129,7 @@ impl Subscriber for Lines {
             }
             None => {
                 let line = format!("trialkeeper: {word}{}\n", text.0);
-                say(&line, SHORTLY);
+                print(&line, PRINT_WAIT);
             }
         }
     }

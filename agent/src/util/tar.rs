@@ -6,10 +6,10 @@
 use std::io::{self, Read};
 
 /// Everything in an archive comes in blocks of so many bytes.
-const BLOCK: usize = 512;
+const BLOCK_BYTES: usize = 512;
 
 /// The most that the records before an entry may take: names are at most 4096 bytes long on Linux.
-const RECORDS: u64 = 64 << 10;
+const RECORD_BYTES: u64 = 64 << 10;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl<R: Read> Archive<R> {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             (self.left, self.padding) = (0, 0);
-            let mut block = [0; BLOCK];
+            let mut block = [0; BLOCK_BYTES];
             self.source.read_exact(&mut block)?;
             if block.iter().all(|byte| *byte == 0) {
                 return Ok(None);
@@ -83,14 +83,14 @@ impl<R: Read> Archive<R> {
             }
             let size = number(&block[124..136])?;
             match block[156] {
-                b'x' if size <= RECORDS => {
+                b'x' if size <= RECORD_BYTES => {
                     let mut text = vec![0; usize::try_from(size).map_err(io::Error::other)?];
                     self.source.read_exact(&mut text)?;
                     records = parse(&text)?;
                     self.padding = behind(size);
                 }
                 // Said of all entries: nothing that matters here.
-                b'g' if size <= RECORDS => (self.left, self.padding) = (size, behind(size)),
+                b'g' if size <= RECORD_BYTES => (self.left, self.padding) = (size, behind(size)),
                 flag => return self.entry(&block, flag, size, records).map(Some),
             }
         }
@@ -103,7 +103,7 @@ impl<R: Read> Archive<R> {
 
     fn entry(
         &mut self,
-        block: &[u8; BLOCK],
+        block: &[u8; BLOCK_BYTES],
         flag: u8,
         size: u64,
         records: Records,
@@ -154,7 +154,7 @@ fn behind(size: u64) -> u64 {
 }
 
 /// The sum of a block's bytes, its own field taken for blanks.
-fn sum(block: &[u8; BLOCK]) -> u64 {
+fn sum(block: &[u8; BLOCK_BYTES]) -> u64 {
     let all: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
     let own: u64 = block[148..156].iter().map(|byte| u64::from(*byte)).sum();
     all - own + 8 * u64::from(b' ')
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tar_writes_is_read() {
+    fn archives_of_the_tar_program_are_read() {
         let found = entries(&archive("pax")).unwrap();
         let names: Vec<_> =
             found.iter().map(|(entry, _)| String::from_utf8_lossy(&entry.name)).collect();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_strange_is_refused() {
+    fn damaged_and_unsupported_archives_are_refused() {
         let good = archive("pax");
         let mut bent = good.clone();
         bent[3] ^= 1;
@@ -291,14 +291,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, at in 0..4096_usize, byte: u8) {
+        fn any_tar_bytes_are_read_or_refused(bytes: Vec<u8>, at in 0..4096_usize, byte: u8) {
             drop(entries(&bytes));
             let mut bent = archive_once().to_vec();
             let at = at % bent.len();
             bent[at] = byte;
             // With the sum put right, so that what is behind it is read.
-            for block in bent.chunks_exact_mut(BLOCK) {
-                let block: &mut [u8; BLOCK] = block.try_into().unwrap();
+            for block in bent.chunks_exact_mut(BLOCK_BYTES) {
+                let block: &mut [u8; BLOCK_BYTES] = block.try_into().unwrap();
                 let right = format!("{:06o}\0 ", sum(block));
                 if block[257..].starts_with(b"ustar") {
                     block[148..156].copy_from_slice(right.as_bytes());

@@ -35,7 +35,7 @@ fn options_say_what_is_collected() {
 }
 
 #[test]
-fn however_deep_an_object_is_what_follows_is_read() {
+fn a_deeply_nested_object_does_not_hide_the_next_metric() {
     let nested = |open: &str, close: &str, depth| {
         format!("{{\"acc\": 0.5, \"d\": {}1{}}}\n", open.repeat(depth), close.repeat(depth))
     };

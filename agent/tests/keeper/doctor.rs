@@ -29,7 +29,7 @@ fn without_a_manager_the_machine_is_looked_at() {
 }
 
 #[test]
-fn what_fails_first_is_said_and_is_the_exit_code() {
+fn the_first_failed_check_decides_the_exit_code() {
     let output = doctor(&["--manager", "http://no-such-host.invalid", "--output", "table"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");

@@ -417,7 +417,7 @@ fn run_without_a_manager() -> (Ended, u16) {
 }
 
 #[test]
-fn what_a_manager_did_not_take_is_replayed_in_the_same_words() {
+fn lines_that_a_manager_did_not_take_are_replayed_unchanged() {
     let (ended, _) = run_without_a_manager();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("were not delivered"), "{}", ended.stderr);

@@ -30,7 +30,7 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
 }
 
 #[test]
-fn who_waits_for_other_pods_can_be_asked_to_end() {
+fn a_pod_that_waits_for_others_can_be_stopped() {
     let options = ["--roles", "worker:2", "--role", "worker", "--role-index", "0", "--flush", "0"];
     let log = ["--log-file", "log", "-vv"];
     let keeper = Keeper::shell(&[&NOBODY[..], &options, &log].concat(), "touch started");

@@ -53,7 +53,7 @@ fn the_trial_starts_with_nothing_blocked_or_ignored() {
 }
 
 #[test]
-fn what_the_caller_ignores_stays_ignored() {
+fn signals_that_the_caller_ignores_stay_ignored() {
     let keeper = env!("CARGO_BIN_EXE_trialkeeper");
     let line = format!(
         "trap '' HUP; exec {keeper} run --output-dir out -- \

@@ -34,7 +34,7 @@ fn a_term_during_the_start_is_not_lost() {
 /// Since Kubernetes 1.28 a process that uses too much memory takes its whole container along, the keeper
 /// included: what it had written of its verdict is found by the next attempt, and told.
 #[test]
-fn what_was_known_before_a_sudden_death_is_told_by_the_next_attempt() {
+fn the_next_attempt_reports_what_a_killed_agent_knew() {
     let manager = Manager::start(vec![]);
     let first = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
     let first = first.wait_for("ready");

@@ -41,7 +41,7 @@ fn a_deaf_trial_is_killed_after_its_grace() {
 }
 
 #[test]
-fn what_is_killed_with_a_deaf_trial_is_named() {
+fn processes_killed_with_a_deaf_trial_are_named() {
     let line = r#"trap "" TERM; setsid sh -c 'echo $$ > inner; while :; do sleep 0.05; done' &
         while :; do sleep 0.05; done"#;
     let running = Keeper::shell(&["--grace", "200ms"], line).start();
@@ -107,7 +107,7 @@ fn descendants_with_a_session_of_their_own_are_stopped_too() {
 }
 
 #[test]
-fn what_a_trial_leaves_behind_is_killed_and_named() {
+fn processes_that_a_trial_leaves_behind_are_killed_and_named() {
     let line = r#"setsid sh -c 'trap "" TERM; echo $$ > inner; while :; do sleep 0.05; done' \
         > /dev/null 2>&1 & while ! test -s inner; do sleep 0.02; done; exit 4"#;
     let running = Keeper::shell(&["--drain", "200ms"], line).start();
@@ -143,7 +143,7 @@ fn a_helper_behind_a_pipe_may_finish_its_work() {
 }
 
 #[test]
-fn whoever_ends_when_asked_to_is_named_too() {
+fn leftovers_that_end_when_asked_are_named_too() {
     let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & while ! test -s inner; do sleep 0.02; done";
     let ended = Keeper::shell(&["--drain", "200ms"], line).run();
     assert_eq!(ended.code, Some(0));
@@ -183,7 +183,7 @@ pub(crate) fn is_guarded(keeper: u32) -> bool {
 }
 
 #[test]
-fn what_the_trial_started_dies_with_its_keeper_too() {
+fn processes_of_the_trial_die_with_the_keeper_too() {
     let stay = "exec sleep 1000";
     #[rustfmt::skip]
     let table = [

@@ -17,7 +17,7 @@ fn read(portions: &[&[u8]]) -> Vec<Finding> {
     found
 }
 
-fn told(found: &[Finding]) -> Vec<String> {
+fn summarized(found: &[Finding]) -> Vec<String> {
     let tell = |finding: &Finding| match finding {
         Finding::Metric(found) => {
             format!("{}[{}]={}", found.name, found.sequence.unwrap(), found.value.as_json())
@@ -57,9 +57,9 @@ fn scalars_of_every_writer_are_read() {
     ];
     for portion in [1, 5, 64, usize::MAX] {
         let single: Vec<_> = SIMPLE.chunks(portion).collect();
-        assert_eq!(told(&read(&single)), simple, "{portion} at a time");
+        assert_eq!(summarized(&read(&single)), simple, "{portion} at a time");
         let single: Vec<_> = TENSORS.chunks(portion).collect();
-        assert_eq!(told(&read(&single)), tensors, "{portion} at a time");
+        assert_eq!(summarized(&read(&single)), tensors, "{portion} at a time");
     }
 }
 
@@ -72,7 +72,7 @@ fn a_short_tail_means_not_yet() {
     let before = found.len();
     reader.feed(tail, &mut found);
     assert_eq!((before, found.len()), (1, 5));
-    assert_eq!(told(&read(&[head])), ["train/loss[0]=1.0"]);
+    assert_eq!(summarized(&read(&[head])), ["train/loss[0]=1.0"]);
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn broken_bytes_are_skipped_and_reported_once() {
             "accuracy[3]=\"NaN\"",
             "accuracy[4]=0.93",
         ];
-        assert_eq!(told(&read(&[&bytes])), expected, "{says}");
+        assert_eq!(summarized(&read(&[&bytes])), expected, "{says}");
         let single: Vec<_> = bytes.chunks(1).collect();
-        assert_eq!(told(&read(&single)), expected, "{says}, byte by byte");
+        assert_eq!(summarized(&read(&single)), expected, "{says}, byte by byte");
     }
 }
 
@@ -107,7 +107,7 @@ fn broken_bytes_are_skipped_and_reported_once() {
 fn a_record_that_is_no_event_is_reported() {
     let bytes = [framed(&[0x0b]), SIMPLE.to_vec()].concat();
     assert_eq!(
-        told(&read(&[&bytes]))[..2],
+        summarized(&read(&[&bytes]))[..2],
         ["!17 bytes of the event file are no events", "train/loss[0]=1.0"]
     );
 }
@@ -122,7 +122,7 @@ fn a_record_too_large_is_passed_over_and_not_kept() {
         assert!(reader.carry.len() < 10_000);
     }
     reader.feed(SIMPLE, &mut found);
-    assert_eq!(told(&found).len(), 5);
+    assert_eq!(summarized(&found).len(), 5);
     let whole = [&large[..], SIMPLE].concat();
     assert_eq!(read(&[&whole]), found);
 }
@@ -154,7 +154,7 @@ fn a_summary_with_an_image_counts_up_to_a_megabyte_and_a_larger_one_is_told_once
         "!an event of more than 1114112 bytes is passed over, with the scalars it may hold";
     for portion in [1_000, 100_000, usize::MAX] {
         let portions: Vec<_> = file.chunks(portion).collect();
-        let found = told(&read(&portions));
+        let found = summarized(&read(&portions));
         assert_eq!(found, ["acc[3]=0.5", told_once, "acc[3]=0.5"], "{portion} at a time");
     }
 }

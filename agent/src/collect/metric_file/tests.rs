@@ -21,7 +21,7 @@ fn read(portions: &[&[u8]]) -> Vec<Finding> {
     found
 }
 
-fn told(found: &[Finding]) -> Vec<String> {
+fn summarized(found: &[Finding]) -> Vec<String> {
     let tell = |finding: &Finding| match finding {
         Finding::Metric(found) => found.value.as_json().to_string(),
         Finding::Unreadable { why, excerpt, .. } => format!("!{why}: {excerpt}"),
@@ -57,7 +57,7 @@ fn files_are_read_as_the_table_says() {
     ];
     for (says, bytes, expected) in table {
         let whole = read(&[bytes.as_bytes()]);
-        assert_eq!(told(&whole), expected, "{says}");
+        assert_eq!(summarized(&whole), expected, "{says}");
         let single: Vec<_> = bytes.as_bytes().chunks(1).collect();
         assert_eq!(read(&single), whole, "{says}, byte by byte");
     }
@@ -68,7 +68,7 @@ fn a_record_of_almost_a_million_bytes_survives_byte_by_byte() {
     let long = format!("\"{}\"", "x".repeat(900_000));
     let bytes = record(&long);
     let single: Vec<_> = bytes.as_bytes().chunks(1).collect();
-    assert_eq!(told(&read(&single)), [long]);
+    assert_eq!(summarized(&read(&single)), [long]);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_metric_is_found_as_soon_as_its_record_is_whole() {
     reader.feed(head, &mut found);
     assert_eq!(found, []);
     reader.feed(&[*last], &mut found);
-    assert_eq!(told(&found), ["1"]);
+    assert_eq!(summarized(&found), ["1"]);
 }
 
 /// Files made of what readers stumble over.

@@ -16,7 +16,7 @@ fn registry(objective: Option<&str>) -> MetricRegistry {
     MetricRegistry::new(&CollectSpec { objective, ..CollectSpec::default() })
 }
 
-fn told(metric: Option<Metric>) -> Option<(String, serde_json::Value, bool)> {
+fn summarized(metric: Option<Metric>) -> Option<(String, serde_json::Value, bool)> {
     metric.map(|metric| {
         assert_eq!((metric.kind, metric.sequence), (MetricKind::Final, 0));
         (metric.name, metric.value.as_json().clone(), metric.derived)
@@ -54,8 +54,8 @@ fn the_result_is_concluded_as_the_table_says() {
         }
         let expected =
             concluded.map(|(name, value, derived)| (name.to_owned(), json!(value), derived));
-        assert_eq!(told(registry.conclude(true)), expected, "{says}");
-        assert_eq!(told(registry.conclude(true)), None, "{says}, once");
+        assert_eq!(summarized(registry.conclude(true)), expected, "{says}");
+        assert_eq!(summarized(registry.conclude(true)), None, "{says}, once");
     }
 }
 
@@ -120,7 +120,7 @@ fn names_over_the_bound_are_counted_but_not_the_objective() {
     }
     assert!(registry.enter(text("n0", 0.6)).is_some());
     assert!(registry.enter(text("acc", 0.7)).is_some());
-    assert_eq!(told(registry.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
+    assert_eq!(summarized(registry.conclude(true)), Some(("acc".to_owned(), json!(0.7), false)));
     let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
     assert_eq!(codes, ["metric-names-exceeded"]);
 }
@@ -143,7 +143,7 @@ fn a_flood_is_thinned_and_its_last_value_known() {
     assert_eq!(between(2, 4), dense / 2);
     assert_eq!(between(4, 8), dense / 2);
     assert_eq!(registry.thinned, total - u64::try_from(kept.len()).unwrap());
-    let last = told(registry.conclude(true)).unwrap();
+    let last = summarized(registry.conclude(true)).unwrap();
     assert_eq!(last.1, json!(80_000.0));
     assert_eq!(registry.notes().len(), 1);
 }

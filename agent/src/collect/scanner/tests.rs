@@ -21,7 +21,7 @@ fn scan(mut scanner: StreamScanner, portions: &[&[u8]]) -> Vec<Finding> {
 }
 
 /// A short form of findings: `name=value` for a metric (`*` for a final one), `!why` for a broken one.
-fn told(found: &[Finding]) -> Vec<String> {
+fn summarized(found: &[Finding]) -> Vec<String> {
     let tell = |finding: &Finding| match finding {
         Finding::Metric(found) => {
             let star = if found.kind == Some(MetricKind::Final) { "*" } else { "" };
@@ -76,7 +76,7 @@ fn lines_are_read_as_the_table_says() {
     ];
     for (says, bytes, expected) in table {
         let whole = scan(scanner(Stream::Stdout), &[bytes.as_bytes()]);
-        assert_eq!(told(&whole), expected, "{says}");
+        assert_eq!(summarized(&whole), expected, "{says}");
         let single: Vec<_> = bytes.as_bytes().chunks(1).collect();
         assert_eq!(scan(scanner(Stream::Stdout), &single), whole, "{says}, byte by byte");
     }
@@ -86,7 +86,7 @@ fn lines_are_read_as_the_table_says() {
 fn stderr_holds_only_marked_metrics() {
     let bytes = format!("acc=1\n{{\"acc\": 1}}\nacc=2{}acc=3\n", marked("0.5"));
     let found = scan(scanner(Stream::Stderr), &[bytes.as_bytes()]);
-    assert_eq!(told(&found), ["default=0.5"]);
+    assert_eq!(summarized(&found), ["default=0.5"]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_collector_that_is_off_finds_nothing() {
     for (text, json_lines, expected) in table {
         let spec = CollectSpec { text, json_lines, ..CollectSpec::default() };
         let found = scan(StreamScanner::new(&spec, Stream::Stdout), &[bytes.as_bytes()]);
-        assert_eq!(told(&found), expected, "text {text}, JSON {json_lines}");
+        assert_eq!(summarized(&found), expected, "text {text}, JSON {json_lines}");
     }
 }
 
@@ -115,7 +115,7 @@ fn a_line_that_a_pattern_matches_is_read_by_nothing_else() {
     for portion in [1, usize::MAX] {
         let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();
         let found = scan(StreamScanner::new(&spec, Stream::Stdout), &portions);
-        assert_eq!(told(&found), expected, "{portion} at a time");
+        assert_eq!(summarized(&found), expected, "{portion} at a time");
     }
 }
 
@@ -130,7 +130,7 @@ fn a_metric_of_a_million_characters_survives() {
         let portions: Vec<_> = line.as_bytes().chunks(portion).collect();
         let found = scan(scanner(Stream::Stdout), &portions);
         assert_eq!(found.len(), 3, "{portion}");
-        let Finding::Metric(first) = &found[0] else { panic!("{:?}", told(&found)) };
+        let Finding::Metric(first) = &found[0] else { panic!("{:?}", summarized(&found)) };
         assert_eq!(first.value.as_json(), &json!(long), "{portion}");
     }
 }
@@ -149,7 +149,7 @@ fn an_endless_line_is_not_kept_and_hides_no_metric() {
     scanner.feed(b"\nacc=2\n", &mut found);
     assert!(scanner.carry.capacity() <= 2 * PORTION_BYTES, "{}", scanner.carry.capacity());
     let long = "!a line of more than 1114112 bytes is not searched for metrics";
-    assert_eq!(told(&found), [long, "default=0.5", "acc=2"]);
+    assert_eq!(summarized(&found), [long, "default=0.5", "acc=2"]);
     scanner.feed(&[&noise, &noise, &b"a=1\n"[..]].concat(), &mut found);
     assert_eq!(found.len(), 3, "said once");
 }
@@ -165,7 +165,7 @@ fn a_long_line_is_searched_whatever_stands_on_it() {
         let portions: Vec<_> = lines.as_bytes().chunks(portion).collect();
         let found = scan(StreamScanner::new(&spec, Stream::Stdout), &portions);
         let expected = ["acc=0.5", "loss=0.25", "n=0.1111111111111111"];
-        assert_eq!(told(&found), expected, "{portion} at a time");
+        assert_eq!(summarized(&found), expected, "{portion} at a time");
     }
 }
 
@@ -178,7 +178,7 @@ fn a_progress_bar_of_megabytes_counts_in_its_last_state() {
     bar.push('\n');
     for portion in [1_000, usize::MAX] {
         let portions: Vec<_> = bar.as_bytes().chunks(portion).collect();
-        assert_eq!(told(&scan(scanner(Stream::Stdout), &portions)), ["loss=49999"]);
+        assert_eq!(summarized(&scan(scanner(Stream::Stdout), &portions)), ["loss=49999"]);
     }
 }
 
@@ -189,11 +189,11 @@ fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
         let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();
         let found = scan(scanner(Stream::Stdout), &portions);
         let Finding::Unreadable { excerpt, why, .. } = &found[0] else {
-            panic!("{:?}", told(&found))
+            panic!("{:?}", summarized(&found))
         };
         assert_eq!(excerpt.chars().count(), 200);
         assert!(why.contains("over 1114112 bytes"), "{why}");
-        assert_eq!(told(&found[1..]), ["default=0.5"]);
+        assert_eq!(summarized(&found[1..]), ["default=0.5"]);
     }
 }
 

@@ -9,7 +9,7 @@ fn append(path: &Path, bytes: &[u8]) {
     file.write_all(bytes).unwrap();
 }
 
-fn told(found: &mut Vec<Finding>) -> Vec<String> {
+fn summarized(found: &mut Vec<Finding>) -> Vec<String> {
     let tell = |finding: Finding| match finding {
         Finding::Metric(found) => format!("{}={}", found.name, found.value.as_json()),
         Finding::Unreadable { why, .. } => format!("!{why}"),
@@ -60,7 +60,7 @@ fn a_large_file_comes_in_portions() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn paths_that_are_no_files_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -82,7 +82,7 @@ fn every_kind_of_file_is_followed() {
     let mut collectors = FileCollectors::new(&CollectSpec::default(), files);
     let mut found = Vec::new();
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found), [""; 0]);
+    assert_eq!(summarized(&mut found), [""; 0]);
 
     let record = include_bytes!("../../../fixtures/sdk/local.metrics.bin");
     let scalars = include_bytes!("../../../fixtures/tfevents/tensorboardx.bin");
@@ -91,17 +91,17 @@ fn every_kind_of_file_is_followed() {
     append(&events, &scalars[..100]);
     append(&dir.path().join("runs/a/notes.txt"), b"no event file");
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found), ["default=0.5", "acc=0.5", "train/loss=1.0"]);
+    assert_eq!(summarized(&mut found), ["default=0.5", "acc=0.5", "train/loss=1.0"]);
 
     append(&metrics, &record[120..279]);
     append(&lines, b": 0.75}");
     append(&events, &scalars[100..150]);
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found).len(), 2);
+    assert_eq!(summarized(&mut found).len(), 2);
 
     append(&lines, b"");
     collectors.finish(&mut found);
-    assert_eq!(told(&mut found), ["acc=0.75"]);
+    assert_eq!(summarized(&mut found), ["acc=0.75"]);
 }
 
 #[test]
@@ -115,11 +115,11 @@ fn a_replaced_file_begins_anew() {
     collectors.poll(&mut found);
     fs::write(&path, b"acc=1\n").unwrap();
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found), ["acc=0.5", "acc=0.75", "acc=1"]);
+    assert_eq!(summarized(&mut found), ["acc=0.5", "acc=0.75", "acc=1"]);
 }
 
 #[test]
-fn what_was_there_before_is_passed_over_and_what_comes_is_read() {
+fn earlier_records_are_skipped_and_later_ones_read() {
     let dir = tempfile::tempdir().unwrap();
     let scalars = include_bytes!("../../../fixtures/tfevents/tensorboardx.bin");
     let (lines, runs) = (dir.path().join("log"), dir.path().join("runs"));
@@ -134,19 +134,19 @@ fn what_was_there_before_is_passed_over_and_what_comes_is_read() {
     collectors.skip();
     let mut found = Vec::new();
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found), [""; 0], "nothing new");
+    assert_eq!(summarized(&mut found), [""; 0], "nothing new");
 
     append(&lines, b"acc=0.75\n");
     append(&event(&format!("{:04}", 2 * EARLIER_EVENT_FILES - 1)), &scalars[..100]);
     append(&event("new"), &scalars[..100]);
     collectors.poll(&mut found);
-    assert_eq!(told(&mut found), ["acc=0.75", "train/loss=1.0", "train/loss=1.0"]);
+    assert_eq!(summarized(&mut found), ["acc=0.75", "train/loss=1.0", "train/loss=1.0"]);
 
     for more in 0..EVENT_FILES {
         append(&event(&format!("z{more:04}")), &scalars[..100]);
     }
     collectors.poll(&mut found);
-    let told = told(&mut found);
+    let told = summarized(&mut found);
     assert_eq!(told.len(), 1 + EVENT_FILES - EARLIER_EVENT_FILES - 1);
     assert!(told[0].starts_with("!of more than 1024 event files"), "{}", told[0]);
     collectors.poll(&mut found);
@@ -176,7 +176,7 @@ fn a_file_that_is_written_anew_in_place_is_read_anew() {
     for (says, text, expected) in table {
         fs::write(&path, text).unwrap();
         collectors.poll(&mut found);
-        assert_eq!(told(&mut found), expected, "{says}: {text}");
+        assert_eq!(summarized(&mut found), expected, "{says}: {text}");
     }
     let long = "#".repeat(1_000);
     for (text, expected) in
@@ -184,7 +184,7 @@ fn a_file_that_is_written_anew_in_place_is_read_anew() {
     {
         fs::write(&path, text).unwrap();
         collectors.poll(&mut found);
-        assert_eq!(told(&mut found), [expected]);
+        assert_eq!(summarized(&mut found), [expected]);
     }
 }
 
@@ -199,7 +199,7 @@ fn one_tag_in_two_folders_is_two_metrics() {
         append(&dir.path().join(name), scalars);
     }
     collectors.poll(&mut found);
-    let told = told(&mut found);
+    let told = summarized(&mut found);
     let count = |name: &str| told.iter().filter(|told| told.starts_with(name)).count();
     assert_eq!((count("accuracy="), count("validation/accuracy=")), (4, 2), "{told:?}");
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
 use super::{Check, State};
-use crate::delivery::dialect::native::REPORTS;
+use crate::delivery::dialect::native::REPORTS_PATH;
 use crate::delivery::{LOCAL_BASE, LocalClient, ManagerAddress};
 use crate::http::client;
 use crate::util::clock::{Clock, SystemClock};
@@ -22,7 +22,7 @@ use crate::util::errors::chain;
 /// The time that a hop may take.
 const HOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The difference between the clocks that is allowed, in milliseconds.
-const APART: i64 = 5_000;
+const CLOCK_TOLERANCE_MS: i64 = 5_000;
 /// The hops, in their order.
 const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
 
@@ -35,12 +35,12 @@ pub(super) struct ManagerSpec {
 }
 
 /// Walks the way as far as it goes; one check per hop.
-pub(super) async fn look(wanted: &ManagerSpec) -> Vec<Check> {
-    let Some(address) = &wanted.address else {
+pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
+    let Some(address) = &spec.address else {
         return vec![Check::skipped("manager", "none is named; name one with --manager")];
     };
     let mut checks = Vec::new();
-    walk(address, wanted, &mut checks).await;
+    walk(address, spec, &mut checks).await;
     for hop in &HOPS[checks.len()..] {
         checks.push(Check::skipped(hop, "not looked at"));
     }
@@ -48,18 +48,14 @@ pub(super) async fn look(wanted: &ManagerSpec) -> Vec<Check> {
 }
 
 /// Adds a check per hop, and stops behind one that fails.
-async fn walk(
-    address: &ManagerAddress,
-    wanted: &ManagerSpec,
-    checks: &mut Vec<Check>,
-) -> Option<()> {
+async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Check>) -> Option<()> {
     let mut pass = |check: Check| {
         let passed = check.state != State::Fail;
         checks.push(check);
         passed.then_some(())
     };
     if let Some(socket) = address.socket() {
-        return walk_locally(&socket, wanted, pass).await;
+        return walk_locally(&socket, spec, pass).await;
     }
     let base = match base(address) {
         Ok(base) => base,
@@ -80,7 +76,7 @@ async fn walk(
     let connected = connect(&addresses).await;
     pass(route(port, began.elapsed(), connected))?;
 
-    let client = match client::build(wanted.ca_file.as_deref()) {
+    let client = match client::build(spec.ca_file.as_deref()) {
         Ok(client) => client,
         Err(error) => {
             let advice = "name a PEM file with the manager's certificate authority";
@@ -91,13 +87,13 @@ async fn walk(
     pass(tls(base.scheme(), &health))?;
     pass(manager(&health))?;
     pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
-    pass(token(wanted.token_file.as_deref(), &client, &base).await)
+    pass(token(spec.token_file.as_deref(), &client, &base).await)
 }
 
 /// Checks a manager on this machine, which is called over its socket and nowhere else.
 async fn walk_locally(
     socket: &Path,
-    wanted: &ManagerSpec,
+    spec: &ManagerSpec,
     mut pass: impl FnMut(Check) -> Option<()>,
 ) -> Option<()> {
     pass(Check::ok("address", socket.display().to_string()))?;
@@ -120,7 +116,7 @@ async fn walk_locally(
     pass(Check::ok("TLS", "not used"))?;
     pass(manager(&health))?;
     pass(clock(health.ok().and_then(|health| health.date_ms), SystemClock.now_ms()))?;
-    pass(token(wanted.token_file.as_deref(), local.client(), &base).await)
+    pass(token(spec.token_file.as_deref(), local.client(), &base).await)
 }
 
 fn base(address: &ManagerAddress) -> Result<Url, Check> {
@@ -286,7 +282,7 @@ fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
         return Check::skipped("clock", "the manager does not tell its time");
     };
     let apart = ours_ms - theirs_ms;
-    if apart.abs() > APART {
+    if apart.abs() > CLOCK_TOLERANCE_MS {
         let word = if apart > 0 { "ahead of" } else { "behind" };
         let finding = format!("{} s {word} the manager's", apart.abs() / 1000);
         return Check::warn("clock", finding, "times in the timeline will be off; set the clock");
@@ -305,7 +301,7 @@ async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
             return Check::fail("token", format!("cannot read {shown}: {error}"), advice);
         }
     };
-    let url = format!("{}{REPORTS}", base.as_str().trim_end_matches('/'));
+    let url = format!("{}{REPORTS_PATH}", base.as_str().trim_end_matches('/'));
     let mut request =
         client.post(url).header(CONTENT_TYPE, "application/json").body("{}").timeout(HOP_TIMEOUT);
     if let Some(token) = &token {

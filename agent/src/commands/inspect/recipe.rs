@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn a_recipe_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let none = Secrets::new([]);
         let own = dir.path().join(SDK_FILE);

@@ -22,11 +22,12 @@ pub use version::{Comparison, compare};
 pub use wire::Connection;
 
 /// Below the manager's base URL.
-const ROOT: &str = "/api/v1/nni-pai";
+const ROOT_PATH: &str = "/api/v1/nni-pai";
 /// The beginning of the body of a version call; that of a line never begins so, see [`Tag`].
-const VERSION_CALL: &str = "{\"tag\": \"VC";
+const VERSION_PREFIX: &str = "{\"tag\": \"VC";
 /// The beginning of the body of a metric, see [`metric`].
-const METRIC: &str = "{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": \"NNISDK_MEb'";
+const METRIC_PREFIX: &str =
+    "{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": \"NNISDK_MEb'";
 /// Most bytes of a line in one request: with every one of them escaped, the body stays below the 100 kB
 /// that the server takes.
 const LINE_BYTES: usize = 16 << 10;
@@ -43,9 +44,9 @@ pub enum Tag {
 /// The body of the version call.
 pub fn version_call(comparison: &Comparison) -> String {
     match comparison {
-        Comparison::Match => format!("{VERSION_CALL}Success\"}}"),
+        Comparison::Match => format!("{VERSION_PREFIX}Success\"}}"),
         Comparison::Mismatch { .. } => {
-            format!("{VERSION_CALL}Fail\", \"msg\": {}}}", json(&comparison.to_string()))
+            format!("{VERSION_PREFIX}Fail\", \"msg\": {}}}", json(&comparison.to_string()))
         }
     }
 }
@@ -180,9 +181,9 @@ async fn post_one(
     sender: &Sender,
     body: &str,
 ) -> Result<(), Error> {
-    let call = if body.starts_with(VERSION_CALL) { "version" } else { "stdout" };
-    let is_metric = body.starts_with(METRIC);
-    let path = || format!("{ROOT}/{call}/{}/{}", sender.experiment, sender.trial);
+    let call = if body.starts_with(VERSION_PREFIX) { "version" } else { "stdout" };
+    let is_metric = body.starts_with(METRIC_PREFIX);
+    let path = || format!("{ROOT_PATH}/{call}/{}/{}", sender.experiment, sender.trial);
     let url = || format!("{base}{}", path());
     let answer = wire::exchange(connection, base, &path, body).await?;
     match post_outcome(answer.status, is_metric || call == "version") {

@@ -11,21 +11,21 @@ use serde::de::DeserializeOwned;
 use trial_protocol::{AttemptId, Lane, Offer, ReportAck, ReportBatch, capability};
 
 use super::Error;
-use crate::http::client::{self, ANSWER};
+use crate::http::client::{self, ANSWER_TIMEOUT};
 use crate::spool::{Cursor, Record, Sender};
 
 pub use deferred_body::{BodySender, deferred_body};
 
 /// Names the attempt whose agent keeps a request open.
-const ATTEMPT: &str = "trialkeeper-attempt";
+const ATTEMPT_HEADER: &str = "trialkeeper-attempt";
 /// The path of reports below the manager's base URL.
-pub const REPORTS: &str = "/api/v1/agent/reports";
+pub const REPORTS_PATH: &str = "/api/v1/agent/reports";
 /// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
 const ANSWER_BYTES: usize = 1 << 20;
 /// The slowest line that is waited for, in bytes a second.
-const SLOWEST: usize = 16 << 10;
+const SLOWEST_BYTES_PER_SECOND: usize = 16 << 10;
 /// The length of a refusal's explanation that is kept, in characters.
-const DETAIL: usize = 300;
+const DETAIL_CHARS: usize = 300;
 
 /// An explanation of a refusal (RFC 9457), as far as it is used.
 #[derive(Debug, Default, Deserialize)]
@@ -88,8 +88,8 @@ pub async fn post(
         request = request.header(CONTENT_ENCODING, "gzip");
     }
     // What a slow line needs for a body is no reason to begin anew: the manager waits as long.
-    let seconds = u32::try_from(body.len() / SLOWEST).unwrap_or(u32::MAX);
-    let within = ANSWER.saturating_add(Duration::from_secs(1).saturating_mul(seconds));
+    let seconds = u32::try_from(body.len() / SLOWEST_BYTES_PER_SECOND).unwrap_or(u32::MAX);
+    let within = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1).saturating_mul(seconds));
     send(request, base, token, Body::from(body), within).await
 }
 
@@ -103,12 +103,12 @@ pub async fn post_deferred(
     body: Body,
     open: Duration,
 ) -> Result<ReportAck, Error> {
-    let request = client.post(url(base)).header(ATTEMPT, attempt.as_str());
-    send(request, base, token, body, open + ANSWER).await
+    let request = client.post(url(base)).header(ATTEMPT_HEADER, attempt.as_str());
+    send(request, base, token, body, open + ANSWER_TIMEOUT).await
 }
 
 fn url(base: &str) -> String {
-    format!("{}{REPORTS}", base.trim_end_matches('/'))
+    format!("{}{REPORTS_PATH}", base.trim_end_matches('/'))
 }
 
 async fn send(
@@ -134,7 +134,7 @@ async fn send(
 /// An answer of the manager's.
 pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> Result<T, Error> {
     let foreign = |source| Error::NotAManager { url: url.to_owned(), source };
-    let whole = client::whole(response, ANSWER_BYTES).await;
+    let whole = client::read_whole(response, ANSWER_BYTES).await;
     let bytes = whole.map_err(|source| Error::Unreachable { url: url.to_owned(), source })?;
     let long = || foreign(serde::de::Error::custom("its answer has no end"));
     serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
@@ -149,10 +149,10 @@ pub(super) async fn refusal(url: String, response: Response) -> Error {
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
     // A body that cannot be read explains nothing; the status stands.
-    let bytes = client::whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
+    let bytes = client::read_whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
     let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
-    let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL).collect();
+    let detail: String = detail.chars().filter(|c| !c.is_control()).take(DETAIL_CHARS).collect();
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::Unauthorized { url, detail },
         StatusCode::NOT_FOUND => Error::Unknown { url, detail },

@@ -10,11 +10,11 @@ use super::Error;
 use super::native::{json, refusal};
 
 /// The code directory, below the manager's base URL.
-const CODE: &str = "/api/v1/agent/code";
+const CODE_PATH: &str = "/api/v1/agent/code";
 /// The parameter record.
-const PARAMETERS: &str = "/api/v1/agent/parameters";
+const PARAMETERS_PATH: &str = "/api/v1/agent/parameters";
 /// The rendezvous of pods.
-const RENDEZVOUS: &str = "/api/v1/agent/rendezvous";
+const RENDEZVOUS_PATH: &str = "/api/v1/agent/rendezvous";
 
 /// A client for the requests of a pod.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl PodSetupClient {
 
     /// Begins to fetch the code.
     pub async fn code(&self) -> Result<Code, Error> {
-        let url = self.url(CODE);
+        let url = self.url(CODE_PATH);
         let response = self.ask(&url, self.client.get(&url)).await?;
         let tag = response.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
         let sha256 = tag.map(|tag| tag.trim_matches('"').to_owned());
@@ -76,7 +76,7 @@ impl PodSetupClient {
 
     /// Fetches the parameter record.
     pub async fn parameters(&self) -> Result<String, Error> {
-        let url = self.url(PARAMETERS);
+        let url = self.url(PARAMETERS_PATH);
         let response = self.ask(&url, self.client.get(&url)).await?;
         let unreachable = |source| Error::Unreachable { url: url.clone(), source };
         let bytes = response.bytes().await.map_err(unreachable)?;
@@ -85,7 +85,7 @@ impl PodSetupClient {
 
     /// Says where this pod is, and learns where the others are.
     pub async fn rendezvous(&self, pod: &RendezvousRequest) -> Result<RendezvousReply, Error> {
-        let url = self.url(RENDEZVOUS);
+        let url = self.url(RENDEZVOUS_PATH);
         let body = serde_json::to_vec(pod).expect("a pod has string keys only");
         let request = self.client.post(&url).header(CONTENT_TYPE, "application/json").body(body);
         let response = self.ask(&url, request).await?;

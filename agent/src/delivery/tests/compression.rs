@@ -54,7 +54,7 @@ async fn a_compressed_batch_is_halved_and_repeated_like_any_other() {
 }
 
 #[tokio::test]
-async fn who_refuses_a_compressed_batch_gets_it_as_it_is() {
+async fn a_refused_compressed_batch_is_sent_uncompressed() {
     for status in [400, 415] {
         let packed = deliver_much(vec![Answer::Plain(status)], "0.0.0.0").await;
         // Each lane may have had one under way.

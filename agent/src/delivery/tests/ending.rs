@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_only_memory_holds_waits_for_a_manager_that_is_busy() {
+async fn reports_in_memory_only_wait_for_a_busy_manager() {
     let dir = tempfile::tempdir().unwrap();
     for (place, left) in [(None, 0), (Some(dir.path()), 1)] {
         let busy = || Answer::Status(503, "retry-after: 1\r\n");
@@ -21,7 +21,7 @@ async fn what_only_memory_holds_waits_for_a_manager_that_is_busy() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_delivered_in_time_stays_and_is_replayed() {
+async fn undelivered_reports_stay_and_are_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let spool = spool_in(Some(dir.path()));
     for number in 0..10 {
@@ -96,7 +96,7 @@ async fn a_report_that_is_never_taken_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn what_is_nobodys_holds_up_no_other_and_is_delivered_as_whose_it_is_said_to_be() {
+async fn reports_without_a_trial_hold_up_no_others_and_are_delivered_for_the_named_trial() {
     let dir = tempfile::tempdir().unwrap();
     let nobodys = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
     for options in [nobodys, options_in(Some(dir.path()), "t-1")] {

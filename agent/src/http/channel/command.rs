@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::collect::{Finding, Record, Source, read_record};
+use crate::collect::{Finding, SdkRecord, Source, read_record};
 
 /// A request of a trial.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +27,10 @@ pub(super) fn read(body: &[u8]) -> Command {
         Some("request_parameter") => Command::RequestParameter,
         Some("metric") => match command["metric"].as_str().map(|text| read_record(text.as_bytes()))
         {
-            Some(Ok(Record::Metric(metric))) => Command::CollectedMetric(Finding::Metric(metric)),
-            Some(Ok(Record::ParameterRequest)) => Command::RequestParameter,
+            Some(Ok(SdkRecord::Metric(metric))) => {
+                Command::CollectedMetric(Finding::Metric(metric))
+            }
+            Some(Ok(SdkRecord::ParameterRequest)) => Command::RequestParameter,
             Some(Err(why)) => unreadable(why),
             None => unreadable("the metric command holds no metric".to_owned()),
         },
@@ -78,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(body: Vec<u8>) {
+        fn any_command_bytes_are_read_or_refused(body: Vec<u8>) {
             read(&body);
         }
     }

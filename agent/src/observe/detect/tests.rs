@@ -48,7 +48,7 @@ enum S {
     Tick(u64),
 }
 
-fn told(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
+fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
     let mut detectors = Detectors::new(spec, at(0));
     let mut told = Vec::new();
     for seen in story {
@@ -97,14 +97,14 @@ fn a_stall_follows_the_table() {
         ("one slow step is forgiven",    then(steps(5, 6), vec![Output(44), S::Metric(73), Tick(87), Tick(88)]), vec![(88, "stalled")]),
     ];
     for (says, story, expected) in table {
-        assert_eq!(told(spec(), story), expected, "{says}");
+        assert_eq!(summarized(spec(), story), expected, "{says}");
     }
 }
 
 #[test]
 fn without_a_fixed_time_only_steps_decide() {
     let spec = DetectSpec { stall_after: None, ..spec() };
-    assert_eq!(told(spec, vec![S::Tick(1_000_000)]), []);
+    assert_eq!(summarized(spec, vec![S::Tick(1_000_000)]), []);
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn a_gpu_alarms_as_the_table_says() {
         ("it draws power again",     story(&[(0, full, Some(120.0)), (10, full, Some(600.0)), (20, full, Some(120.0))]), &[]),
     ];
     for (says, story, expected) in table {
-        assert_eq!(told(spec(), story), expected, "{says}");
+        assert_eq!(summarized(spec(), story), expected, "{says}");
     }
 }
 
 #[test]
-fn what_was_not_read_ends_an_episode() {
+fn a_missing_reading_ends_an_episode() {
     let idle = || gpu(Some(0.0), None);
     let story = vec![
         S::Sample(0, idle()),
@@ -143,7 +143,7 @@ fn what_was_not_read_ends_an_episode() {
         S::Sample(49, idle()),
         S::Sample(50, idle()),
     ];
-    assert_eq!(told(spec(), story), [(50, "gpu-idle")]);
+    assert_eq!(summarized(spec(), story), [(50, "gpu-idle")]);
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn a_trial_is_ended_for_what_the_table_says() {
 }
 
 #[test]
-fn nobody_is_told_of_what_is_not_looked_for() {
+fn detectors_that_are_off_raise_no_alarm() {
     let spec = DetectSpec { gpu_idle_after: None, gpu_hang_after: None, ..spec() };
     let story = [(0, Some(0.0)), (90, Some(100.0)), (95, Some(0.0)), (99, Some(100.0))];
     let story = story.map(|(second, used)| S::Sample(second, gpu(used, Some(120.0))));
-    assert_eq!(told(spec.clone(), story.into()), []);
+    assert_eq!(summarized(spec.clone(), story.into()), []);
     let mut detectors = Detectors::new(spec, at(0));
     for second in [0, 90] {
         detectors.step(DetectorInput::Sample(&gpu(Some(0.0), None)), at(second));

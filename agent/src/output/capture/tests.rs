@@ -43,7 +43,7 @@ async fn a_second_attempt_appends() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_counted() {
+async fn unwritten_output_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     let capture = Capture::new(paths(&dir.path().join("absent")));
     capture.output(Stream::Stdout, b"12345");

@@ -139,7 +139,7 @@ fn no_more_is_unpacked_than_a_manager_packs() {
 }
 
 #[test]
-fn what_a_trial_left_unchanged_is_removed() {
+fn unchanged_code_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let into = folder.path().join("code");
     let bytes = archive(&[

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn contradictory_options_of_a_pod_are_refused() {
         let ids = ["--experiment", "e", "--trial", "t"];
         let managed = [&["--manager", "http://m"][..], &ids].concat();
         let attempt = [managed.as_slice(), &["--attempt", "t-1"]].concat();

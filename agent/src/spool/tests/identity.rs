@@ -69,7 +69,7 @@ fn numbers_can_be_told_apart_and_stored_whatever_the_clock_says() {
 }
 
 #[tokio::test]
-async fn whose_reports_they_are_is_noted_once_and_whole() {
+async fn the_sender_is_written_once_and_whole() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("a-1");
     let open = || Spool::open(Options { sender: Some(sender("t")), ..options(Some(dir.path())) });

@@ -26,7 +26,7 @@ async fn acknowledged_facts_are_offered_again_to_a_manager_that_has_lost_them() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_offered_again_is_known_to_be_gone() {
+async fn facts_that_cannot_be_offered_again_are_forgotten() {
     let gone = |through| Cursor { acknowledged: Some(through), forgotten: Some(through) };
     let in_memory = Spool::open(options(None)).spool;
     in_memory.append(0, metric(0));

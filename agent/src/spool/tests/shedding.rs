@@ -28,7 +28,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_is_missing_is_no_fact_and_is_counted(steps in steps(), on_disk: bool) {
+    fn missing_reports_are_never_facts_and_are_counted(steps in steps(), on_disk: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let limit_bytes = 4_000;
@@ -101,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_deleted_from_the_disk_is_written_again_before_it_leaves_the_memory() {
+fn records_deleted_from_the_disk_are_written_again_before_they_leave_the_memory() {
     let spool = Spool::open(options(None)).spool;
     for _ in 0..3 {
         spool.append(0, log(WINDOW_BYTES));

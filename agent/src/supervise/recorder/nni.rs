@@ -57,14 +57,14 @@ impl NniRecorder {
                     .into_iter()
                     .all(|body| self.spool.append_text(body, Retention::IfRoom));
                 if taken {
-                    self.tell_dropped(now_ms);
+                    self.report_dropped(now_ms);
                 } else {
                     self.dropped.set(self.dropped.get() + 1);
                 }
             }
             // With the trial's tag the server would read it as a metric, and end the experiment over it.
             Line::Unreadable { excerpt, why } => {
-                self.say(
+                self.post_line(
                     now_ms,
                     "WARNING",
                     &format!("Unreadable metric, {why}: {excerpt}"),
@@ -87,7 +87,7 @@ impl NniRecorder {
                 let text = format!(
                     "Trial keeper spawns a subprocess (pid {pid}) to run command: {command}"
                 );
-                self.say(now_ms, "INFO", &text, Retention::Always);
+                self.post_line(now_ms, "INFO", &text, Retention::Always);
             }
             ReportBody::Metric(metric) => {
                 let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
@@ -98,7 +98,7 @@ impl NniRecorder {
             }
             ReportBody::Ended(verdict) => self.ended(now_ms, verdict),
             ReportBody::Note { message, .. } => {
-                self.say(now_ms, "WARNING", message, Retention::Always);
+                self.post_line(now_ms, "WARNING", message, Retention::Always);
             }
             ReportBody::Shed(_)
             | ReportBody::Log(_)
@@ -108,16 +108,16 @@ impl NniRecorder {
     }
 
     fn ended(&self, now_ms: i64, verdict: &Verdict) {
-        self.tell_dropped(now_ms);
+        self.report_dropped(now_ms);
         let plain = matches!(verdict.cause, Cause::Succeeded | Cause::Exit);
         if !plain || verdict.exit.is_none() {
-            self.say(now_ms, "WARNING", &verdict.message, Retention::Always);
+            self.post_line(now_ms, "WARNING", &verdict.message, Retention::Always);
         }
         if let Some(exit) = verdict.exit {
             let code = exit.shell_code();
             let text = format!("subprocess terminated. Exit code is {code}. Quit");
-            self.say(now_ms, "INFO", &text, Retention::Always);
-            self.say(
+            self.post_line(now_ms, "INFO", &text, Retention::Always);
+            self.post_line(
                 now_ms,
                 "INFO",
                 &format!("NNI trial keeper exit with code {code}"),
@@ -130,17 +130,17 @@ impl NniRecorder {
         self.spool.append_text(legacy::metric(object), Retention::Always);
     }
 
-    fn tell_dropped(&self, now_ms: i64) {
+    fn report_dropped(&self, now_ms: i64) {
         let dropped = self.dropped.get();
         if dropped == 0 {
             return;
         }
         let text = format!("{dropped} lines before this one were dropped: the spool was full");
         self.dropped.set(0);
-        self.say(now_ms, "WARNING", &text, Retention::Always);
+        self.post_line(now_ms, "WARNING", &text, Retention::Always);
     }
 
-    fn say(&self, now_ms: i64, level: &str, text: &str, keep: Retention) {
+    fn post_line(&self, now_ms: i64, level: &str, text: &str, keep: Retention) {
         for line in self.secrets.mask_text(text.to_owned()).lines() {
             let line = format!("[{}] {level} {line}", stamp(now_ms));
             for body in legacy::line(Tag::Keeper, &line) {

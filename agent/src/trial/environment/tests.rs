@@ -138,7 +138,7 @@ fn settings_of_the_agent_do_not_reach_the_trial() {
 }
 
 #[test]
-fn what_the_kernel_would_refuse_stays_in_the_file() {
+fn values_that_exec_would_refuse_stay_in_the_file() {
     let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(LONGEST_VALUE));
     let parameters = Parameters::parse(&long).unwrap();
     let seen = seen(&[], &facts(&parameters));

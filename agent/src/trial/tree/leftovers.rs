@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::Process;
 
 /// The number of leftovers that are named.
-const NAMED: usize = 64;
+const MOST_NAMED: usize = 64;
 
 /// The processes that a trial left. A fork bomb leaves thousands: all are counted, and the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Leftovers {
     /// Adds the processes of `tree` that are not among them yet: they are asked to end.
     pub fn add(&mut self, tree: &[Process]) {
         for member in tree {
-            if self.seen.insert(member.pid) && self.named.len() < NAMED {
+            if self.seen.insert(member.pid) && self.named.len() < MOST_NAMED {
                 self.named.push(entry(member));
             }
         }
@@ -73,7 +73,7 @@ impl Leftovers {
         let alive: HashSet<u32> = self.alive.iter().map(|(pid, _)| *pid).collect();
         let gone = self.named.iter().filter(|(pid, _)| !alive.contains(pid));
         let gone = gone.map(|(pid, name)| format!("{pid} {name}"));
-        let mut names: Vec<_> = there.chain(gone).take(NAMED).collect();
+        let mut names: Vec<_> = there.chain(gone).take(MOST_NAMED).collect();
         let more = self.seen.len() - names.len();
         if more > 0 {
             names.push(format!("and {more} more"));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_fork_bomb_the_first_are_named_and_all_are_counted() {
+    fn a_fork_bomb_is_counted_whole_and_its_first_processes_are_named() {
         let mut left = Leftovers::default();
         for round in 0..3 {
             left.add_killed(&tree(1..=20_000 + round));

@@ -80,7 +80,7 @@ async fn serve(
     stream.write_all(format!("{head}\r\n{date}\r\n\r\n{body}").as_bytes()).await.ok();
 }
 
-fn wanted(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> ManagerSpec {
+fn spec(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> ManagerSpec {
     ManagerSpec { address: Some(ManagerAddress::Url(url)), token_file, ca_file }
 }
 
@@ -126,7 +126,7 @@ async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
         ("no token file",       up,                                             &absent, Some(("token", fail))),
     ];
     for (says, url, token_file, trouble) in table {
-        let checks = look(&wanted(url, token_file.clone(), None)).await;
+        let checks = check(&spec(url, token_file.clone(), None)).await;
         assert_eq!(first_trouble(&checks), trouble, "{says}: {checks:?}");
         let names: Vec<_> = checks.iter().map(|check| check.name).collect();
         assert_eq!(names, HOPS, "{says}: every hop has its line");
@@ -176,7 +176,7 @@ async fn certificates_are_good_or_of_an_unknown_authority() {
         ("the public ones",  None,     Some(("TLS", State::Fail))),
     ];
     for (says, ca_file, trouble) in table {
-        let checks = look(&wanted(url.clone(), token.clone(), ca_file)).await;
+        let checks = check(&spec(url.clone(), token.clone(), ca_file)).await;
         assert_eq!(first_trouble(&checks), trouble, "{says}: {checks:?}");
     }
 }

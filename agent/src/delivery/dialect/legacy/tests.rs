@@ -79,7 +79,7 @@ fn other_metrics_are_written_as_the_sdk_writes_them() {
         };
         let written = object(&id, &sender(), &found);
         assert_eq!(written, expected);
-        let crate::collect::Record::Metric(back) =
+        let crate::collect::SdkRecord::Metric(back) =
             crate::collect::read_record(written.as_bytes()).unwrap()
         else {
             panic!("a metric")
@@ -144,7 +144,7 @@ proptest! {
     fn no_line_of_text_is_taken_for_a_metric_or_a_version_call(text in ".*") {
         for tag in [Tag::Trial, Tag::Keeper] {
             for body in line(tag, &text) {
-                prop_assert!(!body.starts_with(VERSION_CALL));
+                prop_assert!(!body.starts_with(VERSION_PREFIX));
                 serde_json::from_str::<Value>(&body).unwrap();
             }
         }

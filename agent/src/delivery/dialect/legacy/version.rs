@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Versions of NNI whose keepers spoke these words.
-const SPOKEN: [&str; 2] = ["2", "3"];
+const KNOWN_VERSIONS: [&str; 2] = ["2", "3"];
 
 /// The outcome of the comparison; displayed as the message of a mismatch, in the old keeper's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn compare(manager: &str, keeper: Option<&str>) -> Comparison {
     let theirs = compared(manager);
     let ours = match keeper {
         Some(keeper) => compared(keeper),
-        None if SPOKEN.contains(&theirs.split('.').next().unwrap_or_default()) => theirs,
+        None if KNOWN_VERSIONS.contains(&theirs.split('.').next().unwrap_or_default()) => theirs,
         None => "3.0",
     };
     if theirs == ours {

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::Error;
 
 /// The time that a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that an answer may take.
-const ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest head of an answer that is read, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
 /// Longest body that is read so that the connection can be kept, in bytes.
@@ -105,7 +105,7 @@ impl Connection {
             with_port = format!("{authority}:80");
             &with_port
         };
-        let stream = timeout(CONNECT, TcpStream::connect(address)).await??;
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
         Ok(Self { base: base.to_owned(), stream, buffer: Vec::new() })
     }
@@ -121,7 +121,7 @@ impl Connection {
     /// is empty if not a byte of an answer came.
     async fn exchange(&mut self, request: &[u8]) -> io::Result<(Answer, bool)> {
         self.buffer.clear();
-        timeout(ANSWER, async {
+        timeout(ANSWER_TIMEOUT, async {
             self.stream.write_all(request).await?;
             let head = loop {
                 match parse(&self.buffer)? {
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn any_answer_bytes_are_read_or_refused(bytes: Vec<u8>) {
             drop(parse(&bytes));
             drop(parse(&[b"HTTP/1.1 200 OK\r\n".as_slice(), &bytes].concat()));
         }

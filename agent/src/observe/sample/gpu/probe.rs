@@ -87,7 +87,7 @@ enum State {
     Due(Duration),
     /// It runs and last spoke (or was started) at this time.
     Running {
-        heard: Duration,
+        last_reading: Duration,
     },
     /// It was killed and has not ended.
     Killed,
@@ -107,10 +107,10 @@ impl Probe {
     pub fn step(&mut self, event: ProbeEvent, now: Duration) -> ProbeAction {
         self.state = match (self.state, event) {
             (State::Absent, _) | (_, ProbeEvent::Absent) => State::Absent,
-            (_, ProbeEvent::Started) => State::Running { heard: now },
+            (_, ProbeEvent::Started) => State::Running { last_reading: now },
             (State::Running { .. }, ProbeEvent::Reading) => {
                 self.restarts.reset();
-                State::Running { heard: now }
+                State::Running { last_reading: now }
             }
             (State::Running { .. } | State::Killed, ProbeEvent::Ended) => {
                 State::Due(now + self.restarts.next_pause())
@@ -120,11 +120,11 @@ impl Probe {
         match self.state {
             State::Due(due) if due <= now => ProbeAction::Start,
             State::Due(due) => ProbeAction::Wait(due),
-            State::Running { heard } if heard + self.silence <= now => {
+            State::Running { last_reading } if last_reading + self.silence <= now => {
                 self.state = State::Killed;
                 ProbeAction::Kill
             }
-            State::Running { heard } => ProbeAction::Wait(heard + self.silence),
+            State::Running { last_reading } => ProbeAction::Wait(last_reading + self.silence),
             State::Killed => ProbeAction::Wait(now + self.silence),
             State::Absent => ProbeAction::GiveUp,
         }

@@ -35,7 +35,7 @@ fn a_full_row_is_read() {
 }
 
 #[test]
-fn what_cannot_be_read_is_absent_and_never_zero() {
+fn unreadable_values_are_absent_and_never_zero() {
     #[rustfmt::skip]
     let table = [
         ("a consumer card",   "1, GPU-2, 0, 10, 24564, 25.10, 450.00, 35, 210, [N/A], [N/A], NVIDIA GeForce RTX 4090"),
@@ -133,7 +133,7 @@ fn rounds_and_losses_follow_the_rows() {
 }
 
 #[test]
-fn what_is_somebody_elses_is_neither_shown_nor_lost() {
+fn gpus_of_other_trials_are_neither_shown_nor_lost() {
     let address = "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.";
     #[rustfmt::skip]
     let table: [(&str, Vec<Row>, &[&str]); 5] = [
