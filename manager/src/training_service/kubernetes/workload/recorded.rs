@@ -102,7 +102,9 @@ fn see(
     line: &Value,
 ) -> Vec<Act> {
     let gone = line["type"] == "DELETED";
-    let Some(seen) = line["kind"].as_str() else { return Vec::new() };
+    let known = ["Pod", "Workload", kind.resource().kind];
+    let seen = line["kind"].as_str().filter(|seen| known.contains(seen));
+    let Some(seen) = seen else { return Vec::new() };
     // As the watch has it, which passes most of an object over.
     let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
     let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
