@@ -234,7 +234,7 @@ impl ExperimentTask {
                 if !prepare::is_interrupted(&row) && row.state.is_final() {
                     tuner.observe(
                         id,
-                        &prepare::stored_outcome(&self.recorder.store(), &self.spec, &row).await?,
+                        &prepare::stored_outcome(self.recorder.store(), &self.spec, &row).await?,
                     );
                 } else {
                     open.push((row.id, id));
