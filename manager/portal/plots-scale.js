@@ -17,6 +17,7 @@ const numbers = (low, high, { log = false, written = (value) => short(value, 4),
   const map = log ? Math.log : (value) => value;
   const back = log ? Math.exp : (value) => value;
   if (!(high > low)) { const room = log ? 1.5 : Math.abs(low) / 10 || 1; [low, high] = log ? [low / room, low * room] : [low - room, low + room]; }
+  [low, high] = [Math.max(low, -Number.MAX_VALUE), Math.min(high, Number.MAX_VALUE)];
   // Halves: the whole way from the lowest to the highest may be more than a number can be.
   const from = map(low) / 2, span = map(high) / 2 - from;
   const part = (value) => typeof value === "number" && (!log || value > 0) ? (map(value) / 2 - from) / span : NaN;

@@ -1,7 +1,7 @@
 // The page of plots: fetches the columns once, keeps them up to date, and draws each plot when it comes into view.
 
 import { element, Plot } from "./plots-frame.js";
-import { redrawn } from "./charts.js";
+import { named, redrawn } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { objectives, parameterNames, ready, take } from "./points.js";
 import { durations, history, slice } from "./plots-kinds.js";
@@ -53,8 +53,8 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const slices = add("slice", [sliceLog], () => slice(points, objective(), { log: sliceLogBox.checked }));
 
   const names = parameterNames(points);
-  const [a, aChoice] = select("X", names.map((one) => [one, one]), () => { field.plot.zoomed.clear(); field.update(); });
-  const [b, bChoice] = select("Y", names.map((one) => [one, one]), () => { field.plot.zoomed.clear(); field.update(); });
+  const [a, aChoice] = select("X", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
+  const [b, bChoice] = select("Y", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
   if (names.length > 1) {
     // The two that matter most, as the server says.
     const rows = [...document.querySelectorAll("#importance meter")].map((one) => one.getAttribute("aria-label"));

@@ -324,11 +324,7 @@ fn every_statement_goes_by_an_index() {
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
             assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
             // These pass over no metric, of which there may be millions.
-            let own = [
-                (SUMS, "report_that_sums_up"),
-                (TIMELINE, "report_beside_metrics"),
-                (attempts::HOSTS, "report_beside_metrics"),
-            ];
+            let own = [(SUMS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
             let own = own.iter().find(|(few, _)| *few == sql);
             assert!(own.is_none_or(|(_, index)| step.contains(index)), "{sql}\n  {step}");
         }
