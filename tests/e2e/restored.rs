@@ -149,7 +149,7 @@ fn what_a_restored_backup_lacks_for_good_is_named() {
     let story = Story::restored(forget);
     let page = wait_for("the trial's page that names what is lost", BOUND, || {
         let url = fs::read_to_string(story.bed.data().join(&story.id).join("manager.url")).ok()?;
-        let trial = &stored(&story.bed, &story.id).1.first()?.0;
+        let (trial, ..) = stored(&story.bed, &story.id).1.into_iter().next()?;
         let (_, page) = get(url.trim(), &format!("/trials/{trial}"))?;
         page.contains("may be lost").then_some(page)
     });
