@@ -26,7 +26,7 @@ const MOST_REPORTS: u64 = 200_000;
 /// Metrics that have curves: as many as a page has panels for.
 const MOST_METRICS: usize = 12;
 
-/// How much of the curves.
+/// The size of the answer.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
