@@ -38,6 +38,7 @@ use serde_json::Value;
 
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 pub use self::command::render_command;
+pub use self::inherited::ServiceSection;
 use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
 use self::location::Places;
@@ -45,7 +46,6 @@ pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec}
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
-pub use self::service::ServiceSection;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::OptimizeMode;

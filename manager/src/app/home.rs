@@ -21,9 +21,9 @@ use crate::api::session::Sessions;
 use crate::experiment::Handle;
 use crate::store::Store;
 use crate::token::UserToken;
-use crate::training_service::local::{private_folder, write_file};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 
 /// Opens experiments over their stores, which are only read.

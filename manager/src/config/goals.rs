@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::check::Canonical;
 use super::direction::Statement;
-use super::section::{Problem, Section, kind};
+use super::section::{Canonical, Problem, Section, kind};
 use crate::search::class_args::OptimizeMode;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;

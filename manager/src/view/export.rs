@@ -18,9 +18,9 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// A text as a spreadsheet takes it for one: a text that begins like a formula would be worked out by the program that
+/// Returns a text that no spreadsheet takes for a formula: a text that begins like one would be evaluated by the program that
 /// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
-fn inert(text: String) -> String {
+pub fn inert(text: String) -> String {
     // Some programs skip white space and control characters before they look for a formula.
     let is_formula = text.starts_with(['\t', '\r'])
         || text

@@ -16,8 +16,8 @@ use trial_protocol::ExperimentId;
 use super::Home;
 use crate::config;
 use crate::store::Store;
-use crate::training_service::local::{private_folder, write_file};
 use crate::util::errors::chain;
+use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 use crate::view::{self, Board, ExperimentSummary};
 

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::auth::User;
 use super::super::portal::base::url;
 use super::super::portal::{Refusal, Viewer, page as dressed, time, words};
-use super::super::user::Asked;
+use super::super::user::CheckedQuery;
 use super::super::{Error, percent};
 use super::Home;
 use super::catalog::Entry;
@@ -212,7 +212,7 @@ impl ExperimentQuery {
 pub(in crate::api) async fn experiments(
     _: User,
     State(home): State<Home>,
-    Asked(query): Asked<ExperimentQuery>,
+    CheckedQuery(query): CheckedQuery<ExperimentQuery>,
 ) -> Result<Json<ExperimentPage>, Error> {
     let chosen = query.chosen(home.0.catalog.refresh(&home).await)?;
     let (total, pages) = (chosen.len(), chosen.len().div_ceil(ROWS).max(1));
@@ -231,7 +231,7 @@ pub(in crate::api) async fn experiments(
 pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
-    Asked(query): Asked<ExperimentQuery>,
+    CheckedQuery(query): CheckedQuery<ExperimentQuery>,
 ) -> Result<Response, Refusal> {
     let entries = home.0.catalog.refresh(&home).await;
     let archive = entries.iter().filter(|entry| entry.annotation.archived).count();

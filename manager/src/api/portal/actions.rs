@@ -79,7 +79,7 @@ pub(super) async fn kill_chosen(
     State(shared): State<Shared>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    each_chosen(&shared, request, Command::Kill).await
+    each_chosen(&shared, request, Command::StopTrial).await
 }
 
 /// `POST /chosen/retry`.

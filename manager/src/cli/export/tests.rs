@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::view::export::inert;
 
 fn trials() -> Vec<Trial> {
     let metric = |kind: &str, step: u64, value: Value| json!({"name": "a/cc", "type": kind, "step": step, "value": value, "observed_at_ms": 5});

@@ -116,7 +116,7 @@ impl ExperimentTask {
         Job::new(sequence, parameters, attempt, true, self.new_steps())
     }
 
-    fn require_active(&self) -> Result<(), Refused> {
+    pub(super) fn require_active(&self) -> Result<(), Refused> {
         match self.state.state() {
             ExperimentState::Running
             | ExperimentState::NoMoreTrial

@@ -245,15 +245,3 @@ impl ExperimentTask {
         Ok(())
     }
 }
-
-/// Reads a trial's results from the store.
-pub async fn trial_result(
-    store: &Store,
-    spec: &ExperimentSpec,
-    trial: &TrialJobId,
-    attempt: &AttemptId,
-) -> Result<TrialResult, store::Error> {
-    let rows = store.metrics(trial).await?;
-    let metrics = rows.iter().map(|row| (&row.attempt, &row.metric));
-    Ok(result::pick(metrics, attempt, spec.objective.as_deref()))
-}

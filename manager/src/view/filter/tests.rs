@@ -5,7 +5,8 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::*;
 use crate::job_state::JobState;
-use crate::store::{Glance, TrialRow};
+use crate::search::goals::Goals;
+use crate::store::{TrialRow, TrialSummaryRow};
 
 fn trial(sequence: u64, parameters: Value) -> TrialSummary {
     let row = TrialRow {
@@ -24,9 +25,16 @@ fn trial(sequence: u64, parameters: Value) -> TrialSummary {
         exit_code: None,
     };
     let (finals, latest) = (Vec::new(), Vec::new());
-    let glance =
-        Glance { key: 1, row, facts_through: None, finals, latest, verdict: None, lost: None };
-    TrialSummary::new(glance, None, 0, 0)
+    let glance = TrialSummaryRow {
+        key: 1,
+        row,
+        facts_through: None,
+        finals,
+        latest,
+        verdict: None,
+        lost: None,
+    };
+    TrialSummary::new(glance, (None, &Goals::default()), 0, 0)
 }
 
 fn chosen(text: &str) -> bool {
