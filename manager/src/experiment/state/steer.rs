@@ -37,7 +37,7 @@ impl State {
     /// Takes a person's change at running time `elapsed` and says what is to be done.
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.state;
+        let before = self.phase;
         match steer {
             Steer::Again(trial) => {
                 let known = self.live.contains_key(&trial) || self.again_ids.contains_key(&trial);
@@ -56,8 +56,8 @@ impl State {
                 // What the last limits had ended goes on under these, if they leave room; what failures
                 // hold, does not.
                 let wider = trials.is_some() || duration.is_some();
-                if self.state == ExperimentState::NoMoreTrial && wider && !self.held {
-                    self.state = ExperimentState::Running;
+                if self.phase == ExperimentState::NoMoreTrial && wider && !self.held {
+                    self.phase = ExperimentState::Running;
                 }
             }
             Steer::Taught => self.tuner_waits = false,
@@ -70,9 +70,9 @@ impl State {
                         *waiting = Some(id);
                     }
                 }
-                let used_up = self.state == ExperimentState::TunerNoMoreTrial;
+                let used_up = self.phase == ExperimentState::TunerNoMoreTrial;
                 if used_up && !self.tuner_lost && !self.held {
-                    self.state = ExperimentState::Running;
+                    self.phase = ExperimentState::Running;
                 }
             }
         }
