@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trial_manager::api::auth::{Gate, Reach};
 use trial_manager::api::session::Sessions;
-use trial_manager::api::{self, Place, Pods, State};
+use trial_manager::api::{self, Pods, ServerInfo, State};
 use trial_manager::code_archive::CodeArchive;
 use trial_manager::experiment::Handle;
 use trial_manager::ingest::Intake;
@@ -64,7 +64,7 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);
     let kept = store.clone();
-    let (place, service) = (Place { port: None, folder: folder.to_owned() }, Arc::default());
+    let (place, service) = (ServerInfo { port: None, folder: folder.to_owned() }, Arc::default());
     let state = State {
         intake,
         store: kept,

@@ -49,7 +49,7 @@ enum Bound {
 #[derive(Debug)]
 pub struct State {
     limits: Limits,
-    state: ExperimentState,
+    phase: ExperimentState,
     live: HashMap<TrialJobId, Live>,
     again: VecDeque<TrialJobId>,
     again_ids: HashMap<TrialJobId, Option<u64>>,
@@ -77,7 +77,7 @@ impl State {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            state: ExperimentState::Running,
+            phase: ExperimentState::Running,
             live: HashMap::new(),
             again: VecDeque::new(),
             again_ids: HashMap::new(),
@@ -98,7 +98,7 @@ impl State {
     /// The same experiment, which was done: only what is to run again is started.
     #[must_use]
     pub fn once_done(mut self) -> Self {
-        (self.state, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
+        (self.phase, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
         self
     }
 
@@ -121,7 +121,7 @@ impl State {
 
     /// Returns the state of the experiment.
     pub fn state(&self) -> ExperimentState {
-        self.state
+        self.phase
     }
 
     /// The stop that is intended for a trial.
@@ -143,25 +143,25 @@ impl State {
         let whole = self
             .limits
             .duration
-            .filter(|_| self.state.is_active() && self.duration == Bound::Holds);
+            .filter(|_| self.phase.is_active() && self.duration == Bound::Holds);
         trials.chain(whole).min()
     }
 
     /// Takes an event at running time `elapsed` and says what is to be done.
     pub fn step(&mut self, event: Event, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.state;
+        let before = self.phase;
         let mut effects = Vec::new();
         match event {
-            Event::Begin => effects.push(Effect::RecordState(self.state)),
+            Event::Begin => effects.push(Effect::RecordState(self.phase)),
             Event::Proposed { parameter_id, proposal, trial } => {
                 self.proposed(parameter_id, proposal, trial, &mut effects);
             }
             Event::TunerReady => self.tuner_waits = false,
             Event::TunerLost => {
                 self.tuner_lost = true;
-                if self.state == ExperimentState::Running {
-                    self.state = ExperimentState::TunerNoMoreTrial;
+                if self.phase == ExperimentState::Running {
+                    self.phase = ExperimentState::TunerNoMoreTrial;
                 }
             }
             Event::Started { trial } => {
@@ -183,8 +183,8 @@ impl State {
                 }
             }
             Event::ExperimentStopRequested => {
-                if !matches!(self.state, ExperimentState::Done | ExperimentState::Stopped) {
-                    self.state = ExperimentState::Stopping;
+                if !matches!(self.phase, ExperimentState::Done | ExperimentState::Stopped) {
+                    self.phase = ExperimentState::Stopping;
                     let mut live: Vec<_> = self.live.keys().cloned().collect();
                     live.sort();
                     for trial in live {
@@ -202,8 +202,8 @@ impl State {
         self.enforce_deadlines(&mut effects);
         self.fill(&mut effects);
         self.settle();
-        if self.state != before {
-            effects.push(Effect::RecordState(self.state));
+        if self.phase != before {
+            effects.push(Effect::RecordState(self.phase));
         }
         effects
     }
@@ -219,7 +219,7 @@ impl State {
         match proposal {
             // A trial of the user's may have taken the last place while the tuner computed.
             Proposal::Parameters(parameters)
-                if self.state == ExperimentState::Running && !self.is_full() =>
+                if self.phase == ExperimentState::Running && !self.is_full() =>
             {
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
@@ -230,8 +230,8 @@ impl State {
             }
             // Stopped while the tuner thought: the proposal was never tried and is not recorded.
             Proposal::Parameters(_) => {}
-            Proposal::Exhausted if self.state == ExperimentState::Running => {
-                self.state = ExperimentState::TunerNoMoreTrial;
+            Proposal::Exhausted if self.phase == ExperimentState::Running => {
+                self.phase = ExperimentState::TunerNoMoreTrial;
             }
             Proposal::Exhausted => {}
             Proposal::Wait => {
@@ -323,9 +323,9 @@ impl State {
     /// Starts no new trial, and says why.
     fn hold(&mut self, told: Option<Effect>, effects: &mut Vec<Effect>) {
         if let Some(told) = told
-            && self.state == ExperimentState::Running
+            && self.phase == ExperimentState::Running
         {
-            self.state = ExperimentState::NoMoreTrial;
+            self.phase = ExperimentState::NoMoreTrial;
             effects.push(told);
         }
     }
@@ -343,7 +343,7 @@ impl State {
         }
         let told = match (state, outcome) {
             (JobState::Failed, _) => {
-                let starts_more = self.state == ExperimentState::Running;
+                let starts_more = self.phase == ExperimentState::Running;
                 let concurrency = starts_more.then_some(self.limits.concurrency);
                 let told = self.budget.failed(failure, concurrency);
                 self.held |= told.is_some();
@@ -362,7 +362,7 @@ impl State {
     }
 
     fn stopping(&self) -> bool {
-        matches!(self.state, ExperimentState::Stopping | ExperimentState::Stopped)
+        matches!(self.phase, ExperimentState::Stopping | ExperimentState::Stopped)
     }
 
     fn intend(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
@@ -387,11 +387,11 @@ impl State {
                 self.intend(&trial, StopReason::Deadline, effects);
             }
         }
-        if !self.state.is_active() || !self.time_is_up() {
+        if !self.phase.is_active() || !self.time_is_up() {
             return;
         }
-        if self.state == ExperimentState::Running {
-            self.state = ExperimentState::NoMoreTrial;
+        if self.phase == ExperimentState::Running {
+            self.phase = ExperimentState::NoMoreTrial;
         }
         if std::mem::replace(&mut self.duration, Bound::Told) == Bound::Holds {
             let rest = match self.live.len() {
@@ -412,7 +412,7 @@ impl State {
 
     /// Starts what there is room for: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
-        let may_repeat = !self.time_is_up() && !self.held && self.state.is_active();
+        let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
             let Some(trial) = self.again.pop_front() else { break };
             let parameter_id = self.again_ids.remove(&trial).flatten();
@@ -420,7 +420,7 @@ impl State {
             self.live.insert(trial.clone(), live);
             effects.push(Effect::Relaunch { trial });
         }
-        while self.state == ExperimentState::Running
+        while self.phase == ExperimentState::Running
             && !self.tuner_waits
             && self.live.len() + self.asked < self.limits.concurrency
             && self.limits.trials.is_none_or(|limit| self.next_sequence + count(self.asked) < limit)
@@ -436,17 +436,17 @@ impl State {
 
     fn settle(&mut self) {
         let limit_reached = self.is_full();
-        if self.state == ExperimentState::Running && limit_reached && self.again.is_empty() {
-            self.state = ExperimentState::NoMoreTrial;
+        if self.phase == ExperimentState::Running && limit_reached && self.again.is_empty() {
+            self.phase = ExperimentState::NoMoreTrial;
         }
-        if self.state != ExperimentState::Running {
+        if self.phase != ExperimentState::Running {
             // What a tuner is still thinking about is not wanted any more.
             self.asked = 0;
         }
         if !self.live.is_empty() || self.asked > 0 {
             return;
         }
-        self.state = match self.state {
+        self.phase = match self.phase {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
             // A tuner that waits for results when no trial is left to bring one waits for ever.
             ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
@@ -460,7 +460,7 @@ impl State {
             ExperimentState::NoMoreTrial | ExperimentState::TunerNoMoreTrial => {
                 ExperimentState::Done
             }
-            ExperimentState::Running | ExperimentState::Done => self.state,
+            ExperimentState::Running | ExperimentState::Done => self.phase,
         };
     }
 }

@@ -58,7 +58,7 @@ impl State {
     /// Takes a person's change at running time `elapsed` and says what is to be done.
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
-        let before = self.state;
+        let before = self.phase;
         let mut effects = Vec::new();
         match steer {
             Steer::Again(trial) => {
@@ -91,8 +91,8 @@ impl State {
                 // What the last limits had ended goes on under these, if they leave room; what failures
                 // hold, does not.
                 let wider = trials.is_some() || duration.is_some();
-                if self.state == ExperimentState::NoMoreTrial && wider && !self.held {
-                    self.state = ExperimentState::Running;
+                if self.phase == ExperimentState::NoMoreTrial && wider && !self.held {
+                    self.phase = ExperimentState::Running;
                 }
             }
             Steer::Taught => self.tuner_waits = false,
@@ -105,9 +105,9 @@ impl State {
                         *waiting = Some(id);
                     }
                 }
-                let used_up = self.state == ExperimentState::TunerNoMoreTrial;
+                let used_up = self.phase == ExperimentState::TunerNoMoreTrial;
                 if used_up && !self.tuner_lost && !self.held {
-                    self.state = ExperimentState::Running;
+                    self.phase = ExperimentState::Running;
                 }
             }
         }
