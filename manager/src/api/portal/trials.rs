@@ -257,7 +257,7 @@ fn filters(query: &ListQuery) -> Markup {
     }
 }
 
-/// What can be done with the trials that are chosen in the list.
+/// The actions on the trials that are chosen in the list.
 fn chosen_actions(viewer: &Viewer) -> Markup {
     html! {
         form.inline #compare method="get" action=(url("/compare")) data-chosen="trial" {
