@@ -38,7 +38,7 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
     assert_eq!((&one["ended"], &one["tags"]), (&json!(2), &json!(["vision"])), "{one}");
     assert!(one["best"]["value"].is_number() && one["owner"].is_string(), "{one}");
     let (_, list) = get(&url, "/?q=FIRST").unwrap();
-    assert!(list.contains("first try") && list.contains("/?tag=vision"), "{list}");
+    assert!(list.contains("first try") && list.contains("tag=vision"), "{list}");
     let (_, none) = get(&url, "/?q=second").unwrap();
     assert!(none.contains("No experiments match."), "{none}");
 

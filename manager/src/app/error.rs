@@ -71,9 +71,9 @@ pub enum Error {
         "{what} is served already, on {url}; open that, or end the other `trial-manager serve` first"
     )]
     AlreadyServed {
-        /// What.
+        /// The experiment or the home.
         what: String,
-        /// Where.
+        /// Its address.
         url: String,
     },
     /// The address.

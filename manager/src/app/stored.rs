@@ -98,7 +98,7 @@ pub struct Viewing {
     pub url: String,
     pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
     pub(super) stop: CancellationToken,
-    /// What others look for, while it lives.
+    /// The file with its address, while it lives.
     pub(super) url_file: PathBuf,
     /// A store that is its own.
     pub(super) store: Option<Store>,

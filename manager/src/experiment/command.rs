@@ -100,7 +100,7 @@ pub enum Refused {
         "all {limit} trials that maxTrialNumber allows are there; `trial-manager experiment limit --max-trial-number` allows more"
     )]
     Full {
-        /// How many.
+        /// The number of trials.
         limit: u64,
     },
     /// No trial is started any more, and the last ones run.

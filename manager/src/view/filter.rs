@@ -30,7 +30,7 @@ const UNITS: [(&str, f64); 5] =
 pub struct FilterError {
     /// The character where it stands, from 1.
     pub position: usize,
-    /// What is wrong, and what is possible.
+    /// The fault, and the possible values.
     pub problem: String,
 }
 

@@ -109,6 +109,7 @@ fn main() {
     let peak: f64 = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
     figure("memory of the manager at most, MB", peak * 1.024 / 1000.0, "300");
     drop(serving);
+    figure("list of 1,000 experiments, ms", home(&browser), "500");
     for (what, path) in [("trial's page", "/trials/"), ("table of trials", "/trials")] {
         let (median, longest) = until_seen(&browser, path);
         figure(&format!("printed until seen on the {what}, median, ms"), median, "1000");
@@ -142,6 +143,33 @@ fn plots(browser: &Browser, url: &str) {
         times.sort_by(f64::total_cmp);
         figure(&format!("plot drawn: {name}, ms"), times[ROUNDS / 2], "1000");
     }
+}
+
+/// The middle time in which the list of a home of 1,000 experiments is complete, in milliseconds, once it has read them.
+fn home(browser: &Browser) -> f64 {
+    let bed = TestBed::new();
+    for number in 0..1000 {
+        seed::make(&bed.data(), &format!("e{number:03}"), 5, 2, number).unwrap();
+    }
+    let mut serve = bed.manager();
+    serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
+    let serving = bed.start(&mut serve);
+    let url = wait_for("the home to be served", BOUND, || {
+        Some(fs::read_to_string(bed.data().join(".home/home.url")).ok()?.trim().to_owned())
+    });
+    let ready =
+        "return document.querySelectorAll('.experiments tbody tr').length > 0 && performance.now()";
+    browser.open(&url);
+    browser.wait("the first list", BOUND, ready);
+    let mut times: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            browser.open(&url);
+            browser.wait("the list", BOUND, ready).as_f64().unwrap()
+        })
+        .collect();
+    drop(serving);
+    times.sort_by(f64::total_cmp);
+    times[ROUNDS / 2]
 }
 
 /// How long intermediate results take from being printed to being on the screen: the median and the longest, in

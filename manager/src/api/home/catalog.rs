@@ -45,7 +45,7 @@ struct Known {
     summary: ExperimentSummary,
 }
 
-/// What people note about an experiment.
+/// The notes of people about an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Annotation {
     /// Not in the usual list.
@@ -63,7 +63,7 @@ pub(super) struct Annotation {
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) summary: ExperimentSummary,
-    /// Whether a manager runs it.
+    /// `true` if a manager runs it.
     pub(super) runs: bool,
     pub(super) annotation: Annotation,
 }
@@ -100,7 +100,7 @@ impl Catalog {
         Self { data_dir, dir, known: Mutex::new((known, None)), annotations }
     }
 
-    /// What is noted about an experiment.
+    /// The note about an experiment.
     pub(super) async fn annotation(&self, id: &ExperimentId) -> Annotation {
         self.annotations.read().await.get(id.as_str()).cloned().unwrap_or_default()
     }

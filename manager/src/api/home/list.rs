@@ -62,9 +62,9 @@ pub(in crate::api) struct ListedExperiment {
     standing: &'static str,
     /// The path of its pages, and of its API below `api/v1`.
     path: String,
-    /// Whether it is in the archive.
+    /// `true` if it is in the archive.
     archived: bool,
-    /// What is noted about it, in Markdown.
+    /// The note about it, in Markdown.
     notes: String,
 }
 

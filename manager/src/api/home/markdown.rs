@@ -1,4 +1,4 @@
-//! PURE: what people note about an experiment, in a part of Markdown, as HTML that can do nothing but be read: paragraphs,
+//! PURE: the notes of people about an experiment, in a part of Markdown, as HTML that can do nothing but be read: paragraphs,
 //! headings, lists, code, quotations, emphasis, and links to other sites by http and https. Everything else is text.
 
 use maud::{Markup, html};

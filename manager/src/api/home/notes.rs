@@ -1,4 +1,4 @@
-//! What people note about an experiment: notes in Markdown, tags, the archive. It lies in the home's own folder.
+//! The notes of people about an experiment: text in Markdown, tags, the archive. It lies in the home's own folder.
 
 use axum::extract::{Path, Request, State};
 use axum::response::{Redirect, Response};

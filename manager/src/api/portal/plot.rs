@@ -46,6 +46,20 @@ fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
+/// The corners of a curve, in the units of its picture.
+fn line(curve: &Steps, across: impl Fn(f64) -> f64, up: impl Fn(f64) -> f64) -> String {
+    let mut corners = Vec::new();
+    let mut last: Option<f64> = None;
+    let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
+    for (place, value) in curve.points.iter().copied().chain(end) {
+        let (x, y) = (across(place) * UNITS, up(value) * UNITS);
+        corners.extend(last.map(|before| format!("{x:.1},{before:.1}")));
+        corners.push(format!("{x:.1},{y:.1}"));
+        last = Some(y);
+    }
+    corners.join(" ")
+}
+
 /// Returns a plot with its legend. `told` writes a place on the axis below.
 pub(in crate::api) fn plot(
     title: &str,
@@ -67,20 +81,6 @@ pub(in crate::api) fn plot(
     let to = if to > from { to } else { from + 1.0 };
     let across = |place: f64| (place - from) / (to - from);
     let up = |value: f64| (high - value) / (high - low);
-    let line = |curve: &Steps| -> String {
-        let mut text = String::new();
-        let mut last: Option<f64> = None;
-        let end = [(curve.until, curve.points.last().map_or(0.0, |(_, value)| *value))];
-        for (place, value) in curve.points.iter().copied().chain(end) {
-            let (x, y) = (across(place) * UNITS, up(value) * UNITS);
-            if let Some(before) = last {
-                text.push_str(&format!("{x:.1},{before:.1} "));
-            }
-            text.push_str(&format!("{x:.1},{y:.1} "));
-            last = Some(y);
-        }
-        text
-    };
     html! {
         figure.plot {
             svg role="img" aria-label=(title) width="100%" height=(HEIGHT) {
@@ -91,7 +91,7 @@ pub(in crate::api) fn plot(
                 }
                 svg x="0" y=(TOP) width="100%" height=(BOTTOM - TOP) viewBox={ "0 0 " (UNITS) " " (UNITS) } preserveAspectRatio="none" {
                     @for (at, curve) in curves.iter().enumerate() {
-                        polyline class={ "curve c" (at % 8) } points=(line(curve)) vector-effect="non-scaling-stroke" {}
+                        polyline class={ "curve c" (at % 8) } points=(line(curve, across, up)) vector-effect="non-scaling-stroke" {}
                     }
                 }
                 @for mark in marks(from, to) {

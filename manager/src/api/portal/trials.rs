@@ -201,32 +201,13 @@ pub(super) async fn list(
     let change = shared.state.board.refresh().await?.through;
     let rows: Vec<_> = found.trials.iter().collect();
     let sorting = Sorting { query: &query };
-    let state = query.state.as_deref().unwrap_or_default();
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            form.inline method="get" action=(url("/trials")) role="search" {
-                label { "State "
-                    select name="state" {
-                        option value="" { "all" }
-                        @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
-                        @if !state.is_empty() && STATES.iter().all(|(word, _)| *word != state) {
-                            option value=(state) selected { (state) }
-                        }
-                    }
-                }
-                label { "Contains " input type="search" name="q" value=[query.q.as_deref()]; }
-                label.expression { "Filter " input name="filter" value=[query.filter.as_deref()] placeholder="lr < 0.01 and duration > 5m" spellcheck="false" autocapitalize="off" aria-describedby="filter-fault"; }
-                @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
-                    label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
-                }
-                @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
-                @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
-                button { "Show" }
-            }
+            (filters(&query))
             (chosen_actions(&viewer))
         }
-        @if let Some(fault) = &fault { p.problem #filter-fault role="alert" { (words::sentence(&words::tame(fault))) } }
+        @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
         div #list data-live data-change=(change) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
@@ -250,7 +231,33 @@ pub(super) async fn list(
     Ok(page(&viewer, "Trials", Some("list"), &content))
 }
 
-/// What can be done with the trials that are chosen in the list.
+/// The form that chooses trials.
+fn filters(query: &ListQuery) -> Markup {
+    let state = query.state.as_deref().unwrap_or_default();
+    html! {
+        form.inline method="get" action=(url("/trials")) role="search" {
+            label { "State "
+                select name="state" {
+                    option value="" { "all" }
+                    @for (word, name) in STATES { option value=(word) selected[state == word] { (name) } }
+                    @if !state.is_empty() && STATES.iter().all(|(word, _)| *word != state) {
+                        option value=(state) selected { (state) }
+                    }
+                }
+            }
+            label { "Contains " input type="search" name="q" value=[query.q.as_deref()]; }
+            label.expression { "Filter " input name="filter" value=[query.filter.as_deref()] placeholder="lr < 0.01 and duration > 5m" spellcheck="false" autocapitalize="off"; }
+            @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
+                label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
+            }
+            @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
+            @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
+            button { "Show" }
+        }
+    }
+}
+
+/// The actions on the trials that are chosen in the list.
 fn chosen_actions(viewer: &Viewer) -> Markup {
     html! {
         form.inline #compare method="get" action=(url("/compare")) data-chosen="trial" {

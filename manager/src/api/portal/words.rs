@@ -99,7 +99,7 @@ pub(in crate::api) fn moment(ms: i64) -> String {
     }
 }
 
-/// How long ago a moment was, in the largest unit that it fills; of the future, that it is near.
+/// The time since a moment, in the largest unit that it fills; of the future, that it is near.
 pub(in crate::api) fn ago(at_ms: i64, now_ms: i64) -> String {
     let seconds = now_ms.saturating_sub(at_ms) / 1000;
     let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
