@@ -95,9 +95,9 @@ fn what_people_type_first_is_taken() {
         (&["list"],                  ""),
         (&["experiments", "list"],   ""),
         (&["experiment", "ls"],      ""),
-        (&["trial", "list", "-e", "small"],  "trial"),
-        (&["trials", "ls", "-e", "small"],   "trial"),
-        (&["trials", "list", "-e", "small"], "trial"),
+        (&["trial", "list", "-e", "small"], ""),
+        (&["trials", "ls", "-e", "small"], ""),
+        (&["trials", "list", "-e", "small"], ""),
         (&["completions", "bash"],   "\n_clap_complete_trial_manager"),
     ];
     for (words, expected) in table {

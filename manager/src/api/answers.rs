@@ -24,6 +24,8 @@ const OF_ADDRESS: usize = 64 << 20;
 const SMALL: usize = 16 << 10;
 /// Bytes of one permit.
 const PERMIT: usize = 1 << 10;
+/// Long lists that are made at a time. Rows take several times the room of the bytes that are made of them.
+static LIST_TURNS: Semaphore = Semaphore::const_new(4);
 /// Addresses that are kept until those without an answer are forgotten.
 const ADDRESSES: usize = 1_024;
 
@@ -110,6 +112,12 @@ impl Share {
 fn permits(size: usize) -> u32 {
     let permits = size.min(OF_ADDRESS).div_ceil(PERMIT);
     u32::try_from(permits).unwrap_or(u32::MAX)
+}
+
+/// Makes a long list once fewer are being made. Its client is not waited for: the answer is whole when the turn ends.
+pub(super) async fn make_in_turn(request: Request, next: Next) -> Response {
+    let _turn = LIST_TURNS.acquire().await.expect("it is never closed");
+    next.run(request).await
 }
 
 /// Gives each whole answer its share of the memory. One for which there is none is refused with 503: the client comes again.

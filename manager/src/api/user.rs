@@ -16,9 +16,11 @@ mod timeline;
 mod trials;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use axum::routing::{get, post, put};
 
 use super::Shared;
+use super::answers::make_in_turn;
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
@@ -31,6 +33,7 @@ pub(super) use trials::{
 
 /// The users' routes.
 pub(super) fn routes() -> Router<Shared> {
+    let in_turn = || from_fn(make_in_turn);
     Router::new()
         .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
         .route("/api/v1/experiment/configuration", get(experiment::configuration))
@@ -43,10 +46,10 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/experiment/import", post(act::import))
         .route("/api/v1/experiment/search-space", put(act::search_space))
         .route("/api/v1/events", get(follow::events))
-        .route("/api/v1/trials", get(trials::list).post(act::add))
+        .route("/api/v1/trials", get(trials::list).layer(in_turn()).post(act::add))
         .route("/api/v1/trials/{trial}", get(trials::one))
-        .route("/api/v1/trials/{trial}/metrics", get(trials::metrics))
-        .route("/api/v1/trials/{trial}/samples", get(trials::samples))
+        .route("/api/v1/trials/{trial}/metrics", get(trials::metrics).layer(in_turn()))
+        .route("/api/v1/trials/{trial}/samples", get(trials::samples).layer(in_turn()))
         .route("/api/v1/trials/{trial}/log", get(log::part))
         .route("/api/v1/trials/{trial}/log/{stream}", get(log::whole))
         .route("/api/v1/trials/{trial}/files", get(files::list))
