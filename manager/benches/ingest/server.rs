@@ -64,7 +64,10 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     let closing = CancellationToken::new();
     let board = Board::new(store.clone(), None);
     let kept = store.clone();
-    let (place, service) = (ServerInfo { port: None, folder: folder.to_owned() }, Arc::default());
+    let (place, service) = (
+        ServerInfo { port: None, folder: folder.to_owned(), has_trial_files: false },
+        Arc::default(),
+    );
     let state = State {
         intake,
         store: kept,
