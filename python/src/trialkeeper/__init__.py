@@ -18,19 +18,25 @@ The programs ``trial-manager`` and ``trialkeeper`` come with this package.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 9):  # noqa: UP036
+    version = ".".join(map(str, sys.version_info[:2]))
+    raise ImportError(f"trialkeeper needs Python 3.9 or newer, and this is Python {version}")
 
 from trialkeeper.trial import final, output_dir, params, report, should_stop, trial_id
 
 if TYPE_CHECKING:
+    from trialkeeper._search import search
     from trialkeeper.errors import (
         ConfigurationError,
         ExperimentFailed,
         ExperimentInterrupted,
         ManagerError,
     )
-    from trialkeeper.experiment import Experiment, Metric, Trial, connect
-    from trialkeeper.search import search
+    from trialkeeper.experiment import Experiment, connect
+    from trialkeeper.results import Metric, Trial
 
     __version__: str
 
@@ -59,10 +65,10 @@ _LAZY = {
     "ExperimentFailed": "errors",
     "ExperimentInterrupted": "errors",
     "ManagerError": "errors",
-    "Metric": "experiment",
-    "Trial": "experiment",
+    "Metric": "results",
+    "Trial": "results",
     "connect": "experiment",
-    "search": "search",
+    "search": "_search",
 }
 
 
@@ -78,7 +84,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'trialkeeper' has no attribute {name!r}")
     from importlib import import_module
 
-    # `search` is a module and a function: the import binds the module, this the function.
     value: object = getattr(import_module(f"trialkeeper.{_LAZY[name]}"), name)
     globals()[name] = value
     return value

@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from trialkeeper.errors import ManagerError
+
 __all__ = ["find_program"]
 
 
@@ -17,7 +19,7 @@ def find_program(name: str) -> Path:
     The environment that this module was installed into is looked at first: a program elsewhere on ``PATH`` may
     be of another version. ``TRIALKEEPER_PROGRAMS`` names a folder that outranks all others.
 
-    :raises FileNotFoundError: naming every place that was looked at.
+    :raises ManagerError: naming every place that was looked at.
     """
     looked_at = []
     for folder in _folders():
@@ -29,7 +31,7 @@ def find_program(name: str) -> Path:
     if on_path:
         return Path(on_path)
     places = ", ".join(looked_at)
-    raise FileNotFoundError(
+    raise ManagerError(
         f"the program {name} is missing: it is neither in {places} nor on PATH. "
         "Reinstall the package (pip install --force-reinstall trialkeeper), or name the folder that holds "
         "the programs in TRIALKEEPER_PROGRAMS"

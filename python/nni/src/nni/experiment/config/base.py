@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 __all__ = ["ConfigBase", "config", "path", "required"]
 
+
 def required(convert: Optional[Callable[[Any], Any]] = None) -> Any:
     """Declares a field that must be set. ``convert`` makes a configuration of a ``dict``."""
     return dataclasses.field(default=None, metadata={"required": True, "convert": convert})
