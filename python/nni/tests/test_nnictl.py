@@ -159,6 +159,21 @@ def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
     (tmp_path / "gate").touch()
     (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
     assert "DONE: 1 trial, 1 succeeded" in nnictl("create", "-c", "experiment.yml", "-p", port, "-f")
+    assert "Experiment start time" in nnictl("log", "stdout") and "DONE: 1 trial" in nnictl("log", "stdout")
+    assert f"on http://127.0.0.1:{port}" in nnictl("log", "stderr")
+    assert not list((tmp_path / "data").glob(".nnictl*"))
+
+
+def test_ctrl_c_in_the_foreground_stops_the_search(nnictl, tmp_path, port):
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
+    words = [sys.executable, "-m", "nni.nnictl", "create", "-c", "experiment.yml", "-p", str(port), "-f"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with process:
+        assert any(" on http" in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "stopping the trials" in said
 
 
 def test_a_stranger_with_the_number_of_the_viewer_is_left_alone(nnictl, tmp_path, port):

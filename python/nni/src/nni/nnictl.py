@@ -6,6 +6,7 @@ What NNI's users script is printed in NNI's form; ``trial-manager`` itself shows
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -144,14 +146,13 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
-    if args.foreground:
-        sys.stdout.flush()
-        os.execv(command[0], command)
     data_dir = default_data_dir()
     data_dir.mkdir(parents=True, exist_ok=True)
     # Logs of a new experiment are moved into its folder once its id is known.
     streams = ("stdout", "stderr")
     logs = {name: _log_file(folder, name) if folder else _new_log(data_dir) for name in streams}
+    if args.foreground:
+        sys.exit(_stay(command, logs, data_dir if folder is None else None))
     with _append(logs["stdout"]) as stdout, _append(logs["stderr"]) as stderr:
         before = logs["stderr"].stat().st_size
         process = subprocess.Popen(
@@ -164,10 +165,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
     try:
         id, url = _wait_until_started(process, logs["stderr"], before)
         if folder is None:
-            for name, log in logs.items():
-                kept = _log_file(data_dir / id, name)
-                kept.parent.mkdir(exist_ok=True)
-                log.replace(kept)
+            _keep_logs(logs, data_dir / id)
         wait_until_answered(data_dir / id, lambda: process.poll() is None)
     finally:
         if folder is None:
@@ -178,6 +176,57 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
         f"The experiment id is {id}\nThe Web UI urls are: {url}\n{_LINE}\n"
         f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
     )
+
+
+def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -> int:
+    """Runs a manager in the foreground, what it prints also into its logs, and returns its exit code.
+
+    :param data_dir: where the experiment's folder will be, whose logs these are to become; absent if they are.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    assert process.stdout is not None and process.stderr is not None
+
+    def copy(name: str, source: IO[bytes], target: IO[str]) -> None:
+        is_kept = data_dir is None
+        with _append(logs[name]) as log:
+            for line in source:
+                log.write(line)
+                log.flush()
+                with contextlib.suppress(OSError, ValueError):  # A closed terminal does not end the search.
+                    target.write(line.decode(errors="replace"))
+                    target.flush()
+                started = None if is_kept or name != "stderr" else _STARTED.search(line.decode(errors="replace"))
+                if started and data_dir is not None:
+                    _keep_logs(logs, data_dir / started.group(1))
+                    is_kept = True
+
+    threads = [
+        threading.Thread(target=copy, args=("stdout", process.stdout, sys.stdout)),
+        threading.Thread(target=copy, args=("stderr", process.stderr, sys.stderr)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            # The terminal's Ctrl-C reaches the manager, too, which stops its trials.
+            while thread.is_alive():
+                with contextlib.suppress(KeyboardInterrupt):
+                    thread.join()
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        if data_dir is not None:
+            for log in logs.values():
+                log.unlink(missing_ok=True)
+
+
+def _keep_logs(logs: dict[str, Path], folder: Path) -> None:
+    """Moves the logs of a new experiment into its folder."""
+    for name, log in logs.items():
+        kept = _log_file(folder, name)
+        kept.parent.mkdir(exist_ok=True)
+        log.replace(kept)
 
 
 def _new_log(data_dir: Path) -> Path:
