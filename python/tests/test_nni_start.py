@@ -61,5 +61,5 @@ def test_attributes_of_nnis_configurations_are_taken_as_meant_or_refused_with_th
         config.gpuNumber = value
         assert config.gpu_number == value
     assert caplog.messages == ["Config: `gpuNumber` is taken as `gpu_number`; NNI 3.0 refuses this spelling"]
-    with pytest.raises(AttributeError, match="Config does not have field gpuNumbr; did you mean gpu_number?"):
+    with pytest.raises(AttributeError, match=r"Config does not have field gpuNumbr; did you mean gpu_number\?"):
         config.gpuNumbr = 1

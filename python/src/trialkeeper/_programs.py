@@ -49,6 +49,9 @@ def _folders() -> list[Path]:
     user_scheme = sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"
     folders.append(Path(sysconfig.get_path("scripts", scheme=user_scheme)))
     here = Path(__file__).resolve()
+    # A source tree, of which `pip install -e` has installed the path: python/src/trialkeeper/_programs.py.
+    if here.parts[-4:-2] == ("python", "src"):
+        folders.append(here.parents[3] / "target" / "debug")
     # `pip install --target DIR` puts the programs into DIR/bin, beside the package.
     folders.append(here.parents[1] / "bin")
     # `pip install --prefix DIR`: this file is DIR/lib/pythonX.Y/site-packages/trialkeeper/_programs.py.
