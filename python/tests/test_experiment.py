@@ -1,8 +1,10 @@
 """The search's side, with the real programs."""
 
 import asyncio
+import json
 import math
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -70,7 +72,7 @@ def test_a_function_that_cannot_be_sent_is_named(tmp_path):
 
     lock = threading.Lock()
     pytest.importorskip("cloudpickle")
-    with pytest.raises(TypeError, match=r"objective.*cannot be sent.*lock"):
+    with pytest.raises(TypeError, match=r"objective.*cannot be sent.*variable `lock`, of type lock"):
 
         def objective(parameters):
             with lock:
@@ -224,3 +226,53 @@ def test_reading_what_the_manager_says_does_not_move_where_it_writes(tmp_path):
         assert manager.output() == "first, "
         file.write("zwölf".encode())
         assert manager.output() == "first, zwölf"
+
+
+def test_a_function_is_shipped_with_all_that_it_needs_but_python(tmp_path):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    from trialkeeper._search import keep_code
+
+    def objective(parameters):
+        tk.report(loss=3, step=0)
+        return parameters["x"] * 2
+
+    folder = keep_code(tmp_path, objective, is_local=False)
+    assert folder == keep_code(tmp_path, objective, is_local=False), "the same code is kept once"
+    assert 'parameters["x"] * 2' in (folder / "objective-source.py").read_text()
+    # Without packages of the environment, as on another machine.
+    done = subprocess.run(
+        [sys.executable, "-S", "run_objective.py"],
+        cwd=folder,
+        env={"TRIALKEEPER_PARAMETERS": '{"x": 21}'},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"type": "intermediate", "step": 0, "loss": 3.0},
+        {"type": "final", "default": 42.0},
+    ]
+    assert cloudpickle
+
+
+def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypatch):
+    pytest.importorskip("cloudpickle")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fails").touch()
+
+    def objective(parameters):
+        import os
+
+        if os.path.exists("fails"):
+            raise RuntimeError("not yet")
+        return 1.0
+
+    experiment = tk.search(objective, SPACE, max_trials=1, data_dir=tmp_path / "data", wait=False)
+    with pytest.raises(tk.ExperimentFailed):
+        experiment.wait()
+    (tmp_path / "fails").unlink()
+    (trial,) = experiment.trials("FAILED")
+    assert "not yet" in trial.output(stderr=True)
+    trial.retry()
+    assert experiment.resume().wait(timeout=120) == "DONE"
+    assert experiment.best.value == 1
