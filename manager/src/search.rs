@@ -3,4 +3,5 @@
 pub mod assessor;
 pub mod class_args;
 pub mod search_space;
+pub mod suggester;
 pub mod tuner;
