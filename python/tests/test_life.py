@@ -233,8 +233,10 @@ def test_a_detached_search_outlives_the_script(tmp_path):
     code, lines = run_and_interrupt(SEARCH + textwrap.dedent(rest), tmp_path)
     assert code == 0
     experiment = tk.connect(lines[-1], data_dir=tmp_path / "data")
-    assert experiment.state == "NO_MORE_TRIAL"
-    gate.touch()
+    try:
+        assert experiment.state == "NO_MORE_TRIAL"
+    finally:
+        gate.touch()
     assert experiment.wait(timeout=120) == "DONE"
 
 

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
         ExperimentFailed,
         ExperimentInterrupted,
         ManagerError,
+        NoSuggestion,
     )
     from trialkeeper.experiment import Experiment, connect
     from trialkeeper.results import Metric, Trial
+    from trialkeeper.study import Study, StudyTrial, Suggestion
 
     __version__: str
 
@@ -47,6 +49,10 @@ __all__ = [
     "ExperimentInterrupted",
     "ManagerError",
     "Metric",
+    "NoSuggestion",
+    "Study",
+    "StudyTrial",
+    "Suggestion",
     "Trial",
     "connect",
     "final",
@@ -66,6 +72,10 @@ _LAZY = {
     "ExperimentInterrupted": "errors",
     "ManagerError": "errors",
     "Metric": "results",
+    "NoSuggestion": "errors",
+    "Study": "study",
+    "StudyTrial": "study",
+    "Suggestion": "study",
     "Trial": "results",
     "connect": "experiment",
     "search": "_search",
