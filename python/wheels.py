@@ -29,6 +29,8 @@ PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
     "aarch64-unknown-linux-musl": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
+#: The target that stands for this machine. Its programs may need shared libraries, so its wheel is for here alone.
+HOST = "host"
 #: Earlier than 1980 a ZIP cannot say; the same for every file, so that equal inputs make equal wheels.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -71,7 +73,7 @@ def read_programs(target: str, programs: Path) -> dict[str, bytes]:
         if not path.is_file():
             raise BuildError(f"{path}: no such program; build it, or name another folder with --programs")
         content = path.read_bytes()
-        if _needs_loader(content):
+        if target != HOST and _needs_loader(content):
             raise BuildError(f"{path}: not a static program; build it with --target {target}")
         scripts[name] = content
     return scripts
@@ -85,7 +87,8 @@ def write_main_wheel(out: Path, target: str, programs: Path, sbom: Optional[byte
     """
     files = dict(_package_files(HERE / "src", "trialkeeper"))
     scripts = read_programs(target, programs)
-    return _write_wheel(out, HERE, f"py3-none-{PLATFORMS[target]}", files, scripts, sbom)
+    platform = f"linux_{os.uname().machine}" if target == HOST else PLATFORMS[target]
+    return _write_wheel(out, HERE, f"py3-none-{platform}", files, scripts, sbom)
 
 
 def write_nni_wheel(out: Path) -> Path:
@@ -245,9 +248,16 @@ def main(words: list[str]) -> None:
     parser.add_argument(
         "out", nargs="?", type=Path, default=HERE / "dist", help="folder for the wheels [python/dist]"
     )
-    parser.add_argument("--target", choices=PLATFORMS, default=target, help=f"Rust target [{target}]")
-    parser.add_argument("--programs", type=Path, help="folder of static programs that are built already")
+    parser.add_argument(
+        "--target",
+        choices=[*PLATFORMS, HOST],
+        default=target,
+        help=f"Rust target [{target}]; `host`: a wheel for this machine, of the programs in --programs",
+    )
+    parser.add_argument("--programs", type=Path, help="folder of programs that are built already")
     args = parser.parse_args(words)
+    if args.target == HOST and args.programs is None:
+        parser.error("--target host needs --programs, such as target/release")
     try:
         programs = args.programs or build_programs(args.target)
         wheels = [write_main_wheel(args.out, args.target, programs), write_nni_wheel(args.out)]

@@ -233,3 +233,9 @@ def test_equal_inputs_make_equal_releases(files, programs, tmp_path):
     assert {path.name: path.read_bytes() for path in again} == {
         name: path.read_bytes() for name, path in files.items()
     }
+
+
+def test_a_wheel_for_this_machine_takes_the_programs_as_they_are(programs, tmp_path):
+    (programs / "trialkeeper").write_bytes(elf(1, 3))
+    wheel = wheels.write_main_wheel(tmp_path, wheels.HOST, programs)
+    assert wheel.name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
