@@ -29,6 +29,8 @@ PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
     "aarch64-unknown-linux-musl": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
+#: The target that stands for this machine. Its programs may need shared libraries, so its wheel is for here alone.
+HOST = "host"
 #: Earlier than 1980 a ZIP cannot say; the same for every file, so that equal inputs make equal wheels.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -60,22 +62,33 @@ def build_programs(target: str) -> Path:
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / target / "dist"
 
 
-def write_main_wheel(out: Path, target: str, programs: Path) -> Path:
-    """Writes the wheel ``trialkeeper`` with the programs that lie in a folder, and returns its path.
+def read_programs(target: str, programs: Path) -> dict[str, bytes]:
+    """Returns the programs that lie in a folder.
 
-    :raises BuildError: if a program is missing, or needs a shared library.
+    :raises BuildError: if one is missing, or needs a shared library.
     """
-    files = dict(_package_files(HERE / "src", "trialkeeper"))
     scripts = {}
     for name in PROGRAMS:
         path = programs / name
         if not path.is_file():
             raise BuildError(f"{path}: no such program; build it, or name another folder with --programs")
         content = path.read_bytes()
-        if _needs_loader(content):
+        if target != HOST and _needs_loader(content):
             raise BuildError(f"{path}: not a static program; build it with --target {target}")
         scripts[name] = content
-    return _write_wheel(out, HERE, f"py3-none-{PLATFORMS[target]}", files, scripts)
+    return scripts
+
+
+def write_main_wheel(out: Path, target: str, programs: Path, sbom: Optional[bytes] = None) -> Path:
+    """Writes the wheel ``trialkeeper`` with the programs that lie in a folder, and returns its path.
+
+    :param sbom: what is inside the programs, in CycloneDX's form (PEP 770).
+    :raises BuildError: if a program is missing, or needs a shared library.
+    """
+    files = dict(_package_files(HERE / "src", "trialkeeper"))
+    scripts = read_programs(target, programs)
+    platform = f"linux_{os.uname().machine}" if target == HOST else PLATFORMS[target]
+    return _write_wheel(out, HERE, f"py3-none-{platform}", files, scripts, sbom)
 
 
 def write_nni_wheel(out: Path) -> Path:
@@ -104,6 +117,19 @@ def build_wheel(
     return write_main_wheel(Path(wheel_directory), target, Path(built) if built else build_programs(target)).name
 
 
+def build_editable(
+    wheel_directory: str,
+    config_settings: Optional[Mapping[str, Any]] = None,
+    metadata_directory: Optional[str] = None,
+) -> str:
+    """Builds a wheel whose module is the source tree's, for ``pip install -e`` (PEP 660).
+
+    The programs are found in ``PATH``, in ``TRIALKEEPER_PROGRAMS``, or in the checkout's ``target/debug``.
+    """
+    path = {"trialkeeper.pth": f"{HERE / 'src'}\n".encode()}
+    return _write_wheel(Path(wheel_directory), HERE, "py3-none-any", path, {}).name
+
+
 def build_sdist(sdist_directory: str, config_settings: Optional[Mapping[str, Any]] = None) -> str:
     """Refuses: a source archive would need the whole workspace."""
     raise BuildError("there is no source distribution: build the wheel from a checkout with python/build-wheel")
@@ -119,7 +145,12 @@ def _package_files(source: Path, package: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _write_wheel(
-    out: Path, project_folder: Path, tag: str, files: Mapping[str, bytes], scripts: Mapping[str, bytes]
+    out: Path,
+    project_folder: Path,
+    tag: str,
+    files: Mapping[str, bytes],
+    scripts: Mapping[str, bytes],
+    sbom: Optional[bytes] = None,
 ) -> Path:
     project = _project(project_folder)
     version = workspace_version()
@@ -135,6 +166,8 @@ def _write_wheel(
     if "scripts" in project:
         lines = "".join(f"{command} = {target}\n" for command, target in project["scripts"].items())
         contents[f"{info}/entry_points.txt"] = f"[console_scripts]\n{lines}".encode()
+    if sbom is not None:
+        contents[f"{info}/sboms/trialkeeper.cdx.json"] = sbom
     contents[f"{info}/METADATA"] = _metadata(project, project_folder, version).encode()
     contents[f"{info}/WHEEL"] = _wheel_file(tag, pure=not scripts).encode()
     record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in contents.items())
@@ -215,9 +248,16 @@ def main(words: list[str]) -> None:
     parser.add_argument(
         "out", nargs="?", type=Path, default=HERE / "dist", help="folder for the wheels [python/dist]"
     )
-    parser.add_argument("--target", choices=PLATFORMS, default=target, help=f"Rust target [{target}]")
-    parser.add_argument("--programs", type=Path, help="folder of static programs that are built already")
+    parser.add_argument(
+        "--target",
+        choices=[*PLATFORMS, HOST],
+        default=target,
+        help=f"Rust target [{target}]; `host`: a wheel for this machine, of the programs in --programs",
+    )
+    parser.add_argument("--programs", type=Path, help="folder of programs that are built already")
     args = parser.parse_args(words)
+    if args.target == HOST and args.programs is None:
+        parser.error("--target host needs --programs, such as target/release")
     try:
         programs = args.programs or build_programs(args.target)
         wheels = [write_main_wheel(args.out, args.target, programs), write_nni_wheel(args.out)]

@@ -33,6 +33,7 @@ mod run;
 mod screen;
 mod serve;
 mod signals;
+mod suggest;
 mod table;
 mod top;
 mod trial;
@@ -165,6 +166,11 @@ enum Command {
         port: u16,
         #[command(flatten)]
         place: ask::ExperimentArgs,
+    },
+    /// Propose parameters for a loop of the user's own: a built-in tuner that speaks the lines of docs/ask-and-tell.md.
+    Suggest {
+        /// The tuner, such as TPE.
+        tuner: String,
     },
     /// Print what a shell needs to complete this program's arguments.
     Completions {
@@ -332,6 +338,7 @@ pub fn main() -> ExitCode {
         Command::Conformance { settings, agent, case, command } => {
             Invocation::Conformance(settings, agent, case, command)
         }
+        Command::Suggest { tuner } => return suggest::suggest(&tuner),
         Command::NniNode { arguments } => Invocation::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
             return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);

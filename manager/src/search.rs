@@ -6,4 +6,5 @@ pub mod goals;
 pub mod own_point;
 pub mod pareto;
 pub mod search_space;
+pub mod suggester;
 pub mod tuner;

@@ -1,10 +1,13 @@
-"""The callbacks with the real libraries. Each test is skipped where its library is not installed.
+"""The callbacks with the real libraries. Each test is skipped where its library is not installed, unless
+``TRIALKEEPER_TEST_NEED_LIBRARIES`` names the library.
 
 PyTorch is too large to install for a test, so Lightning's callback meets a module with the documented interface of
 its base class, and Transformers' meets the real state and control objects instead of a real ``Trainer``.
 """
 
+import importlib
 import json
+import os
 import sys
 import types
 from unittest import mock
@@ -12,6 +15,12 @@ from unittest import mock
 import pytest
 
 from trialkeeper import trial
+
+
+def library(name):
+    if name in os.environ.get("TRIALKEEPER_TEST_NEED_LIBRARIES", "").split():
+        return importlib.import_module(name)
+    return pytest.importorskip(name)
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def stop_after(monkeypatch):
 
 
 def data():
-    numpy = pytest.importorskip("numpy")
+    numpy = library("numpy")
     random = numpy.random.default_rng(1)
     features = random.normal(size=(60, 3))
     return features, (features.sum(axis=1) > 0).astype(int)
@@ -47,7 +56,7 @@ def data():
 
 
 def train_xgboost(rounds, callback):
-    xgboost = pytest.importorskip("xgboost")
+    xgboost = library("xgboost")
     features, labels = data()
     matrix = xgboost.DMatrix(features, labels)
     evals = [(matrix, "train")]
@@ -56,7 +65,7 @@ def train_xgboost(rounds, callback):
 
 
 def test_xgboost_reports_each_round(reported):
-    pytest.importorskip("xgboost")
+    library("xgboost")
     from trialkeeper.callbacks.xgboost import Report
 
     train_xgboost(4, Report())
@@ -67,7 +76,7 @@ def test_xgboost_reports_each_round(reported):
 
 
 def test_xgboost_stops_when_the_trial_is_to_stop(reported, stop_after):
-    pytest.importorskip("xgboost")
+    library("xgboost")
     from trialkeeper.callbacks.xgboost import Report
 
     stop_after(2)  # The first answer is for the start of the training.
@@ -76,7 +85,7 @@ def test_xgboost_stops_when_the_trial_is_to_stop(reported, stop_after):
 
 
 def test_xgboosts_cross_validation_reports_means(reported):
-    xgboost = pytest.importorskip("xgboost")
+    xgboost = library("xgboost")
     from trialkeeper.callbacks.xgboost import Report
 
     features, labels = data()
@@ -89,7 +98,7 @@ def test_xgboosts_cross_validation_reports_means(reported):
 
 
 def train_lightgbm(rounds, callback):
-    lightgbm = pytest.importorskip("lightgbm")
+    lightgbm = library("lightgbm")
     features, labels = data()
     train = lightgbm.Dataset(features, labels)
     settings = {"objective": "binary", "verbose": -1, "num_threads": 1, "min_data_in_leaf": 2}
@@ -97,7 +106,7 @@ def train_lightgbm(rounds, callback):
 
 
 def test_lightgbm_reports_each_round(reported):
-    pytest.importorskip("lightgbm")
+    library("lightgbm")
     from trialkeeper.callbacks.lightgbm import report
 
     train_lightgbm(4, report())
@@ -107,7 +116,7 @@ def test_lightgbm_reports_each_round(reported):
 
 
 def test_lightgbm_stops_when_the_trial_is_to_stop(reported, stop_after):
-    pytest.importorskip("lightgbm")
+    library("lightgbm")
     from trialkeeper.callbacks.lightgbm import report
 
     stop_after(3)
@@ -119,7 +128,7 @@ def test_lightgbm_stops_when_the_trial_is_to_stop(reported, stop_after):
 
 
 def test_sklearn_reports_each_fold_and_the_mean(reported):
-    pytest.importorskip("sklearn")
+    library("sklearn")
     from sklearn.tree import DecisionTreeClassifier
 
     from trialkeeper.callbacks.sklearn import cross_validate
@@ -138,7 +147,7 @@ def test_sklearn_reports_each_fold_and_the_mean(reported):
 
 
 def train_keras(epochs, callback):
-    keras = pytest.importorskip("keras")
+    keras = library("keras")
     features, labels = data()
     model = keras.Sequential([keras.layers.Dense(1, activation="sigmoid")])
     model.compile("sgd", "binary_crossentropy", metrics=["accuracy"])
@@ -162,7 +171,7 @@ def keras_backend(monkeypatch):
 
 
 def test_keras_reports_each_epoch(keras_backend, reported):
-    pytest.importorskip("keras")
+    library("keras")
     from trialkeeper.callbacks.keras import Report
 
     train_keras(3, Report())
@@ -172,7 +181,7 @@ def test_keras_reports_each_epoch(keras_backend, reported):
 
 
 def test_keras_stops_when_the_trial_is_to_stop(keras_backend, reported, stop_after):
-    pytest.importorskip("keras")
+    library("keras")
     from trialkeeper.callbacks.keras import Report
 
     stop_after(3)
@@ -183,7 +192,7 @@ def test_keras_stops_when_the_trial_is_to_stop(keras_backend, reported, stop_aft
 
 
 def test_transformers_reports_evaluations_and_logs(reported, stop_after):
-    transformers = pytest.importorskip("transformers")
+    transformers = library("transformers")
     from trialkeeper.callbacks.transformers import Report
 
     stop_after(2)

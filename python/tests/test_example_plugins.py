@@ -19,6 +19,8 @@ from trialkeeper.service import Gone, Job, NoRoom, Refused, Running, Unavailable
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "plugins"
 SOURCE = Path(__file__).parent.parent / "src"
+if not EXAMPLES.is_dir():
+    pytest.skip("the tests run outside the source tree", allow_module_level=True)
 sys.path.insert(0, str(EXAMPLES))
 
 from containers import Containers  # noqa: E402

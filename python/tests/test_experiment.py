@@ -1,8 +1,10 @@
 """The search's side, with the real programs."""
 
 import asyncio
+import json
 import math
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -10,6 +12,7 @@ import types
 import pytest
 
 import trialkeeper as tk
+from trialkeeper._manager import ManagerProcess
 
 SPACE = {"x": {"_type": "uniform", "_value": [-1, 1]}}
 RANDOM = {"name": "Random", "classArgs": {"optimize_mode": "minimize", "seed": 1}}
@@ -82,7 +85,7 @@ def test_a_function_that_cannot_be_sent_is_named(tmp_path):
 
     lock = threading.Lock()
     pytest.importorskip("cloudpickle")
-    with pytest.raises(TypeError, match=r"objective.*cannot be sent.*lock"):
+    with pytest.raises(TypeError, match=r"objective.*cannot be sent.*variable `lock`, of type lock"):
 
         def objective(parameters):
             with lock:
@@ -186,7 +189,7 @@ def test_a_missing_program_is_named_with_the_places(monkeypatch, tmp_path):
 
     monkeypatch.setattr(_programs, "_folders", lambda: [tmp_path])
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=f"trial-manager is missing.*{tmp_path}.*pip install"):
+    with pytest.raises(tk.ManagerError, match=f"trial-manager is missing.*{tmp_path}.*pip install"):
         _programs.find_program("trial-manager")
 
 
@@ -201,8 +204,7 @@ def test_a_manager_that_keeps_serving_stays_until_it_is_stopped(tmp_path):
         deadline = time.monotonic() + 60
         while experiment.state != "DONE":
             assert time.monotonic() < deadline, "the search is not done"
-        with pytest.raises(TimeoutError):
-            experiment.wait(timeout=0)
+        assert experiment.wait(timeout=60) == "DONE"
         assert experiment.url
         assert (experiment.folder / "user.token").is_file()
     assert experiment.url is None
@@ -229,11 +231,61 @@ def test_a_manager_of_a_background_program_is_stopped(tmp_path):
 
 def test_reading_what_the_manager_says_does_not_move_where_it_writes(tmp_path):
     """It is one open file with one position: after a seek(0) the manager would overwrite its first line."""
-    experiment = of(REPORT, tmp_path, max_trial_number=1)
+    manager = ManagerProcess.__new__(ManagerProcess)
     with open(tmp_path / "stderr", "wb+", buffering=0) as file:
         # Nothing but the descriptor: no seek() and no read().
-        experiment._stderr = types.SimpleNamespace(fileno=file.fileno)
+        manager._stderr = types.SimpleNamespace(fileno=file.fileno)
         file.write(b"first, ")
-        assert experiment._said() == "first, "
+        assert manager.output() == "first, "
         file.write("zwölf".encode())
-        assert experiment._said() == "first, zwölf"
+        assert manager.output() == "first, zwölf"
+
+
+def test_a_function_is_shipped_with_all_that_it_needs_but_python(tmp_path):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    from trialkeeper._search import keep_code
+
+    def objective(parameters):
+        tk.report(loss=3, step=0)
+        return parameters["x"] * 2
+
+    folder = keep_code(tmp_path, objective, is_local=False)
+    assert folder == keep_code(tmp_path, objective, is_local=False), "the same code is kept once"
+    assert 'parameters["x"] * 2' in (folder / "objective-source.py").read_text()
+    # Without packages of the environment, as on another machine.
+    done = subprocess.run(
+        [sys.executable, "-S", "run_objective.py"],
+        cwd=folder,
+        env={"TRIALKEEPER_PARAMETERS": '{"x": 21}'},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"type": "intermediate", "step": 0, "loss": 3.0},
+        {"type": "final", "default": 42.0},
+    ]
+    assert cloudpickle
+
+
+def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypatch):
+    pytest.importorskip("cloudpickle")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fails").touch()
+
+    def objective(parameters):
+        import os
+
+        if os.path.exists("fails"):
+            raise RuntimeError("not yet")
+        return 1.0
+
+    experiment = tk.search(objective, SPACE, max_trials=1, data_dir=tmp_path / "data", wait=False)
+    with pytest.raises(tk.ExperimentFailed):
+        experiment.wait()
+    (tmp_path / "fails").unlink()
+    (trial,) = experiment.trials("FAILED")
+    assert "not yet" in trial.output(stderr=True)
+    trial.retry()
+    assert experiment.resume().wait(timeout=120) == "DONE"
+    assert experiment.best.value == 1

@@ -37,3 +37,29 @@ def test_a_missing_script_is_named():
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "there is no script no.py" in done.stderr
+
+
+def test_attributes_of_nnis_configurations_are_taken_as_meant_or_refused_with_the_nearest_name(caplog):
+    import dataclasses
+
+    import pytest
+
+    from trialkeeper.nni import _hook
+
+    @dataclasses.dataclass(init=False)
+    class Config:
+        gpu_number: int = 0
+
+        def __setattr__(self, name, value):
+            if not hasattr(self, name):
+                raise AttributeError(f"Config does not have field {name}")
+            super().__setattr__(name, value)
+
+    _hook._ignore_case_of_attributes(Config)
+    for value in (1, 2):
+        config = Config()
+        config.gpuNumber = value
+        assert config.gpu_number == value
+    assert caplog.messages == ["Config: `gpuNumber` is taken as `gpu_number`; NNI 3.0 refuses this spelling"]
+    with pytest.raises(AttributeError, match=r"Config does not have field gpuNumbr; did you mean gpu_number\?"):
+        config.gpuNumbr = 1

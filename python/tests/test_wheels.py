@@ -1,12 +1,17 @@
-"""The build backend, with stand-ins for the programs."""
+"""The build backend and the script for releases, with stand-ins for the programs."""
 
 import base64
 import csv
 import hashlib
-import importlib.util
+import importlib
 import io
+import json
+import os
+import shutil
 import struct
+import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -18,9 +23,9 @@ if not SOURCE.is_file():
 if sys.version_info < (3, 11):
     pytest.importorskip("tomli")
 
-spec = importlib.util.spec_from_file_location("wheels", SOURCE)
-wheels = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(wheels)
+sys.path.insert(0, str(SOURCE.parent))
+wheels = importlib.import_module("wheels")
+release = importlib.import_module("release")
 
 TARGET = "x86_64-unknown-linux-musl"
 
@@ -41,11 +46,12 @@ def programs(tmp_path):
     return folder
 
 
-def test_a_wheel_holds_what_its_record_says(programs, tmp_path):
-    wheel = wheels.write_main_wheel(tmp_path, TARGET, programs)
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_wheel_holds_what_its_record_says(programs, tmp_path, machine):
+    wheel = wheels.write_main_wheel(tmp_path, f"{machine}-unknown-linux-musl", programs)
     version = wheels.workspace_version()
     assert wheel.name == (
-        f"trialkeeper-{version}-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64.whl"
+        f"trialkeeper-{version}-py3-none-manylinux_2_17_{machine}.manylinux2014_{machine}.musllinux_1_1_{machine}.whl"
     )
     with zipfile.ZipFile(wheel) as archive:
         info = f"trialkeeper-{version}.dist-info"
@@ -95,3 +101,141 @@ def test_nnis_interface_needs_the_main_wheel_of_its_version(tmp_path):
         assert f"Requires-Dist: trialkeeper=={version}\n" in archive.read(f"{info}/METADATA").decode()
         assert "nnictl = nni.nnictl:main" in archive.read(f"{info}/entry_points.txt").decode()
         assert "nni/py.typed" in archive.namelist()
+
+
+def test_an_editable_install_has_the_source_trees_module(tmp_path):
+    wheel = wheels.build_editable(str(tmp_path))
+    with zipfile.ZipFile(tmp_path / wheel) as archive:
+        (folder,) = archive.read("trialkeeper.pth").decode().splitlines()
+    assert Path(folder) == SOURCE.parent / "src"
+
+
+# Releases.
+
+
+def package(name, license="MIT/Apache-2.0", source="registry"):
+    return {"id": f"{name} 1.0", "name": name, "version": "1.0", "license": license, "source": source}
+
+
+def node(name, **needs):
+    deps = [{"pkg": f"{needed} 1.0", "dep_kinds": [{"kind": kind}]} for needed, kind in needs.items()]
+    return {"id": f"{name} 1.0", "deps": deps}
+
+
+METADATA = {
+    "packages": [
+        package("trialkeeper", source=None),
+        package("trial-manager", source=None),
+        package("tests", source=None),
+        *map(package, ["serde", "cc", "proptest", "lone"]),
+    ],
+    "workspace_members": ["trialkeeper 1.0", "trial-manager 1.0", "tests 1.0"],
+    "resolve": {
+        "nodes": [
+            node("trialkeeper", serde=None, proptest="dev"),
+            node("trial-manager", serde=None, cc="build"),
+            node("tests", lone=None),
+            *map(node, ["serde", "cc", "proptest", "lone"]),
+        ]
+    },
+}
+
+
+@pytest.fixture
+def files(programs, tmp_path):
+    return {path.name: path for path in release.write_release(tmp_path / "out", TARGET, programs, METADATA)}
+
+
+def test_an_sbom_lists_what_is_linked_and_nothing_for_tests_alone(files):
+    (name,) = [name for name in files if name.endswith(".cdx.json")]
+    bom = json.loads(files[name].read_bytes())
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    assert [component["name"] for component in bom["components"]] == [
+        "cc",
+        "serde",
+        "trial-manager",
+        "trialkeeper",
+    ]
+    assert bom["components"][1]["purl"] == "pkg:cargo/serde@1.0"
+    assert bom["components"][1]["licenses"] == [{"expression": "MIT OR Apache-2.0"}]
+    needs = {row["ref"]: row["dependsOn"] for row in bom["dependencies"]}
+    assert needs["pkg:cargo/trial-manager@1.0"] == ["pkg:cargo/cc@1.0", "pkg:cargo/serde@1.0"]
+    assert len(needs["trialkeeper"]) == 2
+    (wheel,) = [path for name, path in files.items() if name.startswith("trialkeeper-") and name.endswith(".whl")]
+    with zipfile.ZipFile(wheel) as archive:
+        info = f"trialkeeper-{wheels.workspace_version()}.dist-info"
+        assert archive.read(f"{info}/sboms/trialkeeper.cdx.json") == files[name].read_bytes()
+        assert f"{info}/sboms/trialkeeper.cdx.json," in archive.read(f"{info}/RECORD").decode()
+
+
+def test_the_sbom_of_this_workspace_is_made(programs):
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo is not installed")
+    try:
+        bom = json.loads(release.make_sbom(release.read_metadata(TARGET)))
+    except wheels.BuildError as error:
+        pytest.skip(f"cargo has no registry: {error}")
+    names = {component["name"] for component in bom["components"]}
+    assert {"trialkeeper", "trial-manager", "trial-protocol", "tokio"} <= names
+    assert "proptest" not in names
+    references = {row["ref"] for row in bom["dependencies"]}
+    assert all(set(row["dependsOn"]) <= references for row in bom["dependencies"])
+
+
+def test_checksums_are_right_for_all_files(files):
+    sums = files["SHA256SUMS"]
+    done = subprocess.run(["sha256sum", "--check", sums.name], cwd=sums.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": OK") == len(files) - 1 == 5
+
+
+def test_an_archive_holds_both_programs_to_be_executed(files, tmp_path):
+    (name,) = [name for name in files if name.endswith(".tar.gz")]
+    with tarfile.open(files[name]) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    folder = tmp_path / "unpacked" / name[: -len(".tar.gz")]
+    for program in wheels.PROGRAMS:
+        assert os.access(folder / program, os.X_OK)
+    assert (folder / "sbom.cdx.json").is_file()
+
+
+def test_a_debian_package_is_installed_and_removed(files, tmp_path):
+    if shutil.which("dpkg") is None:
+        pytest.skip("dpkg is not installed")
+    (deb,) = [path for name, path in files.items() if name.endswith("_amd64.deb")]
+    field = subprocess.check_output(["dpkg-deb", "--field", deb, "Package", "Version"], text=True)
+    assert field == f"Package: trialkeeper\nVersion: {wheels.workspace_version()}\n"
+    listed = subprocess.check_output(["dpkg-deb", "--contents", deb], text=True)
+    assert "-rwxr-xr-x root/root" in listed and " ./usr/bin/trial-manager" in listed
+    root = tmp_path / "root"
+    for folder in ("var/lib/dpkg/updates", "var/lib/dpkg/info"):
+        (root / folder).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").touch()
+    dpkg = [
+        "dpkg",
+        f"--root={root}",
+        "--force-not-root",
+        "--force-architecture",
+        "--force-bad-path",
+        "--log=/dev/null",
+    ]
+    done = subprocess.run([*dpkg, "--install", deb], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert os.access(root / "usr/bin/trialkeeper", os.X_OK)
+    done = subprocess.run([*dpkg, "--verify", "trialkeeper"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), "dpkg's checksums differ"
+    subprocess.run([*dpkg, "--purge", "trialkeeper"], check=True, capture_output=True)
+    assert not (root / "usr/bin/trialkeeper").exists()
+
+
+def test_equal_inputs_make_equal_releases(files, programs, tmp_path):
+    again = release.write_release(tmp_path / "again", TARGET, programs, METADATA)
+    assert {path.name: path.read_bytes() for path in again} == {
+        name: path.read_bytes() for name, path in files.items()
+    }
+
+
+def test_a_wheel_for_this_machine_takes_the_programs_as_they_are(programs, tmp_path):
+    (programs / "trialkeeper").write_bytes(elf(1, 3))
+    wheel = wheels.write_main_wheel(tmp_path, wheels.HOST, programs)
+    assert wheel.name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")

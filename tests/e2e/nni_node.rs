@@ -141,39 +141,179 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     bed.wait_until_empty();
 }
 
+/// The documented example on a scripted cluster, with `changes` before its last line, in a folder where `trial.py` reports.
+struct Documented {
+    bed: TestBed,
+    kube: Kube,
+}
+
+impl Documented {
+    /// `sdk` is the Python of the pods' image, whose `nni` the trial imports.
+    fn new(sdk: &str, changes: &str) -> Self {
+        let bed = TestBed::new();
+        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        kube.kubeconfig(&bed.path("kubeconfig"));
+        bed.write("trial.py", TRIAL);
+        bed.write("model.py", sdk);
+        let before = "search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}\n";
+        let run = format!("{changes}experiment.run({})", free_port());
+        let example = DOCUMENTED.replace("experiment.run(8080)", &run);
+        bed.write("search.py", &format!("{before}{example}"));
+        Self { bed, kube }
+    }
+
+    /// Runs it and returns what it said, with the manager's log.
+    fn run(&self, command: &mut Command) -> String {
+        command.env("KUBECONFIG", self.bed.path("kubeconfig"));
+        command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
+        let (finished, said) = finish(&self.bed, command);
+        let log = self.bed.path("home/nni-experiments/_latest/log/nnimanager.log");
+        let log = fs::read_to_string(log).unwrap_or_default();
+        let said = format!("{said}{}{log}", finished.stderr);
+        assert_eq!(finished.code, Some(0), "{said}");
+        let frameworks = self.kube.made("frameworks");
+        assert_eq!(frameworks.len(), 10 + 1, "one more is the look at the controller: {said}");
+        self.bed.wait_until_empty();
+        said
+    }
+
+    /// The specification of the last pod.
+    fn pod(&self) -> Value {
+        let frameworks = self.kube.made("frameworks");
+        let framework = frameworks.last().unwrap();
+        framework["spec"]["taskRoles"][0]["task"]["pod"]["spec"].clone()
+    }
+
+    fn expect_nfs_and_limits(&self) {
+        let pod = self.pod();
+        let volumes = pod["volumes"].as_array().unwrap();
+        let share = volumes.iter().find_map(|volume| volume.get("nfs")).unwrap();
+        assert_eq!(*share, json!({"server": "10.20.30.40", "path": "/mnt/nfs/nni"}));
+        let limits = &pod["containers"][0]["resources"]["limits"];
+        assert_eq!(limits["memory"], "4096Mi", "{limits}");
+        assert_eq!(limits["nvidia.com/gpu"], "1", "{limits}");
+    }
+}
+
+/// `trialkeeper-nni` from its source, in the bed's folder: a Python in which NNI's own package is not installed.
+fn nni_of_ours(bed: &TestBed, words: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.args(words).current_dir(bed.folder()).env("HOME", bed.path("home"));
+    command.env("PYTHONPATH", python_path()).env("TRIALKEEPER_PROGRAMS", bed.programs());
+    command.env("TRIAL_MANAGER_DATA_DIR", bed.data());
+    command
+}
+
+fn python_path() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
+    format!("{0}/python/src:{0}/python/nni/src", root.display())
+}
+
+/// A pod's script that runs `trial.py` with the SDK of `trialkeeper-nni`.
+fn with_sdk_of_ours() -> String {
+    format!(
+        "import runpy, sys\nsys.path[:0] = '{}'.split(':')\nrunpy.run_path('trial.py')\n",
+        python_path()
+    )
+}
+
+/// A pod's script that runs `trial.py` with NNI's own SDK.
+fn with_sdk_of_nni(python: &Path) -> String {
+    let python = python.display();
+    format!("import os\nos.execv('{python}', ['{python}', 'trial.py'])\n")
+}
+
+/// Azure in the place of NFS, and an account for the pods.
+const AZURE: &str = "\
+from nni.experiment import K8sAzureStorageConfig
+storage = K8sAzureStorageConfig()
+storage.azure_account = 'account'
+storage.azure_share = 'share'
+storage.key_vault_name = 'vault'
+storage.key_vault_key = 'key'
+experiment.config.training_service.storage = storage
+experiment.config.training_service.service_account_name = 'trials'
+";
+
 #[test]
 fn the_documented_frameworkcontroller_example_runs_word_for_word() {
     let Some(python) = nni_python() else { return };
+    let example = Documented::new(&with_sdk_of_nni(&python), "");
+    let said = example.run(&mut nni(&example.bed, &python, &["search.py"]));
+    assert!(said.contains("DONE: 10 trials, 10 succeeded"), "{said}");
+    assert!(said.contains("`gpuNumber` is taken as `gpu_number`"), "{said}");
+    example.expect_nfs_and_limits();
+}
+
+#[test]
+fn the_documented_example_runs_word_for_word_without_nnis_package() {
+    let example = Documented::new(&with_sdk_of_ours(), "");
+    let said = example.run(&mut nni_of_ours(&example.bed, &["search.py"]));
+    assert_eq!(said.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{said}");
+    example.expect_nfs_and_limits();
+}
+
+#[test]
+fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
+    let of_nni = nni_python().map(|python| {
+        let example = Documented::new(&with_sdk_of_nni(&python), AZURE);
+        let command = nni(&example.bed, &python, &["search.py"]);
+        (example, command)
+    });
+    let of_ours = Documented::new(&with_sdk_of_ours(), AZURE);
+    let command = nni_of_ours(&of_ours.bed, &["search.py"]);
+    for (example, mut command) in of_nni.into_iter().chain([(of_ours, command)]) {
+        // A stand-in for Azure's command line, which gives the key of a vault.
+        example.bed.script("tools/az", "#!/bin/sh\necho a2V5\n");
+        let mut path = example.bed.path("tools").into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        command.env("PATH", path);
+        example.run(&mut command);
+        let pod = example.pod();
+        assert_eq!(pod["serviceAccountName"], "trials");
+        let volumes = pod["volumes"].as_array().unwrap();
+        let share = volumes.iter().find_map(|volume| volume.get("azureFile")).unwrap();
+        assert_eq!(share["shareName"], "share", "{share}");
+    }
+}
+
+#[test]
+fn nnictl_of_ours_runs_a_session_on_kubeflow_line_by_line() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    kube.without_frameworks();
     kube.kubeconfig(&bed.path("kubeconfig"));
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
+    let file = fs::read_to_string(file).unwrap();
+    // Only the manager's address is the site's own.
+    bed.write("config-kubeflow-tf.yml", &file.replace("10.10.10.10", "127.0.0.1"));
+    bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
     bed.write("trial.py", TRIAL);
-    // The pods' image has NNI.
-    let python_of_image = python.display();
-    bed.write(
-        "model.py",
-        &format!("import os\nos.execv('{python_of_image}', ['{python_of_image}', 'trial.py'])\n"),
-    );
+    bed.write("dist_mnist.py", &with_sdk_of_ours());
+    let ctl = |line: &str, code: i32| {
+        let words: Vec<&str> = ["-m", "nni.nnictl"].into_iter().chain(line.split(' ')).collect();
+        let mut command = nni_of_ours(&bed, &words);
+        command.env("KUBECONFIG", bed.path("kubeconfig"));
+        command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
+        let (finished, said) = finish(&bed, &mut command);
+        let said = format!("{said}{}", finished.stderr);
+        assert_eq!(finished.code, Some(code), "nnictl {line}: {said}");
+        said
+    };
     let port = free_port();
-    let before = "search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}\n";
-    let example = DOCUMENTED.replace("run(8080)", &format!("run({port})"));
-    bed.write("search.py", &format!("{before}{example}"));
-    let mut command = nni(&bed, &python, &["search.py"]);
-    command.env("KUBECONFIG", bed.path("kubeconfig")).env("TRIAL_MANAGER_HOST", "127.0.0.1");
-    let (finished, said) = finish(&bed, &mut command);
-    let log = bed.path("home/nni-experiments/_latest/log/nnimanager.log");
-    let log = fs::read_to_string(log).unwrap_or_default();
-    assert_eq!(finished.code, Some(0), "{said}{}{log}", finished.stderr);
-    assert!(log.contains("DONE: 10 trials, 10 succeeded"), "{said}{log}");
-    let frameworks = kube.made("frameworks");
-    assert_eq!(frameworks.len(), 10 + 1, "one more is the look at the controller");
-    let pod = &frameworks.last().unwrap()["spec"]["taskRoles"][0]["task"]["pod"]["spec"];
-    let volumes = pod["volumes"].as_array().unwrap();
-    let share = volumes.iter().find_map(|volume| volume.get("nfs")).unwrap();
-    assert_eq!(*share, json!({"server": "10.20.30.40", "path": "/mnt/nfs/nni"}));
-    let limits = &pod["containers"][0]["resources"]["limits"];
-    assert_eq!(limits["memory"], "4096Mi", "{limits}");
-    assert_eq!(limits["nvidia.com/gpu"], "1", "{limits}");
+    assert!(ctl("stop", 1).contains("there is no experiment running"));
+    let said = ctl(&format!("create -c config-kubeflow-tf.yml -p {port}"), 0);
+    assert!(said.contains("Successfully started experiment!"), "{said}");
+    assert!(ctl("log stderr", 0).contains("experiment "));
+    assert!(ctl("log stdout", 0).contains("Experiment start time"));
+    let status = || ctl("experiment status", 0);
+    wait_for("the search to be done", BOUND, || status().contains("\"DONE\"").then_some(()));
+    assert_eq!(ctl("trial ls", 0).matches("\"SUCCEEDED\"").count(), 5);
+    assert!(ctl("experiment list", 0).contains("Platform: kubeflow"));
+    assert!(ctl("stop", 0).contains("Stop experiment success"));
+    kube.wait_until_empty();
     bed.wait_until_empty();
 }
 

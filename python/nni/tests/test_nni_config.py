@@ -186,3 +186,14 @@ def test_paths_in_a_file_start_at_its_folder(tmp_path):
     fields = ExperimentConfig.load(file).json()
     assert fields["trialCodeDirectory"] == str(tmp_path.resolve() / "code")
     assert fields["searchSpaceFile"] == str(tmp_path.resolve() / "space.json")
+
+
+def test_an_attribute_that_nni_refuses_is_noted_once_for_its_class(caplog):
+    from nni.experiment.config import base
+
+    base._note_spelling.cache_clear()
+    for _ in range(2):
+        FrameworkControllerRoleConfig(gpuNumber=1).gpuNumber = 2
+    assert caplog.messages == [
+        "FrameworkControllerRoleConfig: `gpuNumber` is taken as `gpu_number`; NNI 3.0 refuses this spelling"
+    ]

@@ -3,11 +3,13 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -153,6 +155,43 @@ def test_results_are_exported_in_nnis_form_also_from_a_stopped_experiment(nnictl
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_a_saved_experiment_is_loaded_with_its_code_and_goes_on(nnictl, tmp_path, port):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "gate").touch()
+    (code / "experiment.yml").write_text(FILE.format(trials=1))
+    said = nnictl("create", "-c", "code/experiment.yml", "-p", port)
+    (id,) = [line.split()[-1] for line in said.splitlines() if line.startswith("The experiment id is ")]
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    assert "Can only save stopped experiment!" in nnictl("experiment", "save", id, code=1)
+    nnictl("stop")
+    archive = tmp_path / "out" / f"nni_experiment_{id}.zip"
+    assert str(archive.name) in nnictl("experiment", "save", id, "-p", "out", "--saveCodeDir")
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert "is there already" in nnictl("experiment", "load", "-p", archive, code=1)
+    nnictl("experiment", "delete", id, answer="y\n")
+    shutil.rmtree(code)
+    assert f"Load experiment {id} success!" in nnictl("experiment", "load", "-p", archive)
+    assert (code / "gate").is_file()
+    assert len(json.loads(nnictl("trial", "ls", id))) == 1
+
+
+def test_an_archive_writes_nothing_outside_of_its_folders(nnictl, tmp_path):
+    for name, about in [("a", {"id": "../../evil", "trialCodeDirectory": "/x"}), ("b", []), ("c", {"id": "x"})]:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("nnictl/.experiment", json.dumps(about))
+        assert "ERROR" in nnictl("experiment", "load", "-p", name, code=1)
+    (tmp_path / "d").write_text("no archive")
+    assert "not an archive" in nnictl("experiment", "load", "-p", "d", code=1)
+    with zipfile.ZipFile(tmp_path / "e", "w") as archive:
+        archive.writestr("nnictl/.experiment", json.dumps({"id": "x", "trialCodeDirectory": str(tmp_path)}))
+        archive.writestr("experiment/../../../outside", "evil")
+        archive.writestr("experiment/inside", "good")
+    nnictl("experiment", "load", "-p", "e")
+    assert (tmp_path / "data" / "x" / "inside").is_file()
+    assert not list(tmp_path.rglob("outside"))
+
+
 def test_what_cannot_be_started_says_why_and_leaves_nothing(nnictl, tmp_path, port):
     assert "nowhere.yml: no such file" in nnictl("create", "-c", "nowhere.yml", code=1)
     (tmp_path / "experiment.yml").write_text(FILE.format(trials=-1))
@@ -164,7 +203,8 @@ def test_what_cannot_be_started_says_why_and_leaves_nothing(nnictl, tmp_path, po
         assert str(port) in nnictl("create", "-c", "experiment.yml", "-p", port, code=1)
     assert not [path for path in (tmp_path / "data").iterdir() if path.name.startswith(".nnictl")]
     assert "no experiment" in nnictl("experiment", "show", code=1)
-    assert "not part of trialkeeper-nni" in nnictl("trial", "codegen", "x", code=2)
+    assert "only for nni nas programming interface" in nnictl("trial", "codegen", "x")
+    assert "not part of trialkeeper-nni" in nnictl("hello", code=2)
     assert "invalid choice" in nnictl("bogus", code=2)
 
 
@@ -182,6 +222,21 @@ def test_the_foreground_ends_with_the_search(nnictl, tmp_path, port):
     (tmp_path / "gate").touch()
     (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
     assert "DONE: 1 trial, 1 succeeded" in nnictl("create", "-c", "experiment.yml", "-p", port, "-f")
+    assert "Experiment start time" in nnictl("log", "stdout") and "DONE: 1 trial" in nnictl("log", "stdout")
+    assert f"on http://127.0.0.1:{port}" in nnictl("log", "stderr")
+    assert not list((tmp_path / "data").glob(".nnictl*"))
+
+
+def test_ctrl_c_in_the_foreground_stops_the_search(nnictl, tmp_path, port):
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
+    words = [sys.executable, "-m", "nni.nnictl", "create", "-c", "experiment.yml", "-p", str(port), "-f"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with process:
+        assert any(" on http" in line for line in process.stderr)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "stopping the trials" in said
 
 
 def test_a_stranger_with_the_number_of_the_viewer_is_left_alone(nnictl, tmp_path, port):

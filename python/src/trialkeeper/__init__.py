@@ -18,19 +18,27 @@ The programs ``trial-manager`` and ``trialkeeper`` come with this package.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 9):  # noqa: UP036
+    version = ".".join(map(str, sys.version_info[:2]))
+    raise ImportError(f"trialkeeper needs Python 3.9 or newer, and this is Python {version}")
 
 from trialkeeper.trial import final, output_dir, params, report, should_stop, trial_id
 
 if TYPE_CHECKING:
+    from trialkeeper._search import search
     from trialkeeper.errors import (
         ConfigurationError,
         ExperimentFailed,
         ExperimentInterrupted,
         ManagerError,
+        NoSuggestion,
     )
-    from trialkeeper.experiment import Experiment, Metric, Trial, connect
-    from trialkeeper.search import search
+    from trialkeeper.experiment import Experiment, connect
+    from trialkeeper.results import Metric, Trial
+    from trialkeeper.study import Study, StudyTrial, Suggestion
 
     __version__: str
 
@@ -41,6 +49,10 @@ __all__ = [
     "ExperimentInterrupted",
     "ManagerError",
     "Metric",
+    "NoSuggestion",
+    "Study",
+    "StudyTrial",
+    "Suggestion",
     "Trial",
     "connect",
     "final",
@@ -59,10 +71,14 @@ _LAZY = {
     "ExperimentFailed": "errors",
     "ExperimentInterrupted": "errors",
     "ManagerError": "errors",
-    "Metric": "experiment",
-    "Trial": "experiment",
+    "Metric": "results",
+    "NoSuggestion": "errors",
+    "Study": "study",
+    "StudyTrial": "study",
+    "Suggestion": "study",
+    "Trial": "results",
     "connect": "experiment",
-    "search": "search",
+    "search": "_search",
 }
 
 
@@ -78,7 +94,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'trialkeeper' has no attribute {name!r}")
     from importlib import import_module
 
-    # `search` is a module and a function: the import binds the module, this the function.
     value: object = getattr(import_module(f"trialkeeper.{_LAZY[name]}"), name)
     globals()[name] = value
     return value

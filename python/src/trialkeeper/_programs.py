@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from trialkeeper.errors import ManagerError
+
 __all__ = ["find_program"]
 
 
@@ -17,7 +19,7 @@ def find_program(name: str) -> Path:
     The environment that this module was installed into is looked at first: a program elsewhere on ``PATH`` may
     be of another version. ``TRIALKEEPER_PROGRAMS`` names a folder that outranks all others.
 
-    :raises FileNotFoundError: naming every place that was looked at.
+    :raises ManagerError: naming every place that was looked at.
     """
     looked_at = []
     for folder in _folders():
@@ -29,7 +31,7 @@ def find_program(name: str) -> Path:
     if on_path:
         return Path(on_path)
     places = ", ".join(looked_at)
-    raise FileNotFoundError(
+    raise ManagerError(
         f"the program {name} is missing: it is neither in {places} nor on PATH. "
         "Reinstall the package (pip install --force-reinstall trialkeeper), or name the folder that holds "
         "the programs in TRIALKEEPER_PROGRAMS"
@@ -47,6 +49,9 @@ def _folders() -> list[Path]:
     user_scheme = sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"
     folders.append(Path(sysconfig.get_path("scripts", scheme=user_scheme)))
     here = Path(__file__).resolve()
+    # A source tree, of which `pip install -e` has installed the path: python/src/trialkeeper/_programs.py.
+    if here.parts[-4:-2] == ("python", "src"):
+        folders.append(here.parents[3] / "target" / "debug")
     # `pip install --target DIR` puts the programs into DIR/bin, beside the package.
     folders.append(here.parents[1] / "bin")
     # `pip install --prefix DIR`: this file is DIR/lib/pythonX.Y/site-packages/trialkeeper/_programs.py.

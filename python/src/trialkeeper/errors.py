@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trialkeeper.experiment import Experiment
 
-__all__ = ["ConfigurationError", "ExperimentFailed", "ExperimentInterrupted", "ManagerError"]
+__all__ = ["ConfigurationError", "ExperimentFailed", "ExperimentInterrupted", "ManagerError", "NoSuggestion"]
 
 
 class ManagerError(RuntimeError):
@@ -29,3 +29,12 @@ class ExperimentFailed(ManagerError):
 
 class ExperimentInterrupted(ManagerError):
     """The search was stopped before its end (exit code 130)."""
+
+
+class NoSuggestion(ManagerError):
+    """A study has nothing to suggest, for good or until results are told."""
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        super().__init__(message)
+        #: Whether there will never be another one.
+        self.is_final = is_final

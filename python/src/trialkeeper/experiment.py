@@ -1,146 +1,68 @@
 """The search's side: describe a search, run it, look at its results.
 
-Everything goes through ``trial-manager``'s documented command line, which asks the experiment's manager while one
-runs and its store afterwards. So an :class:`Experiment` of last month answers as one that runs now.
+An experiment is asked of its manager over the Unix socket in its folder while one runs, and of its store by
+``trial-manager``'s command line afterwards. So an :class:`Experiment` of last month answers as one that runs now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import json
-import math
 import os
-import re
 import subprocess
-import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+from trialkeeper._follower import Follower
+from trialkeeper._manager import ManagerProcess, failure
 from trialkeeper._programs import find_program
+from trialkeeper._progress import choose_progress
+from trialkeeper._rest import NotRunning, ask, read_events, read_events_async, request
 from trialkeeper.errors import (
     ConfigurationError,
     ExperimentFailed,
     ExperimentInterrupted,
     ManagerError,
 )
+from trialkeeper.results import Metric, Trial
 
 if TYPE_CHECKING:
     import pandas
     from typing_extensions import Self
 
-__all__ = ["Experiment", "Metric", "Trial", "connect", "default_data_dir"]
+__all__ = ["Callback", "Experiment", "Metric", "Trial", "connect", "default_data_dir"]
 
-#: The states that a trial does not leave by itself.
-ENDED_STATES = frozenset(["SUCCEEDED", "FAILED", "USER_CANCELED", "SYS_CANCELED", "EARLY_STOPPED"])
+#: Called with the experiment and a trial when the trial has ended.
+Callback = Callable[["Experiment", Trial], object]
 
-_STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
-#: How long the manager may take to check the experiment file and to listen, in seconds.
-_START_TIMEOUT_S = 60.0
 #: Pause between two looks at a search that runs, in seconds.
-_POLL_S = 0.5
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One value that a trial has reported."""
-
-    #: The metric's name; ``default`` for one without a name.
-    name: str
-    #: ``intermediate`` or ``final``.
-    type: str
-    #: The position on the curve, from 0.
-    step: Optional[int]
-    #: A number, or the object that NNI's SDK reported.
-    value: Any
-    #: When the agent saw it.
-    observed_at: datetime
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One evaluation of one set of parameters, as it stood when it was asked for."""
-
-    id: str
-    #: The number of the trial in its experiment, from 0.
-    number: int
-    state: str
-    parameters: Mapping[str, Any]
-    #: The final result that was reported; ``None`` if there is none.
-    final: Any
-    #: Why the trial ended, such as ``exit`` or ``oom-cuda``; ``None`` while it runs.
-    cause: Optional[str]
-    exit_code: Optional[int]
-    started_at: Optional[datetime]
-    ended_at: Optional[datetime]
-    _experiment: Experiment = field(repr=False, compare=False)
-
-    @property
-    def value(self) -> Optional[float]:
-        """The final result as a number: an object's ``default``; ``None`` if there is none."""
-        result = self.final.get("default") if isinstance(self.final, Mapping) else self.final
-        return None if result is None else float(result)
-
-    @property
-    def duration_s(self) -> Optional[float]:
-        """How long the trial ran, in seconds; ``None`` if it has not ended."""
-        if self.started_at is None or self.ended_at is None:
-            return None
-        return (self.ended_at - self.started_at).total_seconds()
-
-    def metrics(self) -> list[Metric]:
-        """Returns everything that the trial's latest attempt has reported, oldest first."""
-        rows = self._experiment._ask("metrics", self.id)
-        return [
-            Metric(
-                name=row["name"],
-                type=row["type"],
-                step=row["step"],
-                value=_number(row["value"]),
-                observed_at=_when(row["observed_at_ms"]) or datetime.fromtimestamp(0, timezone.utc),
-            )
-            for row in rows
-        ]
-
-    def why(self) -> dict[str, Any]:
-        """Returns the verdict, its evidence and the timeline, as the REST API gives them."""
-        answer: dict[str, Any] = self._experiment._ask("trial", "why", self.id)
-        return answer
-
-    def output(self, *, stderr: bool = False) -> str:
-        """Returns what the trial has printed."""
-        words = ["trial", "logs", self.id, *(["--stderr"] if stderr else [])]
-        return self._experiment._run(words).stdout
-
-    def kill(self) -> None:
-        """Stops the trial."""
-        self._experiment._run(["trial", "kill", self.id])
-
-    def retry(self) -> None:
-        """Runs the ended trial once more, as a new attempt."""
-        self._experiment._run(["trial", "retry", self.id])
+_POLL_S = 0.25
+#: How often :meth:`Experiment.run` replaces a manager that was killed.
+_MAX_RESTARTS = 3
+#: Trials and metrics in one answer.
+_TRIALS_PAGE, _METRICS_PAGE = 1000, 10000
 
 
 class Experiment:
     """A search over a search space.
 
-    The configuration is a file, a mapping, keywords, or a file or mapping with keywords over it. Keywords are the
+    The configuration is a file, a mapping, keywords, or a mapping with keywords over it. Keywords are the
     fields of the experiment file, in its camelCase or in snake_case:
 
     >>> experiment = Experiment(
     ...     trial_command="python3 train.py",
     ...     search_space={"lr": {"_type": "loguniform", "_value": [1e-4, 1e-1]}},
-    ...     tuner={"name": "TPE", "classArgs": {"optimize_mode": "minimize"}},
+    ...     tuner={"name": "TPE", "class_args": {"optimize_mode": "minimize"}},
     ...     max_trial_number=20,
     ...     trial_concurrency=2,
     ... )
-    >>> experiment.config["maxTrialNumber"]
-    20
+    >>> experiment.config["maxTrialNumber"], experiment.config["tuner"]["classArgs"]
+    (20, {'optimize_mode': 'minimize'})
 
     As a context manager it stops the search that it has started.
     """
@@ -159,89 +81,175 @@ class Experiment:
             )
         own = dict(config) if isinstance(config, Mapping) else {}
         #: The configuration as it is handed to the manager; empty for a file and for a connected experiment.
-        self.config: dict[str, Any] = {**own, **{_camel(name): value for name, value in fields.items()}}
+        self.config: dict[str, Any] = _in_camel_case({**own, **fields})
         if self.config:
             self.config.setdefault("trainingService", {"platform": "local"})
             self.config.setdefault("trialConcurrency", 1)
         self._data_dir = Path(data_dir) if data_dir is not None else None
         self._id: Optional[str] = None
-        self._url: Optional[str] = None
-        self._process: Optional[subprocess.Popen[str]] = None
-        self._stderr: Optional[IO[bytes]] = None
+        self._manager: Optional[ManagerProcess] = None
+        self._keeps_serving = False
 
     # Life.
 
-    def start(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
+    def start(
+        self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
+    ) -> Self:
         """Starts the search in the background and returns once its manager listens.
 
         :param port: where the manager listens; 0 for any free port.
         :param host: the address to listen on; the loopback interface for local trials if absent.
-        :param keep_serving: whether the manager stays when the search is over, until :meth:`stop`. :meth:`wait`
-            waits for its end, so look at :attr:`state` instead.
+        :param keep_serving: whether the manager stays when the search is over, until :meth:`stop`.
+        :param detach: whether the search goes on when this process ends; otherwise it is stopped then.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         source = "-" if self._file is None else str(self._file)
-        return self._start(["run", source], port, host, keep_serving)
+        return self._start(["run", source], port, host, keep_serving, detach)
 
-    def resume(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
+    def resume(
+        self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
+    ) -> Self:
         """Goes on with a search that was stopped or whose manager died, in the background."""
-        return self._start(["resume", self.id], port, host, keep_serving)
+        return self._start(["resume", self.id], port, host, keep_serving, detach)
 
-    def run(self, *, port: int = 0, host: Optional[str] = None) -> Self:
+    def run(
+        self,
+        *,
+        port: int = 0,
+        host: Optional[str] = None,
+        callbacks: Sequence[Callback] = (),
+        progress: Optional[bool] = None,
+    ) -> Self:
         """Runs the search to its end. Ctrl-C stops its trials politely and raises ``KeyboardInterrupt``.
 
+        A manager that is killed meanwhile is replaced, up to three times, with a warning.
+
+        :param callbacks: each is called with the experiment and a trial when the trial has ended. One that raises
+            is warned of once, and the search goes on.
+        :param progress: whether each trial is told of; by default at a terminal and in a notebook.
         :raises ExperimentFailed: if no trial succeeded with a result.
         """
-        self.start(port=port, host=host)
         try:
-            self.wait()
-        except KeyboardInterrupt:
-            self.stop()
+            self.start(port=port, host=host)
+            watch, restarts = _Watch(self, callbacks, progress), 0
+            while True:
+                for trial in self._follow(watch.follower):
+                    watch.show(trial)
+                assert self._manager is not None
+                self._manager.wait(None)
+                if not self._was_killed() or restarts == _MAX_RESTARTS:
+                    break
+                restarts += 1
+                self._warn_of_restart(restarts)
+                self.resume(port=port, host=host)
+            watch.end()
+            self._raise_for_exit()
+        except BaseException:
+            self._stop_own()
             raise
         return self
 
-    def wait(self, timeout: Optional[float] = None) -> str:
+    def wait(
+        self,
+        timeout: Optional[float] = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        progress: Optional[bool] = False,
+    ) -> str:
         """Waits for the end of the search and returns its state.
 
         :param timeout: in seconds; for ever if absent.
+        :param callbacks: as in :meth:`run`; also called for the trials that have ended already.
+        :param progress: as in :meth:`run`, but off by default.
         :raises TimeoutError: if the search still runs then.
         :raises ExperimentFailed: if it has ended and no trial succeeded with a result.
         :raises ExperimentInterrupted: if it was stopped before its end.
+        :raises ManagerError: if its manager was killed; :meth:`resume` goes on.
         """
-        if self._process is not None:
-            try:
-                code = self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"experiment {self.id} still runs after {timeout} s") from None
-            return self._ended(code)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while (state := self.state) in ("INITIALIZED", "RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"):
-            if deadline is not None and time.monotonic() > deadline:
+        watch = _Watch(self, callbacks, progress)
+        for trial in self._follow(watch.follower):
+            watch.show(trial)
+            if trial is None and deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"experiment {self.id} still runs after {timeout} s")
-            time.sleep(_POLL_S)
-        return state
-
-    async def wait_async(self) -> str:
-        """Like :meth:`wait`, for ``async`` code."""
-        return await asyncio.get_running_loop().run_in_executor(None, self.wait)
+        watch.end()
+        return self._raise_for_exit()
 
     def stop(self) -> None:
         """Stops the trials and leaves the experiment resumable; waits until the manager has ended."""
-        process = self._process
-        if process is None:
-            self._run(["experiment", "stop", self.id])
+        if self._manager is not None:
+            self._manager.stop()
             return
-        if process.poll() is None:
-            # A program started in the background ignores SIGINT, and so does its manager.
-            process.terminate()
-        process.wait()
+        self._run(["experiment", "stop", self.id])
+        with contextlib.suppress(NotRunning):
+            while True:
+                ask(self.folder, "GET", "/api/v1/experiment")
+                time.sleep(_POLL_S)
+
+    # The same for ``async`` code. A task that is cancelled stops its search.
+
+    async def start_async(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
+        """Like :meth:`start`."""
+        starting = asyncio.ensure_future(
+            _in_thread(lambda: self.start(port=port, host=host, keep_serving=keep_serving))
+        )
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ManagerError):
+                await starting
+            await self.stop_async()
+            raise
+        return self
+
+    async def run_async(
+        self,
+        *,
+        port: int = 0,
+        host: Optional[str] = None,
+        callbacks: Sequence[Callback] = (),
+        progress: Optional[bool] = None,
+    ) -> Self:
+        """Like :meth:`run`, without its replacement of a manager that is killed."""
+        try:
+            await self.start_async(port=port, host=host)
+            watch = _Watch(self, callbacks, progress)
+            async for trial in self._follow_async(watch.follower):
+                watch.show(trial)
+            watch.end()
+            self._raise_for_exit()
+        except BaseException:
+            await self.stop_async()
+            raise
+        return self
+
+    async def wait_async(self) -> str:
+        """Like :meth:`wait`; ``asyncio.wait_for`` bounds it."""
+        async for _ in self._follow_async(Follower(self)):
+            pass
+        return self._raise_for_exit()
+
+    async def stop_async(self) -> None:
+        """Like :meth:`stop`."""
+        if self._manager is None:
+            if self._id is not None:
+                await _in_thread(self.stop)
+            return
+        self._manager.terminate()
+        while self._manager.is_running:
+            await asyncio.sleep(0.05)
+
+    async def watch_async(self) -> AsyncIterator[Trial]:
+        """Like :meth:`watch`."""
+        async for trial in self._follow_async(Follower(self)):
+            if trial is not None:
+                yield trial
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self.stop()
+        self._stop_own()
 
     # Results.
 
@@ -259,12 +267,12 @@ class Experiment:
 
     @property
     def url(self) -> Optional[str]:
-        """The address of the portal while the experiment runs; ``None`` otherwise."""
-        return self._url if self._process is not None and self._process.poll() is None else None
+        """The address of the portal while the experiment that was started here runs; ``None`` otherwise."""
+        return self._manager.url if self._manager is not None and self._manager.is_running else None
 
     def show(self) -> dict[str, Any]:
         """Returns how the search stands: counts, limits, causes of failure, the best trial."""
-        answer: dict[str, Any] = self._ask("experiment", "show")
+        answer: dict[str, Any] = self._ask("/experiment", "experiment", "show")
         return answer
 
     @property
@@ -276,7 +284,7 @@ class Experiment:
     def best(self) -> Optional[Trial]:
         """The best trial so far; ``None`` while no trial has a result."""
         row = self.show()["best"]
-        return None if row is None else self._trial(row)
+        return None if row is None else Trial._of(row, self)
 
     @property
     def pareto(self) -> list[Trial]:
@@ -285,32 +293,23 @@ class Experiment:
 
     def trials(self, state: Optional[str] = None) -> list[Trial]:
         """Returns the trials in their order, all or those in one state."""
-        words = ["--state", state] if state else []
-        return [self._trial(row) for row in self._ask("trial", "ls", *words)]
+        query = f"sort=sequence&limit={_TRIALS_PAGE}" + (f"&state={state}" if state else "")
+        try:
+            rows = list(self._pages(f"/trials?{query}&cursor=", "", "trials"))
+        except NotRunning:
+            rows = self._print("trial", "ls", *(["--state", state] if state else []))
+        return [Trial._of(row, self) for row in rows]
 
     def watch(self) -> Iterator[Trial]:
-        """Yields each trial when it has ended, until the search is over.
+        """Yields each trial when it has ended, those that have ended already first, until the search is over.
 
         A manager that is started again in between does no harm: results are read, not listened for.
-        """
-        seen: set[tuple[str, str]] = set()
-        while True:
-            over = self._process.poll() is not None if self._process else self.state in ("DONE", "STOPPED")
-            for trial in self.trials():
-                if trial.state in ENDED_STATES and (trial.id, trial.state) not in seen:
-                    seen.add((trial.id, trial.state))
-                    yield trial
-            if over:
-                return
-            time.sleep(_POLL_S)
 
-    async def watch_async(self) -> AsyncIterator[Trial]:
-        """Like :meth:`watch`, for ``async`` code."""
-        loop, ended = asyncio.get_running_loop(), object()
-        trials = self.watch()
-        while (trial := await loop.run_in_executor(None, next, trials, ended)) is not ended:
-            assert isinstance(trial, Trial)
-            yield trial
+        :raises ManagerError: if the manager was killed; :meth:`resume` goes on.
+        """
+        for trial in self._follow(Follower(self)):
+            if trial is not None:
+                yield trial
 
     def to_pandas(self) -> pandas.DataFrame:
         """Returns a row for each trial: number, id, state, result, duration and a column for each parameter.
@@ -339,113 +338,187 @@ class Experiment:
         return f"Experiment(id={self._id!r})"
 
     def _repr_html_(self) -> str:
-        """Shows the search in a notebook: its numbers and its best trials."""
+        """Shows the search in a notebook: its numbers and its best trial."""
         if self._id is None:
             return "<p>An experiment that has not been started.</p>"
         shown = self.show()
-        best = shown["best"]
+        best, limit = shown["best"], shown["max_trial_number"]
         counts = ", ".join(f"{count} {state.lower()}" for state, count in shown["counts"].items())
         link = f' <a href="{html.escape(self.url)}">portal</a>' if self.url else ""
+        ended = sum(count for state, count in shown["counts"].items() if state not in ("WAITING", "RUNNING"))
+        bar = f'<progress max="{limit}" value="{ended}"></progress> ' if limit else ""
         rows = "".join(
             f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
             for name, value in (best or {}).get("parameters", {}).items()
         )
         result = "" if best is None else f"<p>best: {html.escape(str(best['final']))}</p><table>{rows}</table>"
         return (
-            f"<div><p><b>{html.escape(self._id)}</b> {html.escape(shown['state'])}: "
+            f"<div><p>{bar}<b>{html.escape(self._id)}</b> {html.escape(shown['state'])}: "
             f"{html.escape(counts)}.{link}</p>{result}</div>"
         )
 
-    # The program.
+    # The manager.
 
-    def _start(self, words: list[str], port: int, host: Optional[str], keep_serving: bool) -> Self:
-        if self._process is not None and self._process.poll() is None:
+    def _start(self, words: list[str], port: int, host: Optional[str], keep_serving: bool, detach: bool) -> Self:
+        if self._manager is not None and self._manager.is_running:
             raise ManagerError(f"experiment {self._id} is already running")
-        command = [str(find_program("trial-manager")), *words, "--port", str(port), "--output", "json"]
+        command = [*words, "--port", str(port), "--output", "json"]
         if host is not None:
             command += ["--host", host]
         if keep_serving:
             command.append("--keep-serving")
-        # What the manager says goes to a file: a pipe that is not read would stop it one day.
-        self._stderr = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            command + self._place(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._stderr,
-            text=True,
-            # A notebook's interrupt is for Python; stop() tells the manager.
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        try:
-            if words[-1] == "-":
-                json.dump(self.config, self._process.stdin)
-            self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # The manager has refused its command line; its message follows.
-        self._wait_until_started()
+        config = self.config if words[-1] == "-" else None
+        self._manager = ManagerProcess(command + self._place(), config, detach=detach)
+        self._id = self._manager.id or self._id
+        self._keeps_serving = keep_serving
         return self
 
-    def _wait_until_started(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            code = self._process.poll()
-            said = self._said()
-            if started := _STARTED.search(said):
-                self._id, self._url = started.groups()
-                return
-            if code == 0:
-                return  # Nothing was left to do: a search that is over has been resumed.
-            if code is not None:
-                raise _failure(code, said)
-            if time.monotonic() > deadline:
-                self._process.terminate()
-                raise ManagerError(f"trial-manager has not started within {_START_TIMEOUT_S:.0f} s: {said}")
-            threading.Event().wait(0.01)
+    def _stop_own(self) -> None:
+        if self._manager is not None:
+            self._manager.stop()
 
-    def _ended(self, code: int) -> str:
-        if code == 0:
+    def _was_killed(self) -> bool:
+        """Returns whether the manager has died of a signal or a panic of its own."""
+        code = None if self._manager is None else self._manager.exit_code
+        return code is not None and (code < 0 or code == 101)
+
+    def _warn_of_restart(self, count: int) -> None:
+        assert self._manager is not None
+        warnings.warn(
+            f"the manager of experiment {self.id} {self._manager.describe_end()}; "
+            f"it is started again ({count} of {_MAX_RESTARTS})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def _raise_for_exit(self) -> str:
+        """Returns the state of the search that is over, or raises as its manager's exit code says."""
+        code = None if self._manager is None else self._manager.exit_code
+        if self._manager is None or code is None or code == 0:
             return self.state
+        said = self._manager.output()
         if code == 1:
-            raise ExperimentFailed(self._said().strip() or "no trial succeeded with a result", self)
+            raise ExperimentFailed(said.strip() or "no trial succeeded with a result", self)
         if code == 130:
             raise ExperimentInterrupted(f"experiment {self.id} was stopped; resume() goes on with it")
-        raise _failure(code, self._said())
+        if self._was_killed():
+            raise ManagerError(
+                f"the manager of experiment {self.id} {self._manager.describe_end()}; "
+                f"resume() goes on with it\n{said}".rstrip()
+            )
+        raise failure(code, said)
 
-    def _said(self) -> str:
-        assert self._stderr is not None
-        # The manager writes at the position of this open file, which seek() would move under its hands.
-        said = os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0)
-        return said.decode(errors="replace")
+    def _follow(self, follower: Follower) -> Iterator[Optional[Trial]]:
+        """Yields each trial that has ended until the search is over, and ``None`` after each short silence."""
+        while not follower.is_over():
+            with contextlib.suppress(NotRunning):
+                with contextlib.closing(read_events(self.folder, follower.after)) as events:
+                    for event in events:
+                        yield follower.take(event)
+                        if follower.is_settled():
+                            break
+            yield None
+            if not follower.is_settled():
+                time.sleep(follower.pause_s())
+        for trial in self.trials():
+            if follower.add(trial):
+                yield trial
+
+    async def _follow_async(self, follower: Follower) -> AsyncIterator[Optional[Trial]]:
+        """Yields what :meth:`_follow` yields."""
+        while not await _in_thread(follower.is_over):
+            with contextlib.suppress(NotRunning):
+                events = read_events_async(self.folder, follower.after)
+                try:
+                    async for event in events:
+                        yield follower.take(event)
+                        if follower.is_settled():
+                            break
+                finally:
+                    await events.aclose()
+            yield None
+            if not follower.is_settled():
+                await asyncio.sleep(follower.pause_s())
+        for trial in await _in_thread(self.trials):
+            if follower.add(trial):
+                yield trial
 
     def _place(self) -> list[str]:
         return [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
 
-    def _ask(self, *words: str) -> Any:
+    def _ask(self, path: str, *words: str) -> Any:
+        """Returns what the manager answers to ``GET path``, or ``trial-manager words`` where there is none."""
+        try:
+            return ask(self.folder, "GET", f"/api/v1{path}")
+        except NotRunning:
+            return self._print(*words)
+
+    def _read(self, path: str, *words: str) -> bytes:
+        """Returns what :meth:`_ask` returns, as bytes."""
+        try:
+            return request(self.folder, "GET", f"/api/v1{path}")
+        except NotRunning:
+            return self._run(list(words)).stdout
+
+    def _metrics(self, trial: str) -> list[Any]:
+        try:
+            return list(self._pages(f"/trials/{trial}/metrics?limit={_METRICS_PAGE}&after=", "-1", "metrics"))
+        except NotRunning:
+            rows: list[Any] = self._print("metrics", trial)
+            return rows
+
+    def _pages(self, path: str, cursor: str, name: str) -> Iterator[Any]:
+        while True:
+            page = ask(self.folder, "GET", f"/api/v1{path}{cursor}")
+            yield from page[name]
+            if page.get("next") is None:
+                return
+            cursor = page["next"]
+
+    def _print(self, *words: str) -> Any:
         return json.loads(self._run([*words, "-o", "json"]).stdout)
 
-    def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
+    def _run(self, words: list[str]) -> subprocess.CompletedProcess[bytes]:
         command = [str(find_program("trial-manager")), *words, "--experiment", self.id, *self._place()]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode != 0:
-            raise _failure(done.returncode, done.stderr)
+            raise failure(done.returncode, done.stderr.decode(errors="replace"))
         return done
 
-    def _trial(self, row: Mapping[str, Any]) -> Trial:
-        return Trial(
-            id=row["id"],
-            number=row["sequence"],
-            state=row["state"],
-            parameters=row["parameters"],
-            final=_number(row["final"]),
-            cause=row.get("cause"),
-            exit_code=row.get("exit_code"),
-            started_at=_when(row.get("started_at_ms")),
-            ended_at=_when(row.get("ended_at_ms")),
-            _experiment=self,
-        )
+
+class _Watch:
+    """The callbacks and the progress of one search."""
+
+    def __init__(self, experiment: Experiment, callbacks: Sequence[Callback], progress: Optional[bool]) -> None:
+        self.follower = Follower(experiment)
+        self._experiment = experiment
+        self._callbacks = list(callbacks)
+        self._warned: set[int] = set()
+        self._progress = choose_progress(experiment, progress)
+        if self._progress is not None:
+            self._progress.begin()
+
+    def show(self, trial: Optional[Trial]) -> None:
+        if trial is None:
+            return
+        if self._progress is not None:
+            self._progress.add(trial)
+        for number, callback in enumerate(self._callbacks):
+            try:
+                callback(self._experiment, trial)
+            except Exception as error:
+                if number not in self._warned:
+                    self._warned.add(number)
+                    warnings.warn(
+                        f"the callback {callback!r} raised {type(error).__name__} for trial {trial.number}: "
+                        f"{error}; the search goes on, and further exceptions of this callback are not shown",
+                        RuntimeWarning,
+                        stacklevel=3,
+                    )
+
+    def end(self) -> None:
+        if self._progress is not None:
+            self._progress.end()
 
 
 def default_data_dir() -> Path:
@@ -469,24 +542,30 @@ def connect(id: str, *, data_dir: Union[str, os.PathLike[str], None] = None) -> 
     return experiment
 
 
-def _failure(code: int, said: str) -> ManagerError:
-    message = said.strip() or f"trial-manager ended with exit code {code}"
-    return ConfigurationError(message) if code == 2 else ManagerError(message)
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+#: Sections of the experiment file whose members may be in snake_case, too.
+_SECTIONS = frozenset(["tuner", "assessor", "advisor", "trainingService", "sharedStorage"])
+#: Members of a training service that are such sections, or lists of them.
+_SERVICE_SECTIONS = frozenset(["storage", "machineList", "taskRoles", "worker", "ps", "master"])
+
+
+def _in_camel_case(config: Mapping[str, Any], sections: frozenset[str] = _SECTIONS) -> dict[str, Any]:
+    """Returns the configuration with its fields' names in camelCase; names of the user's own are left alone."""
+    written = {}
+    for given, value in config.items():
+        name = _camel(given)
+        inner = _SERVICE_SECTIONS if name == "trainingService" else frozenset()
+        if name in sections and isinstance(value, Mapping):
+            value = _in_camel_case(value, inner)
+        elif name in sections and isinstance(value, list):
+            value = [_in_camel_case(item, inner) if isinstance(item, Mapping) else item for item in value]
+        written[name] = value
+    return written
 
 
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in rest)
-
-
-def _number(value: Any) -> Any:
-    """Returns a value of the REST API, in which texts stand for what JSON lacks."""
-    return (
-        {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value, value)
-        if isinstance(value, str)
-        else value
-    )
-
-
-def _when(at_ms: Optional[int]) -> Optional[datetime]:
-    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, timezone.utc)

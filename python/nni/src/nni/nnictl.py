@@ -6,15 +6,19 @@ What NNI's users script is printed in NNI's form; ``trial-manager`` itself shows
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import zipfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -144,14 +148,13 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
-    if args.foreground:
-        sys.stdout.flush()
-        os.execv(command[0], command)
     data_dir = default_data_dir()
     data_dir.mkdir(parents=True, exist_ok=True)
     # Logs of a new experiment are moved into its folder once its id is known.
     streams = ("stdout", "stderr")
     logs = {name: _log_file(folder, name) if folder else _new_log(data_dir) for name in streams}
+    if args.foreground:
+        sys.exit(_stay(command, logs, data_dir if folder is None else None))
     with _append(logs["stdout"]) as stdout, _append(logs["stderr"]) as stderr:
         before = logs["stderr"].stat().st_size
         process = subprocess.Popen(
@@ -164,10 +167,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
     try:
         id, url = _wait_until_started(process, logs["stderr"], before)
         if folder is None:
-            for name, log in logs.items():
-                kept = _log_file(data_dir / id, name)
-                kept.parent.mkdir(exist_ok=True)
-                log.replace(kept)
+            _keep_logs(logs, data_dir / id)
         wait_until_answered(data_dir / id, lambda: process.poll() is None)
     finally:
         if folder is None:
@@ -178,6 +178,57 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
         f"The experiment id is {id}\nThe Web UI urls are: {url}\n{_LINE}\n"
         f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
     )
+
+
+def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -> int:
+    """Runs a manager in the foreground, what it prints also into its logs, and returns its exit code.
+
+    :param data_dir: where the experiment's folder will be, whose logs these are to become; absent if they are.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    assert process.stdout is not None and process.stderr is not None
+
+    def copy(name: str, source: IO[bytes], target: IO[str]) -> None:
+        is_kept = data_dir is None
+        with _append(logs[name]) as log:
+            for line in source:
+                log.write(line)
+                log.flush()
+                with contextlib.suppress(OSError, ValueError):  # A closed terminal does not end the search.
+                    target.write(line.decode(errors="replace"))
+                    target.flush()
+                started = None if is_kept or name != "stderr" else _STARTED.search(line.decode(errors="replace"))
+                if started and data_dir is not None:
+                    _keep_logs(logs, data_dir / started.group(1))
+                    is_kept = True
+
+    threads = [
+        threading.Thread(target=copy, args=("stdout", process.stdout, sys.stdout)),
+        threading.Thread(target=copy, args=("stderr", process.stderr, sys.stderr)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            # The terminal's Ctrl-C reaches the manager, too, which stops its trials.
+            while thread.is_alive():
+                with contextlib.suppress(KeyboardInterrupt):
+                    thread.join()
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        if data_dir is not None:
+            for log in logs.values():
+                log.unlink(missing_ok=True)
+
+
+def _keep_logs(logs: dict[str, Path], folder: Path) -> None:
+    """Moves the logs of a new experiment into its folder."""
+    for name, log in logs.items():
+        kept = _log_file(folder, name)
+        kept.parent.mkdir(exist_ok=True)
+        log.replace(kept)
 
 
 def _new_log(data_dir: Path) -> Path:
@@ -452,9 +503,70 @@ def _csv_record(record: dict[str, Any], intermediate: bool) -> dict[str, Any]:
 
 def _experiment_save(args: argparse.Namespace) -> None:
     row = _chosen(args)
-    target = Path(args.path or ".") / f"nni_experiment_{row.id}.db"
-    _manager(["backup", row.id, str(target)])
+    if row.url:
+        raise Failure("Can only save stopped experiment!")
+    params = row.get("/experiment")["params"]
+    target = Path(args.path or ".") / f"nni_experiment_{row.id}.zip"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    about = {"id": row.id, "experimentName": row.name, "trialCodeDirectory": params["trialCodeDirectory"]}
+    # The folder holds the experiment's token: the archive is for its owner, too.
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("nnictl/.experiment", json.dumps(about))
+            _pack(archive, row.folder, "experiment")
+            if args.saveCodeDir:
+                _pack(archive, Path(params["trialCodeDirectory"]), "code")
     print(f"INFO:  Save to {target} success!")
+
+
+def _pack(archive: zipfile.ZipFile, folder: Path, name: str) -> None:
+    """Puts the files of a folder into an archive; sockets and links stay behind."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            archive.write(path, f"{name}/{path.relative_to(folder)}")
+
+
+def _experiment_load(args: argparse.Namespace) -> None:
+    try:
+        archive = zipfile.ZipFile(args.path)
+        about = json.loads(archive.read("nnictl/.experiment"))
+        id, code = str(about["id"]), Path(about["trialCodeDirectory"])
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        raise Failure(f"{args.path}: not an archive of `nnictl experiment save`: {error}") from None
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", id):
+        raise Failure(f"{args.path}: {id!r} is not an experiment's id")
+    folder = default_data_dir() / id
+    if folder.exists():
+        raise Failure(f"experiment {id} is there already; `nnictl experiment delete {id}` removes it")
+    if args.codeDir and Path(args.codeDir).expanduser().resolve() != code:
+        raise Failure(f"experiment {id} runs its code in {code}; put it there, or leave out --codeDir")
+    with archive:
+        _unpack(archive, "experiment", folder)
+        if not code.exists():
+            _unpack(archive, "code", code)
+    if not code.exists():
+        print(f"WARNING: its code is not in the archive: put it into {code}", file=sys.stderr)
+    print(f"INFO:  Load experiment {id} success!")
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
+    """Writes the files of an archive below ``name`` into a folder, and none outside of it."""
+    for member in archive.infolist():
+        parts = Path(member.filename).parts
+        if member.is_dir() or parts[:1] != (name,) or ".." in parts:
+            continue
+        target = folder.joinpath(*parts[1:])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = member.external_attr >> 16 & 0o777 or 0o600
+        with (
+            archive.open(member) as source,
+            os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, mode), "wb") as file,
+        ):
+            shutil.copyfileobj(source, file)
+
+
+def _trial_codegen(_: argparse.Namespace) -> None:
+    print("WARNING: Currently, this command is only for nni nas programming interface.")
 
 
 # Printing, and the manager.
@@ -558,10 +670,14 @@ def _add_experiment(commands: Any) -> None:
     export.add_argument("--type", "-t", choices=["json", "csv"], required=True, help="form of the file")
     export.add_argument("--filename", "-f", required=True, dest="path", help="the file")
     export.add_argument("--intermediate", "-i", action="store_true", help="with the intermediate results")
-    save = _command(group, "save", _experiment_save, "copy the database of an experiment into a file")
-    save.add_argument("--path", "-p", help="folder of the file")
-    save.add_argument("--saveCodeDir", "-s", action="store_true", help=argparse.SUPPRESS)
-    _missing(group, "load", "put the folder of an experiment into the data directory")
+    save = _command(group, "save", _experiment_save, "copy a stopped experiment into an archive")
+    save.add_argument("--path", "-p", help="folder of the archive")
+    save.add_argument("--saveCodeDir", "-s", action="store_true", help="with the trials' code")
+    load = _command(group, "load", _experiment_load, "restore what `save` has written", id=None)
+    load.add_argument("--path", "-p", required=True, help="the archive")
+    load.add_argument("--codeDir", "-c", help="folder of the code, which must be the one that was saved")
+    load.add_argument("--logDir", "-l", help=argparse.SUPPRESS)
+    load.add_argument("--searchSpacePath", "-s", help=argparse.SUPPRESS)
 
 
 def _add_trial(commands: Any) -> None:
@@ -571,7 +687,8 @@ def _add_trial(commands: Any) -> None:
     ls.add_argument("--tail", type=int, help="so many trials with the smallest results")
     kill = _command(group, "kill", _trial_kill, "stop a trial")
     kill.add_argument("--trial_id", "-T", required=True, help="the trial")
-    _missing(group, "codegen", "it belonged to NNI's architecture search")
+    codegen = _command(group, "codegen", _trial_codegen, "warn, as NNI does outside of architecture search")
+    codegen.add_argument("--trial_id", "-T", help=argparse.SUPPRESS)
 
 
 def _add_update(commands: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib.machinery
 import importlib.util
+import logging
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,17 +63,30 @@ def mend(config: types.ModuleType) -> None:
 
 def _ignore_case_of_attributes(base: Any) -> None:
     original = base.__setattr__
-
-    def simple(name: str) -> str:
-        return name.lower().replace("_", "")
+    noted: set[tuple[str, str]] = set()
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
-        if not name.startswith("_") and name not in type(self).__dataclass_fields__:
-            fields = type(self).__dataclass_fields__
-            name = next((field for field in fields if simple(field) == simple(name)), name)
-        original(self, name, value)
+        fields = type(self).__dataclass_fields__
+        if name.startswith("_") or name in fields or hasattr(self, name):
+            original(self, name, value)
+            return
+        cls, simple = type(self).__name__, {_simplify(field): field for field in fields}
+        field = simple.get(_simplify(name))
+        if field is None:
+            close = difflib.get_close_matches(_simplify(name), simple, n=1, cutoff=0.6)
+            advice = f"; did you mean {simple[close[0]]}?" if close else ""
+            raise AttributeError(f"{cls} does not have field {name}{advice}")
+        if (cls, name) not in noted:
+            noted.add((cls, name))
+            note = "%s: `%s` is taken as `%s`; NNI 3.0 refuses this spelling"
+            logging.getLogger("nni.experiment.config").warning(note, cls, name, field)
+        original(self, field, value)
 
     base.__setattr__ = set_attribute
+
+
+def _simplify(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def _set_default(cls: Any, name: str, default: Any) -> None:

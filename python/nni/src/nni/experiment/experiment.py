@@ -80,7 +80,8 @@ class Experiment:
             )
         fields = self._file()
         experiment = trialkeeper.Experiment(fields, data_dir=self._data_dir())
-        self._begin(lambda: experiment.start(port=port, keep_serving=True), run_mode)
+        detach = run_mode is RunMode.Detach
+        self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode)
 
     def run(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Runs the experiment and waits for its end; Ctrl-C stops it.

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import importlib
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 __all__ = ["ConfigBase", "config", "path", "required"]
+
+_logger = logging.getLogger("nni.experiment.config")
+
 
 def required(convert: Optional[Callable[[Any], Any]] = None) -> Any:
     """Declares a field that must be set. ``convert`` makes a configuration of a ``dict``."""
@@ -41,13 +46,16 @@ class ConfigBase:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             setattr(self, field.name, copy.deepcopy(field.default))
         for name, value in kwargs.items():
-            setattr(self, name, value)
+            # NNI takes keywords in any spelling, too.
+            setattr(self, self._field(name).name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
             return
         field = self._field(name)
+        if name != field.name:
+            _note_spelling(type(self).__name__, name, field.name)
         convert = field.metadata.get("convert")
         if convert is not None and value is not None:
             value = [convert(item) for item in value] if isinstance(value, list) else convert(value)
@@ -141,6 +149,12 @@ class ConfigBase:
             if (value := getattr(self, field.name)) is not None
         )
         return f"{type(self).__name__}({fields})"
+
+
+@functools.cache
+def _note_spelling(cls: str, name: str, field: str) -> None:
+    """Says once for each class that an attribute is taken as meant."""
+    _logger.warning("%s: `%s` is taken as `%s`; NNI 3.0 refuses this spelling", cls, name, field)
 
 
 def _children(value: Any) -> list[ConfigBase]:

@@ -1,0 +1,314 @@
+//! PURE: a built-in tuner behind the messages of `docs/ask-and-tell.md`: objects in, objects out. So a loop of the user's
+//! own, or another manager, can be driven by it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::{Map, Value, json};
+use trial_protocol::MetricValue;
+
+use crate::search::search_space::{Parameters, SearchSpace};
+use crate::search::tuner::import::{Learner, samples};
+use crate::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
+
+/// The reason why a message cannot be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The first message is another one.
+    #[error("the first message must be `hello`, with `search_space`")]
+    NoHello,
+    /// The message has no type, or lacks a member.
+    #[error("the message `{kind}` needs {needs}")]
+    Incomplete {
+        /// Its type.
+        kind: String,
+        /// The members that it needs.
+        needs: &'static str,
+    },
+    /// The tuner cannot be made, or cannot learn this.
+    #[error(transparent)]
+    Tuner(#[from] tuner::Error),
+    /// The search space cannot be searched.
+    #[error("search_space{}{}: {problem}", if path.is_empty() { "" } else { "." }, path)]
+    Space {
+        /// The place in the space.
+        path: String,
+        /// The problem.
+        problem: String,
+    },
+}
+
+/// A tuner that follows messages.
+#[derive(Debug)]
+pub struct Suggester {
+    name: String,
+    searching: Option<Searching>,
+}
+
+/// The tuner once it has a space.
+#[derive(Debug)]
+struct Searching {
+    spec: TunerSpec,
+    space: SearchSpace,
+    tuner: Box<dyn Tuner>,
+    /// Proposals whose end is not known.
+    open: HashSet<u64>,
+    /// Proposals of an earlier process, until the first request: the tuner adopts them in their order.
+    earlier: BTreeMap<u64, (Parameters, Option<Outcome>)>,
+}
+
+impl Suggester {
+    /// Makes one for the tuner of this name, which is checked with the first message.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), searching: None }
+    }
+
+    /// Follows a message and returns the answers, if it has any. A message of an unknown type is passed over.
+    pub fn follow(&mut self, message: &Value) -> Result<Option<Value>, Error> {
+        let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
+        let Some(searching) = &mut self.searching else {
+            if kind != "hello" {
+                return Err(Error::NoHello);
+            }
+            self.searching = Some(Searching::begin(&self.name, message)?);
+            return Ok(Some(json!({"type": "ready"})));
+        };
+        match kind {
+            "propose" => searching.propose(message).map(Some),
+            "launched" => searching.adopt(message).map(|()| None),
+            "ended" => searching.observe(message).map(|()| None),
+            "import" => searching.import(message),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Searching {
+    fn begin(name: &str, hello: &Value) -> Result<Self, Error> {
+        let space = hello.get("search_space").ok_or(Error::NoHello)?;
+        let space = SearchSpace::parse(space)
+            .map_err(|error| Error::Space { path: error.path, problem: error.problem })?;
+        let mut class_args =
+            hello.get("class_args").and_then(Value::as_object).cloned().unwrap_or_else(Map::new);
+        if let Some(mode) = hello.get("optimize_mode").filter(|mode| mode.is_string()) {
+            class_args.entry("optimize_mode").or_insert_with(|| mode.clone());
+        }
+        let spec = TunerSpec::new(name, class_args)?;
+        let seed = hello.get("seed").and_then(Value::as_u64).unwrap_or(0);
+        let tuner = tuner::build(&spec, &space, seed)?;
+        Ok(Self { spec, space, tuner, open: HashSet::new(), earlier: BTreeMap::new() })
+    }
+
+    fn propose(&mut self, message: &Value) -> Result<Value, Error> {
+        let id = id_of(message).ok_or_else(|| incomplete(message, "an `id`"))?;
+        self.replay();
+        Ok(match self.tuner.propose(id) {
+            Proposal::Parameters(parameters) => {
+                self.open.insert(id);
+                json!({"type": "proposal", "id": id, "parameters": parameters})
+            }
+            Proposal::Exhausted => json!({"type": "exhausted", "id": id}),
+            Proposal::Wait => json!({"type": "wait", "id": id}),
+        })
+    }
+
+    /// Keeps a proposal of an earlier process. One of this process is known already.
+    fn adopt(&mut self, message: &Value) -> Result<(), Error> {
+        let needs = "an `id` or `null`, and `parameters`";
+        let parameters = message.get("parameters").and_then(Value::as_object);
+        let parameters = parameters.ok_or_else(|| incomplete(message, needs))?;
+        if let Some(id) = id_of(message).filter(|id| !self.open.contains(id)) {
+            self.earlier.entry(id).or_insert_with(|| (parameters.clone(), None));
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, message: &Value) -> Result<(), Error> {
+        let state = message.get("state").and_then(Value::as_str);
+        let state = state.ok_or_else(|| incomplete(message, "a `state`"))?;
+        let value = MetricValue::from(message.get("value").cloned().unwrap_or(Value::Null));
+        let is_result =
+            state == "SUCCEEDED" && value.number().is_some_and(|number| !number.is_nan());
+        let outcome = if is_result { Outcome::Result(value) } else { Outcome::Failed };
+        // Without an id it was not proposed by anybody; known ends are told once.
+        let Some(id) = id_of(message) else { return Ok(()) };
+        if self.open.remove(&id) {
+            self.tuner.observe(id, &outcome);
+        } else if let Some((_, end @ None)) = self.earlier.get_mut(&id) {
+            *end = Some(outcome);
+        }
+        Ok(())
+    }
+
+    /// Learns results from elsewhere. A message with an `id` is answered, so that the sender knows that they were right.
+    fn import(&mut self, message: &Value) -> Result<Option<Value>, Error> {
+        let learner = Learner {
+            space: &self.space,
+            native: Some(&self.spec),
+            budget: self.spec.name == "Hyperband",
+        };
+        let list = message.get("samples").unwrap_or(&Value::Null);
+        match (samples(list, learner), message.get("id")) {
+            (Ok(samples), id) => {
+                self.tuner.import(&samples);
+                Ok(id.map(|id| json!({"type": "imported", "id": id, "count": samples.len()})))
+            }
+            (Err(error), Some(id)) => {
+                Ok(Some(json!({"type": "refused", "id": id, "problem": error.to_string()})))
+            }
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+
+    /// Tells the tuner of the proposals of an earlier process: all of them, and then how they ended.
+    fn replay(&mut self) {
+        let earlier = std::mem::take(&mut self.earlier);
+        for (id, (parameters, _)) in &earlier {
+            self.tuner.adopt(*id, parameters);
+        }
+        for (id, (_, end)) in earlier {
+            match end {
+                Some(outcome) => self.tuner.observe(id, &outcome),
+                None => drop(self.open.insert(id)),
+            }
+        }
+    }
+}
+
+fn id_of(message: &Value) -> Option<u64> {
+    message.get("id").and_then(Value::as_u64)
+}
+
+fn incomplete(message: &Value, needs: &'static str) -> Error {
+    let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
+    Error::Incomplete { kind: kind.chars().take(40).collect(), needs }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hello(tuner: &str) -> (Suggester, Value) {
+        let hello = json!({
+            "type": "hello", "seed": 3, "optimize_mode": "minimize",
+            "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        });
+        (Suggester::new(tuner), hello)
+    }
+
+    fn ready(tuner: &str) -> Suggester {
+        let (mut suggester, hello) = hello(tuner);
+        assert_eq!(suggester.follow(&hello).unwrap(), Some(json!({"type": "ready"})));
+        suggester
+    }
+
+    fn propose(suggester: &mut Suggester, id: u64) -> Value {
+        let answer = suggester.follow(&json!({"type": "propose", "id": id})).unwrap().unwrap();
+        assert_eq!((&answer["type"], &answer["id"]), (&json!("proposal"), &json!(id)));
+        answer["parameters"].clone()
+    }
+
+    fn ended(id: u64, value: &Value) -> Value {
+        json!({"type": "ended", "id": id, "state": "SUCCEEDED", "value": value})
+    }
+
+    #[test]
+    fn a_search_that_is_told_again_goes_on_as_if_it_had_not_been_interrupted() {
+        let mut lived = ready("TPE");
+        let mut told = Vec::new();
+        for id in 0..30 {
+            let parameters = propose(&mut lived, id);
+            let loss = json!((parameters["x"].as_f64().unwrap() - 0.3).powi(2));
+            lived.follow(&ended(id, &loss)).unwrap();
+            told.push(json!({"type": "launched", "id": id, "parameters": parameters}));
+            told.push(ended(id, &loss));
+        }
+        let mut resumed = ready("TPE");
+        for message in &told {
+            assert_eq!(resumed.follow(message).unwrap(), None);
+        }
+        for id in 30..33 {
+            assert_eq!(propose(&mut resumed, id), propose(&mut lived, id));
+        }
+    }
+
+    #[test]
+    fn a_space_that_is_used_up_is_exhausted() {
+        let mut grid = Suggester::new("GridSearch");
+        let space = json!({"x": {"_type": "choice", "_value": [1]}});
+        grid.follow(&json!({"type": "hello", "search_space": space})).unwrap();
+        assert_eq!(propose(&mut grid, 0), json!({"x": 1}));
+        let answer = grid.follow(&json!({"type": "propose", "id": 1})).unwrap().unwrap();
+        assert_eq!(answer, json!({"type": "exhausted", "id": 1}));
+    }
+
+    #[test]
+    fn an_import_with_an_id_is_answered() {
+        let mut tpe = ready("TPE");
+        let import = |x: f64| json!({"type": "import", "id": 0, "samples": [{"parameters": {"x": x}, "value": 1}]});
+        let imported = tpe.follow(&import(0.5)).unwrap().unwrap();
+        assert_eq!(imported, json!({"type": "imported", "id": 0, "count": 1}));
+        let refused = tpe.follow(&import(7.0)).unwrap().unwrap();
+        assert_eq!(refused["type"], "refused");
+        assert!(refused["problem"].as_str().unwrap().contains("[0].parameters.x"), "{refused}");
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_named() {
+        let refusal = |tuner: &str, message: Value| {
+            Suggester::new(tuner).follow(&message).unwrap_err().to_string()
+        };
+        assert!(refusal("TPE", json!({"type": "propose", "id": 0})).contains("hello"));
+        assert!(refusal("TPEE", hello("").1).contains("TPE"));
+        let space = json!({"x": {"_type": "unifrom", "_value": [0, 1]}});
+        let message = refusal("TPE", json!({"type": "hello", "search_space": space}));
+        assert!(message.starts_with("search_space.x"), "{message}");
+    }
+
+    fn any_message() -> impl Strategy<Value = Value> {
+        let kind = prop_oneof![
+            Just("propose"),
+            Just("launched"),
+            Just("ended"),
+            Just("import"),
+            Just("hello"),
+            Just("end"),
+            Just("?")
+        ];
+        let id = prop_oneof![
+            (0..4_u64).prop_map(Value::from),
+            Just(Value::Null),
+            Just(Value::from(-1)),
+            Just(Value::from("1"))
+        ];
+        let value = prop_oneof![
+            Just(Value::Null),
+            any::<f64>().prop_map(Value::from),
+            Just(Value::from("NaN")),
+            Just(json!([1]))
+        ];
+        let parameters = prop_oneof![
+            Just(json!({"x": 0.5})),
+            Just(json!({})),
+            Just(json!({"x": "a"})),
+            Just(Value::Null)
+        ];
+        (kind, id, value, parameters).prop_map(|(kind, id, value, parameters)| {
+            json!({
+                "type": kind, "id": id, "value": value, "parameters": parameters, "state": "SUCCEEDED",
+                "samples": [{"parameters": parameters, "value": value}],
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_messages_are_followed_or_refused(messages in prop::collection::vec(any_message(), 0..12)) {
+            let mut suggester = ready("TPE");
+            for message in messages {
+                drop(suggester.follow(&message));
+            }
+        }
+    }
+}

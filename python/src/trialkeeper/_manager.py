@@ -1,0 +1,152 @@
+"""The process ``trial-manager run`` or ``resume`` that this process has started."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from trialkeeper._programs import find_program
+from trialkeeper.errors import ConfigurationError, ManagerError
+
+__all__ = ["ManagerProcess", "failure"]
+
+_STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
+#: How long the manager may take to check the experiment file and to listen, in seconds.
+_START_TIMEOUT_S = 60.0
+#: How long a manager that is to leave its trials at once may take, in seconds.
+_LEAVE_TIMEOUT_S = 10.0
+
+#: The managers that end with this process.
+_attached: weakref.WeakSet[ManagerProcess] = weakref.WeakSet()
+
+
+class ManagerProcess:
+    """A manager in a session of its own: a notebook's interrupt does not reach it."""
+
+    def __init__(self, words: Sequence[str], config: Optional[Mapping[str, Any]], *, detach: bool = False) -> None:
+        """Starts it and returns once it listens, or once it has ended because nothing was left to do.
+
+        :param config: the experiment file, for the word ``-``.
+        :param detach: whether it outlives this process.
+        :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
+        """
+        command = [str(find_program("trial-manager")), *words]
+        #: The experiment's id; ``None`` where nothing was left to do.
+        self.id: Optional[str] = None
+        #: The address of the portal.
+        self.url: Optional[str] = None
+        # What the manager says goes to a file: a pipe that is not read would stop it one day.
+        self._stderr = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            self._hand_over(config)
+            self._wait_until_started()
+        except BaseException:
+            self.stop()
+            raise
+        if not detach:
+            _attached.add(self)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        """The exit code, negative after a signal; ``None`` while the process lives."""
+        return self._process.poll()
+
+    def wait(self, timeout: Optional[float]) -> int:
+        """Waits for the end and returns the exit code.
+
+        :raises subprocess.TimeoutExpired: if the process still lives then.
+        """
+        return self._process.wait(timeout)
+
+    def terminate(self) -> None:
+        """Has the manager stop its trials; a second time, leave them to end by themselves."""
+        if self._process.poll() is None:
+            # A program started in the background ignores SIGINT, and so does its manager.
+            self._process.terminate()
+
+    def stop(self) -> None:
+        """Has the manager stop its trials and waits for its end. Ctrl-C meanwhile has it end at once."""
+        try:
+            self.terminate()
+            self._process.wait()
+        except KeyboardInterrupt:
+            self.terminate()
+            try:
+                self._process.wait(_LEAVE_TIMEOUT_S)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                self._process.kill()
+                self._process.wait()
+            raise
+
+    def output(self) -> str:
+        """Returns what the manager has said so far."""
+        # The manager writes at the position of this open file, which seek() would move under its hands.
+        said = os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0)
+        return said.decode(errors="replace")
+
+    def describe_end(self) -> str:
+        """Returns how the process has ended, for a message."""
+        code = self._process.poll()
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _hand_over(self, config: Optional[Mapping[str, Any]]) -> None:
+        assert self._process.stdin is not None
+        # A manager that refuses its command line reads nothing; its message follows.
+        with contextlib.suppress(BrokenPipeError):
+            if config is not None:
+                json.dump(config, self._process.stdin)
+            self._process.stdin.close()
+
+    def _wait_until_started(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            code = self._process.poll()
+            said = self.output()
+            if started := _STARTED.search(said):
+                self.id, self.url = started.groups()
+                return
+            if code == 0:
+                return  # Nothing was left to do: a search that is over has been resumed.
+            if code is not None:
+                raise failure(code, said)
+            if time.monotonic() > deadline:
+                raise ManagerError(f"trial-manager has not started within {_START_TIMEOUT_S:.0f} s: {said}")
+            time.sleep(0.01)
+
+
+def failure(code: int, said: str) -> ManagerError:
+    """Returns the error for an exit code of ``trial-manager`` and for what it has said."""
+    message = said.strip() or f"trial-manager ended with exit code {code}"
+    return ConfigurationError(message) if code == 2 else ManagerError(message)
+
+
+@atexit.register
+def _stop_attached() -> None:
+    for manager in list(_attached):
+        manager.stop()

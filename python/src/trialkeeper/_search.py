@@ -1,0 +1,162 @@
+"""A search whose objective is a Python function."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import pickle
+import shlex
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
+
+from trialkeeper.experiment import Callback, Experiment, default_data_dir
+
+__all__ = ["Objective", "search"]
+
+#: Takes the parameters; returns the result, or ``None`` after it has called :func:`trialkeeper.final` itself.
+Objective = Callable[[dict[str, Any]], Union[float, Mapping[str, float], None]]
+
+_PACKAGE = Path(__file__).parent
+
+
+def search(
+    objective: Objective,
+    space: Mapping[str, Any],
+    *,
+    max_trials: int = 20,
+    concurrency: int = 1,
+    direction: str = "minimize",
+    tuner: str = "TPE",
+    seed: Optional[int] = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Optional[bool] = None,
+    wait: bool = True,
+    **fields: Any,
+) -> Experiment:
+    """Runs ``objective`` with up to ``max_trials`` points of ``space`` and returns the finished experiment.
+
+    Each call is a process of its own under the agent, so its death is explained and takes nothing else with it.
+    The function is pickled: with cloudpickle where that is installed, which takes closures, lambdas and what a
+    notebook defines; else by its module and name. Its source and what it needs of this package are kept with the
+    experiment, so that trials can run on other machines, too, and :meth:`Experiment.resume` works later.
+
+    :param direction: ``minimize`` or ``maximize``.
+    :param callbacks: as in :meth:`Experiment.run`.
+    :param progress: as in :meth:`Experiment.run`.
+    :param wait: whether to wait for the end; otherwise the experiment is returned once it has started.
+    :param fields: more fields of the experiment file, and ``data_dir``.
+    :raises TypeError: if the function cannot be pickled; names what cannot.
+    :raises ExperimentFailed: if no trial succeeded with a result.
+    """
+    class_args: dict[str, Any] = {"optimize_mode": direction}
+    if seed is not None:
+        class_args["seed"] = seed
+    service = fields.get("training_service", fields.get("trainingService"))
+    is_local = service is None or service.get("platform") == "local"
+    python = shlex.quote(sys.executable) if is_local else "python3"
+    data_dir = Path(fields.get("data_dir") or default_data_dir())
+    experiment = Experiment(
+        {
+            "trialCommand": f"{python} run_objective.py",
+            "trialCodeDirectory": str(keep_code(data_dir, objective, is_local).resolve()),
+            "searchSpace": dict(space),
+            "maxTrialNumber": max_trials,
+            "trialConcurrency": concurrency,
+            "tuner": {"name": tuner, "classArgs": class_args},
+        },
+        **fields,
+    )
+    return experiment.run(callbacks=callbacks, progress=progress) if wait else experiment.start()
+
+
+def keep_code(data_dir: Path, objective: Objective, is_local: bool) -> Path:
+    """Writes the trials' code into the data directory, named by its content, and returns its folder.
+
+    There it stays, unchanged, for as long as an experiment may be resumed.
+    """
+    store = data_dir / ".objectives"
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=store) as draft:
+        _write_code(Path(draft), objective, is_local)
+        digest = hashlib.sha256()
+        for path in sorted(path for path in Path(draft).rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(draft)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        folder = store / digest.hexdigest()[:16]
+        if not folder.is_dir():
+            # Another process may have written the same folder meanwhile.
+            shutil.copytree(draft, folder, dirs_exist_ok=True)
+    return folder
+
+
+def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
+    """Writes the pickled function, its source, and what runs it.
+
+    On other machines nothing is taken for granted but Python: this package and cloudpickle come along.
+    """
+    (folder / "objective.pickle").write_bytes(dump(objective))
+    (folder / "objective-source.py").write_text(_source(objective), encoding="utf-8")
+    shutil.copy(_PACKAGE / "_objective.py", folder / "run_objective.py")
+    if is_local:
+        # Modules and files are where they are for this process.
+        origin = {"directory": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path]}
+        (folder / "origin.json").write_text(json.dumps(origin), encoding="utf-8")
+        return
+    without = shutil.ignore_patterns("__pycache__", "nni", "service.py", "slurm.py")
+    shutil.copytree(_PACKAGE, folder / "trialkeeper", ignore=without)
+    pickler = _pickler()
+    if pickler is not pickle:
+        shutil.copytree(Path(pickler.__file__).parent, folder / "cloudpickle", ignore=without)
+
+
+def dump(objective: Objective) -> bytes:
+    """Returns the pickled function.
+
+    :raises TypeError: naming what cannot be pickled.
+    """
+    pickler = _pickler()
+    if pickler is pickle and getattr(objective, "__module__", None) == "__main__":
+        raise TypeError(
+            f"{objective!r} is defined in the script itself, which its trials cannot import: "
+            "pip install 'trialkeeper[function]' (cloudpickle), or move it into a module"
+        )
+    try:
+        return bytes(pickler.dumps(objective))
+    except Exception as error:
+        culprit = _culprit(objective, pickler)
+        raise TypeError(f"{objective!r} cannot be sent to its trials{culprit}: {error}") from error
+
+
+def _pickler() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def _culprit(objective: Objective, pickler: Any) -> str:
+    """Returns which variable of a function cannot be pickled, as a part of a sentence."""
+    try:
+        variables = inspect.getclosurevars(objective)
+    except (TypeError, ValueError):
+        return ""
+    for name, value in {**variables.globals, **variables.nonlocals}.items():
+        try:
+            pickler.dumps(value)
+        except Exception:
+            return f" because of its variable `{name}`, of type {type(value).__name__}"
+    return ""
+
+
+def _source(objective: Objective) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(objective))
+    except (OSError, TypeError):
+        return f"# The source of {objective!r} is not known.\n"

@@ -1,0 +1,127 @@
+"""What a search has found: trials and their metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    from trialkeeper.experiment import Experiment
+
+__all__ = ["ENDED_STATES", "Metric", "Trial"]
+
+#: The states that a trial does not leave by itself.
+ENDED_STATES = frozenset(["SUCCEEDED", "FAILED", "USER_CANCELED", "SYS_CANCELED", "EARLY_STOPPED"])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One value that a trial has reported."""
+
+    #: The metric's name; ``default`` for one without a name.
+    name: str
+    #: ``intermediate`` or ``final``.
+    type: str
+    #: The position on the curve, from 0.
+    step: Optional[int]
+    #: A number, or the object that NNI's SDK reported.
+    value: Any
+    #: When the agent saw it.
+    observed_at: datetime
+
+    @classmethod
+    def _read(cls, row: Mapping[str, Any]) -> Metric:
+        return cls(
+            name=row["name"],
+            type=row["type"],
+            step=row["step"],
+            value=_number(row["value"]),
+            observed_at=_when(row["observed_at_ms"]) or datetime.fromtimestamp(0, timezone.utc),
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One evaluation of one set of parameters, as it stood when it was asked for."""
+
+    id: str
+    #: The number of the trial in its experiment, from 0.
+    number: int
+    state: str
+    parameters: Mapping[str, Any]
+    #: The final result that was reported; ``None`` if there is none.
+    final: Any
+    #: Why the trial ended, such as ``exit`` or ``oom-cuda``; ``None`` while it runs.
+    cause: Optional[str]
+    exit_code: Optional[int]
+    started_at: Optional[datetime]
+    ended_at: Optional[datetime]
+    _experiment: Experiment = field(repr=False, compare=False)
+
+    @property
+    def value(self) -> Optional[float]:
+        """The final result as a number: an object's ``default``; ``None`` if it is no number or there is none."""
+        result = self.final.get("default") if isinstance(self.final, Mapping) else self.final
+        number = _number(result)
+        return float(number) if isinstance(number, (int, float)) else None
+
+    @property
+    def duration_s(self) -> Optional[float]:
+        """How long the trial ran, in seconds; ``None`` if it has not ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return (self.ended_at - self.started_at).total_seconds()
+
+    def metrics(self) -> list[Metric]:
+        """Returns everything that the trial's latest attempt has reported, oldest first."""
+        return [Metric._read(row) for row in self._experiment._metrics(self.id)]
+
+    def why(self) -> dict[str, Any]:
+        """Returns the verdict, its evidence and the timeline, as the REST API gives them."""
+        answer: dict[str, Any] = self._experiment._ask(f"/trials/{self.id}", "trial", "why", self.id)
+        return answer
+
+    def output(self, *, stderr: bool = False) -> str:
+        """Returns what the trial has printed."""
+        stream = "stderr" if stderr else "stdout"
+        words = ["trial", "logs", self.id, *(["--stderr"] if stderr else [])]
+        return self._experiment._read(f"/trials/{self.id}/log/{stream}", *words).decode(errors="replace")
+
+    def kill(self) -> None:
+        """Stops the trial."""
+        self._experiment._run(["trial", "kill", self.id])
+
+    def retry(self) -> None:
+        """Runs the ended trial once more, as a new attempt."""
+        self._experiment._run(["trial", "retry", self.id])
+
+    @classmethod
+    def _of(cls, row: Mapping[str, Any], experiment: Experiment) -> Trial:
+        return cls(
+            id=row["id"],
+            number=row["sequence"],
+            state=row["state"],
+            parameters=row["parameters"],
+            final=_number(row["final"]),
+            cause=row.get("cause"),
+            exit_code=row.get("exit_code"),
+            started_at=_when(row.get("started_at_ms")),
+            ended_at=_when(row.get("ended_at_ms")),
+            _experiment=experiment,
+        )
+
+
+def _number(value: Any) -> Any:
+    """Returns a value of the REST API, in which texts stand for what JSON lacks."""
+    return (
+        {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value, value)
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _when(at_ms: Optional[int]) -> Optional[datetime]:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, timezone.utc)

@@ -1,0 +1,390 @@
+"""Ask and tell: parameters for a loop of one's own, proposed by the tuners of ``trial-manager``.
+
+Nothing is started but ``trial-manager suggest``, which answers over pipes: the loop evaluates its suggestions
+itself, in whatever order and wherever it likes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import math
+import os
+import random
+import subprocess
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Optional, SupportsFloat, Union
+
+from trialkeeper._manager import failure
+from trialkeeper._programs import find_program
+from trialkeeper.errors import ConfigurationError, ManagerError, NoSuggestion
+
+if TYPE_CHECKING:
+    import pandas
+    from typing_extensions import Self
+
+__all__ = ["Study", "StudyTrial", "Suggestion"]
+
+_FORMAT = 1
+_open_studies: weakref.WeakSet[Study] = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Parameters to evaluate."""
+
+    #: The number of the suggestion in its study, from 0.
+    number: int
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StudyTrial:
+    """A suggestion, or a result from elsewhere, and what it achieved."""
+
+    #: The number of the suggestion; ``None`` for a result from elsewhere.
+    number: Optional[int]
+    parameters: Mapping[str, Any]
+    #: ``RUNNING``, ``SUCCEEDED`` or ``FAILED``.
+    state: str
+    #: The result; ``None`` unless the trial succeeded.
+    value: Optional[float]
+
+
+class Study:
+    """A search in the user's own process.
+
+    >>> space = {"x": {"_type": "uniform", "_value": [0, 10]}}
+    >>> with Study(space, direction="minimize", seed=1) as study:
+    ...     for _ in range(20):
+    ...         suggestion = study.ask()
+    ...         _ = study.tell(suggestion, (suggestion.parameters["x"] - 3) ** 2)
+    >>> abs(study.best.parameters["x"] - 3) < 2
+    True
+
+    With ``path`` everything is kept in a file of JSON lines. A study of the same file goes on as if it had not
+    been interrupted: it has the trials, and suggestions that were not told are in :attr:`open`.
+
+    :param space: the search space, as in the experiment file.
+    :param tuner: a tuner that is built in: ``TPE``, ``GP``, ``Anneal``, ``Evolution``, ``Random``, ``GridSearch``,
+        ``Batch`` or ``Hyperband``.
+    :param direction: ``minimize`` or ``maximize``.
+    :param seed: makes the search repeatable; a random one if absent.
+    :param class_args: further arguments of the tuner.
+    :raises ConfigurationError: if the space or the tuner cannot be used, or the file is of another study.
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, Any],
+        *,
+        tuner: str = "TPE",
+        direction: str = "minimize",
+        seed: Optional[int] = None,
+        class_args: Optional[Mapping[str, Any]] = None,
+        path: Union[str, os.PathLike[str], None] = None,
+    ) -> None:
+        if direction not in ("minimize", "maximize"):
+            raise ConfigurationError(f"direction: expected 'minimize' or 'maximize', found {direction!r}")
+        self.direction = direction
+        self._trials: list[StudyTrial] = []
+        #: The place in the list of trials of each suggestion.
+        self._places: dict[int, int] = {}
+        self._lock = threading.RLock()
+        self._tuner = tuner
+        self._hello: dict[str, Any] = {
+            "type": "hello",
+            "format": _FORMAT,
+            "tuner": tuner,
+            "search_space": dict(space),
+            "optimize_mode": direction,
+            "class_args": dict(class_args or {}),
+            "seed": random.SystemRandom().randrange(1 << 32) if seed is None else seed,
+        }
+        self._seed_is_given = seed is not None
+        self._process: Optional[subprocess.Popen[str]] = None
+        self._file: Optional[IO[str]] = None
+        self._stderr = tempfile.TemporaryFile("w+", errors="replace")
+        try:
+            records = []
+            if path is not None:
+                self._file = _open_alone(Path(path))
+                records = _read(Path(path))
+            if records:
+                self._check_same(records[0], Path(path or ""))
+            self._begin(records)
+            if not records:
+                self._keep(self._hello)
+        except BaseException:
+            self.close()
+            raise
+        _open_studies.add(self)
+
+    # The loop.
+
+    def ask(self) -> Suggestion:
+        """Returns parameters to evaluate. Several may be open at a time.
+
+        :raises NoSuggestion: if the space is used up, or if the tuner waits for results of open suggestions.
+        """
+        with self._lock:
+            number = len(self._places)
+            answer = self._request({"type": "propose", "id": number})
+            if answer["type"] == "exhausted":
+                raise NoSuggestion("the search space is used up: there is nothing more to suggest", is_final=True)
+            if answer["type"] == "wait":
+                message = "the tuner waits for results: tell() those of the open suggestions first"
+                raise NoSuggestion(message, is_final=False)
+            self._launch(number, answer["parameters"])
+            self._keep({"type": "launched", "id": number, "parameters": answer["parameters"]})
+            return Suggestion(number, answer["parameters"])
+
+    def tell(
+        self,
+        suggestion: Union[Suggestion, int],
+        value: Optional[SupportsFloat] = None,
+        *,
+        failed: bool = False,
+    ) -> StudyTrial:
+        """Tells the result of a suggestion, or that it failed, and returns it as a trial. NaN is a failure.
+
+        :param suggestion: the suggestion or its number.
+        :raises ValueError: if it is unknown or was told before, or if there is neither a value nor ``failed``.
+        """
+        number = suggestion if isinstance(suggestion, int) else suggestion.number
+        if failed == (value is not None):
+            raise ValueError("tell() needs either a value or failed=True")
+        result = None if value is None else float(value)
+        if result is not None and math.isnan(result):
+            result = None
+        with self._lock:
+            if number not in self._places:
+                raise ValueError(f"suggestion {number} is not of this study")
+            trial = self._trials[self._places[number]]
+            if trial.state != "RUNNING":
+                raise ValueError(f"suggestion {number} was told before: {trial.state}")
+            record = _ended(number, result)
+            self._send(record)
+            self._keep(record)
+            return self._end(number, result)
+
+    def add(self, parameters: Mapping[str, Any], value: SupportsFloat) -> None:
+        """Lets the tuner learn a result from elsewhere.
+
+        :raises ValueError: if the parameters are not of the search space, or the value is not finite.
+        """
+        record = {"type": "import", "samples": [{"parameters": dict(parameters), "value": _written(float(value))}]}
+        with self._lock:
+            answer = self._request({**record, "id": len(self._trials)})
+            if answer["type"] != "imported":
+                raise ValueError(str(answer.get("problem", answer)))
+            self._keep(record)
+            self._trials.append(StudyTrial(None, dict(parameters), "SUCCEEDED", float(value)))
+
+    # Results.
+
+    @property
+    def trials(self) -> list[StudyTrial]:
+        """All suggestions and results from elsewhere, in their order."""
+        return list(self._trials)
+
+    @property
+    def open(self) -> list[Suggestion]:
+        """The suggestions whose results have not been told."""
+        return [
+            Suggestion(trial.number, trial.parameters)
+            for trial in self._trials
+            if trial.state == "RUNNING" and trial.number is not None
+        ]
+
+    @property
+    def best(self) -> Optional[StudyTrial]:
+        """The best trial, of equals the first; ``None`` while none has succeeded."""
+        sign = 1 if self.direction == "minimize" else -1
+        succeeded = [trial for trial in self._trials if trial.value is not None]
+        return min(succeeded, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns a row for each trial: number, state, result and a column for each parameter.
+
+        :raises ImportError: without pandas; ``pip install trialkeeper[pandas]`` brings it.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas() needs pandas: pip install 'trialkeeper[pandas]'") from error
+        return pandas.DataFrame(
+            [
+                {
+                    "number": trial.number,
+                    "state": trial.state,
+                    "value": trial.value,
+                    **{f"params_{name}": value for name, value in trial.parameters.items()},
+                }
+                for trial in self._trials
+            ]
+        )
+
+    def close(self) -> None:
+        """Ends the study; its trials and, with ``path``, its file stay."""
+        _open_studies.discard(self)
+        if self._process is not None:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+        if self._file is not None:
+            self._file.close()
+        self._stderr.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Study(tuner={self._tuner!r}, direction={self.direction!r}, trials={len(self._trials)})"
+
+    # The program.
+
+    def _begin(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._process = subprocess.Popen(
+            [str(find_program("trial-manager")), "suggest", self._tuner],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            encoding="utf-8",
+            # A notebook's interrupt is for Python.
+            start_new_session=True,
+        )
+        self._request(self._hello)
+        for record in records[1:]:
+            self._send(record)
+            if record["type"] == "launched":
+                self._launch(record["id"], record["parameters"])
+            elif record["type"] == "ended":
+                self._end(record["id"], _read_value(record["value"]))
+            elif record["type"] == "import":
+                self._trials += [
+                    StudyTrial(None, sample["parameters"], "SUCCEEDED", _read_value(sample["value"]))
+                    for sample in record["samples"]
+                ]
+
+    def _launch(self, number: int, parameters: Mapping[str, Any]) -> None:
+        self._places[number] = len(self._trials)
+        self._trials.append(StudyTrial(number, parameters, "RUNNING", None))
+
+    def _end(self, number: int, value: Optional[float]) -> StudyTrial:
+        place = self._places[number]
+        state = "FAILED" if value is None else "SUCCEEDED"
+        self._trials[place] = replace(self._trials[place], state=state, value=value)
+        return self._trials[place]
+
+    def _check_same(self, kept: Mapping[str, Any], path: Path) -> None:
+        """Takes the seed of the file over; raises if the file is of another study."""
+        if not self._seed_is_given:
+            self._hello["seed"] = kept.get("seed")
+        for name in ("format", "tuner", "search_space", "optimize_mode", "class_args", "seed"):
+            if kept.get(name) != self._hello[name]:
+                raise ConfigurationError(
+                    f"{path}: the file is of another study: its {name} is {kept.get(name)!r}, not "
+                    f"{self._hello[name]!r}; choose another path"
+                )
+
+    def _keep(self, record: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+
+    def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        self._send(message)
+        assert self._process is not None and self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        if self._process.stdin.closed:
+            raise ManagerError("the study is closed; one with a path can be opened again")
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._failure() from None
+
+    def _failure(self) -> ManagerError:
+        assert self._process is not None
+        code = self._process.wait()
+        self._stderr.seek(0)
+        return failure(code, self._stderr.read())
+
+
+def _ended(number: int, value: Optional[float]) -> dict[str, Any]:
+    state = "FAILED" if value is None else "SUCCEEDED"
+    return {"type": "ended", "id": number, "state": state, "value": _written(value)}
+
+
+def _written(value: Optional[float]) -> Union[float, str, None]:
+    """Returns a result as JSON has it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _read_value(value: Union[float, str, None]) -> Optional[float]:
+    return None if value is None else float(value)
+
+
+def _open_alone(path: Path) -> IO[str]:
+    """Opens a file to append to it, and keeps other studies out.
+
+    :raises ConfigurationError: if another study has it open.
+    """
+    file = open(path, "a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigurationError(f"{path}: another study has the file open; close() it first") from None
+    return file
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a study's file. A last line that was cut off is removed: its study was killed.
+
+    :raises ConfigurationError: if the file is none of a study.
+    """
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    records = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record["type"], str):
+                raise ValueError("no record of a study")
+        except (ValueError, KeyError, RecursionError) as error:
+            raise ConfigurationError(f"{path}, line {number}: not a study's file: {error}") from None
+        records.append(record)
+    if (records and records[0]["type"] != "hello") or (content and not records):
+        raise ConfigurationError(f"{path}: not a study's file: its first line is no `hello`")
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return records
+
+
+@atexit.register
+def _close_all() -> None:
+    for study in list(_open_studies):
+        study.close()

@@ -1,0 +1,397 @@
+"""A search's life with the real programs: interrupts, managers that die, callbacks, progress."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import warnings
+
+import pytest
+from test_experiment import RANDOM, REPORT, SPACE, of
+
+import trialkeeper as tk
+from trialkeeper import _progress, _rest
+
+#: A trial that waits for a file before it reports.
+GATED = 'import os, time\nwhile not os.path.exists("{gate}"): time.sleep(0.02)\nprint("loss=1")'
+
+
+def gated(tmp_path, **fields):
+    return of(GATED.format(gate=tmp_path / "gate"), tmp_path / "data", max_trial_number=2, **fields)
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_function_is_not_hidden_by_its_module():
+    code = "from trialkeeper._search import Objective; import trialkeeper as tk; assert callable(tk.search)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path):
+    experiment = gated(tmp_path, max_trial_retries=2)
+    killed = []
+
+    def kill_first(experiment, trial):
+        if not killed:
+            killed.append(experiment._manager._process.pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    experiment.config["maxTrialNumber"] = 4
+    experiment.config["trialConcurrency"] = 1
+    (tmp_path / "gate").touch()
+    with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; it is started again \(1 of 3\)"):
+        experiment.run(callbacks=[kill_first])
+    assert killed
+    assert len(experiment.trials("SUCCEEDED")) == 4
+
+
+def test_a_killed_manager_is_told_of_to_those_who_wait(tmp_path):
+    with gated(tmp_path).start() as experiment:
+        experiment._manager._process.kill()
+        experiment._manager.wait(None)
+        with pytest.raises(tk.ManagerError, match=r"killed by SIGKILL; resume\(\) goes on"):
+            experiment.wait()
+        connected = tk.connect(experiment.id, data_dir=tmp_path / "data")
+        with pytest.raises(tk.ManagerError, match=r"its manager was killed.*resume"):
+            connected.wait()
+        with pytest.raises(tk.ManagerError, match=r"its manager was killed.*resume"):
+            list(connected.watch())
+        (tmp_path / "gate").touch()
+        assert connected.resume().wait(timeout=120) == "DONE"
+
+
+def test_a_connected_experiment_is_waited_for_watched_and_stopped(tmp_path):
+    with gated(tmp_path).start() as experiment:
+        connected = tk.connect(experiment.id, data_dir=tmp_path / "data")
+        with pytest.raises(TimeoutError):
+            connected.wait(timeout=0)
+        (tmp_path / "gate").touch()
+        assert {trial.state for trial in connected.watch()} == {"SUCCEEDED"}
+        assert connected.wait() == "DONE"
+
+
+def test_an_experiment_is_asked_of_its_manager_without_a_process(tmp_path, monkeypatch):
+    with gated(tmp_path).start() as experiment:
+        monkeypatch.setattr(tk.experiment, "find_program", None)
+        assert experiment.state == "RUNNING"
+        assert experiment.best is None
+        experiment.trials()
+        (tmp_path / "gate").touch()
+        assert watch_one(experiment).value == 1
+        monkeypatch.undo()
+
+
+def watch_one(experiment):
+    watching = experiment.watch()
+    try:
+        return next(watching)
+    finally:
+        watching.close()
+
+
+def test_a_result_that_is_no_number_has_no_value(tmp_path):
+    trial = tk.Trial("a", 0, "SUCCEEDED", {}, ["text"], None, 0, None, None, None)
+    assert trial.value is None
+    assert tk.Trial("a", 0, "SUCCEEDED", {}, {"default": "text"}, None, 0, None, None, None).value is None
+
+
+# Interrupts.
+
+
+def run_and_interrupt(code, tmp_path, count=1):
+    """Runs a script, interrupts it when it says `ready`, and returns its exit code and what it printed."""
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    lines = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if line.startswith("ready") and count:
+            count -= 1
+            process.send_signal(signal.SIGINT)
+    return process.wait(), lines
+
+
+SEARCH = f"""
+import asyncio, os, sys
+import trialkeeper as tk
+experiment = tk.Experiment(
+    trial_command="sleep 600", search_space={SPACE!r}, tuner={RANDOM!r}, max_trial_number=1, data_dir="data"
+)
+def tell(experiment):
+    print("manager", experiment._manager._process.pid, flush=True)
+    print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        # While the manager starts.
+        """
+        from trialkeeper import _manager
+        original = _manager.ManagerProcess._wait_until_started
+        def wait(self):
+            print("manager", self._process.pid, flush=True)
+            print("ready", flush=True)
+            import time
+            while True:
+                time.sleep(0.01)
+        _manager.ManagerProcess._wait_until_started = wait
+        experiment.run()
+        """,
+        # While the search runs.
+        """
+        original = experiment._follow
+        def follow(follower):
+            tell(experiment)
+            return original(follower)
+        experiment._follow = follow
+        experiment.run()
+        """,
+        """
+        async def main():
+            await experiment.start_async()
+            tell(experiment)
+            try:
+                await experiment.wait_async()
+            finally:
+                await experiment.stop_async()
+        asyncio.run(main())
+        """,
+        """
+        original = experiment._follow_async
+        def follow(follower):
+            tell(experiment)
+            return original(follower)
+        experiment._follow_async = follow
+        asyncio.run(experiment.run_async())
+        """,
+        # In code that has forgotten the search: it ends with the script.
+        """
+        experiment.start()
+        tell(experiment)
+        import time
+        time.sleep(600)
+        """,
+    ],
+    ids=["starting", "running", "async-steps", "async-run", "forgotten"],
+)
+def test_ctrl_c_leaves_no_manager_behind(tmp_path, rest):
+    code, lines = run_and_interrupt(SEARCH + textwrap.dedent(rest), tmp_path)
+    assert code == -signal.SIGINT
+    (pid,) = [line.split()[1] for line in lines if line.startswith("manager")]
+    assert not lives(pid)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_trials(tmp_path):
+    rest = """
+    import subprocess
+    experiment.config["trialCommand"] = "trap '' TERM; touch started; while ! [ -e gate ]; do sleep 0.02; done"
+    experiment.start()
+    while not os.path.exists("started"):
+        pass
+    original = subprocess.Popen.wait
+    def wait(self, timeout=None):
+        print("ready", flush=True)
+        return original(self, timeout)
+    subprocess.Popen.wait = wait
+    tell(experiment)
+    try:
+        experiment.wait()
+    except KeyboardInterrupt:
+        experiment.stop()
+    """
+    try:
+        code, lines = run_and_interrupt(SEARCH + textwrap.dedent(rest), tmp_path, count=2)
+        assert code != 0
+        (pid,) = [line.split()[1] for line in lines if line.startswith("manager")]
+        assert not lives(pid)
+    finally:
+        (tmp_path / "gate").touch()
+
+
+def test_a_detached_search_outlives_the_script(tmp_path):
+    gate = tmp_path / "gate"
+    rest = f"""
+    experiment.config["trialCommand"] = "while ! [ -e {gate} ]; do sleep 0.02; done; echo loss=1"
+    experiment.start(detach=True)
+    print(experiment.id)
+    """
+    code, lines = run_and_interrupt(SEARCH + textwrap.dedent(rest), tmp_path)
+    assert code == 0
+    experiment = tk.connect(lines[-1], data_dir=tmp_path / "data")
+    try:
+        assert experiment.state == "NO_MORE_TRIAL"
+    finally:
+        gate.touch()
+    assert experiment.wait(timeout=120) == "DONE"
+
+
+def test_a_task_that_is_cancelled_stops_its_search(tmp_path):
+    async def search():
+        experiment = gated(tmp_path)
+        task = asyncio.ensure_future(experiment.run_async(progress=False))
+        while experiment._id is None:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return experiment
+
+    experiment = asyncio.run(search())
+    assert experiment.url is None
+    assert experiment.state == "STOPPED"
+
+
+def test_a_search_runs_in_async_code(tmp_path):
+    numbers = []
+
+    async def search():
+        return await of(REPORT, tmp_path).run_async(callbacks=[lambda _, trial: numbers.append(trial.number)])
+
+    assert asyncio.run(search()).state == "DONE"
+    assert sorted(numbers) == [0, 1, 2, 3]
+
+
+# Callbacks and progress.
+
+
+def test_a_callback_that_raises_is_warned_of_once(tmp_path):
+    numbers = []
+
+    def broken(experiment, trial):
+        raise ValueError("no")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        of(REPORT, tmp_path).run(callbacks=[broken, lambda experiment, trial: numbers.append(trial.number)])
+    (warning,) = [w for w in caught if "broken" in str(w.message)]
+    assert "raised ValueError for trial" in str(warning.message)
+    assert sorted(numbers) == [0, 1, 2, 3]
+
+
+def test_a_terminal_shows_a_line_for_each_trial(tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    experiment = of(REPORT, tmp_path).run()
+    first, *lines = terminal.getvalue().splitlines()
+    assert first.startswith(f"experiment {experiment.id} on http://127.0.0.1:")
+    assert [line.split()[0] for line in lines] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert f"best {experiment.best.value:g} (trial {experiment.best.number})" in lines[-1]
+
+
+def test_a_pipe_shows_nothing_unless_it_is_asked_for(tmp_path, capsys):
+    of(REPORT, tmp_path / "a", max_trial_number=1).run()
+    assert capsys.readouterr().err == ""
+    of(REPORT, tmp_path / "b", max_trial_number=1).run(progress=True)
+    assert "[1/1] trial 0 SUCCEEDED" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_the_search_and_renews_it(tmp_path, monkeypatch):
+    shown, updates = [], []
+    handle = types.SimpleNamespace(update=lambda value: updates.append(value._repr_html_()))
+
+    def display(value, display_id):
+        shown.append(value._repr_html_())
+        return handle
+
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    of(REPORT, tmp_path).run()
+    assert len(shown) == 1 and "portal" in shown[0]
+    assert len(updates) == 5
+    assert "DONE" in updates[-1] and "4 succeeded" in updates[-1]
+
+
+def test_a_closed_terminal_does_not_end_the_search(tmp_path, monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    progress = _progress.Progress.__new__(_progress.Progress)
+    progress._print("text")
+
+
+# What a manager says.
+
+
+def test_events_are_read_in_whatever_pieces_they_come():
+    head = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    events = [("trial", "1", {"id": "a"}), ("experiment", "2", {"state": "DONE"}), ("end", "2", None)]
+    stream = head + b": still here\n\n"
+    for name, id, data in events:
+        stream += f"id: {id}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode()
+    stream += b"event: trial\ndata: {broken\n\n\xff\xfe\n\n"
+    for size in (1, 2, 3, 7, 50, len(stream)):
+        parser, found = _rest.EventParser(), []
+        for start in range(0, len(stream), size):
+            found += parser.feed(stream[start : start + size])
+        assert [(event.name, event.id, event.data) for event in found] == events
+
+
+def test_any_bytes_are_read_as_events_or_passed_over():
+    import random
+
+    source = random.Random(1)
+    pieces = [b"\n", b"\r\n", b"event: trial", b"data: {}", b"data:", b"id: 1", b": x", b"\0", b"\xff", b"[" * 100]
+    for _ in range(300):
+        parser = _rest.EventParser()
+        for _ in range(source.randrange(20)):
+            for event in parser.feed(b"".join(source.choices(pieces, k=5))):
+                assert event.name
+
+
+def test_a_manager_that_dies_over_a_request_is_not_running(tmp_path):
+    import socket
+
+    (tmp_path / "user.token").write_text("token")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "manager.sock"))
+        listener.listen()
+        thread = threading.Thread(target=lambda: listener.accept()[0].close())
+        thread.start()
+        with pytest.raises(_rest.NotRunning):
+            _rest.ask(tmp_path, "GET", "/api/v1/experiment")
+        thread.join()
+    with pytest.raises(_rest.NotRunning):
+        list(_rest.read_events(tmp_path, "0"))
+
+
+def test_members_of_sections_may_be_in_snake_case():
+    experiment = tk.Experiment(
+        tuner={"name": "TPE", "class_args": {"optimize_mode": "minimize"}},
+        training_service={
+            "platform": "frameworkcontroller",
+            "task_roles": [{"task_number": 1}],
+            "settings": {"a_b": 1},
+        },
+        search_space={"my_x": {"_type": "uniform", "_value": [0, 1]}},
+    )
+    assert experiment.config["tuner"] == {"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}
+    assert experiment.config["trainingService"]["taskRoles"] == [{"taskNumber": 1}]
+    assert experiment.config["trainingService"]["settings"] == {"a_b": 1}
+    assert "my_x" in experiment.config["searchSpace"]
+
+
+def test_a_python_that_is_too_old_is_told_so():
+    source = os.path.join(os.path.dirname(tk.__file__), "__init__.py")
+    code = (
+        "import sys, types; sys.version_info = (3, 8, 1)\n"
+        f"exec(compile(open({source!r}).read(), 'trialkeeper', 'exec'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: trialkeeper needs Python 3.9 or newer, and this is Python 3.8" in done.stderr
