@@ -77,7 +77,7 @@ pub enum Error {
         why: String,
     },
     /// The agent was asked to end first.
-    #[error("{signal} asked for the end before the trial was started")]
+    #[error("{signal} requested a stop before the trial was started")]
     Stopped {
         /// The signal that it received.
         signal: Signal,

@@ -148,7 +148,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
             class: Class::Transient,
             confidence: Confidence::Certain,
             message: format!(
-                "{} asked for the end before the trial was started.",
+                "{} requested a stop before the trial was started.",
                 signal_name(*signal)
             ),
         },

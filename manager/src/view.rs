@@ -228,6 +228,9 @@ fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
     (ended > 0).then(|| f64::from(ended) * 3_600_000.0 / f64::from(span))
 }
 
+/// Stands for the cause of a trial that has no verdict.
+pub const UNKNOWN_CAUSE: &str = "unknown";
+
 /// A configuration without secrets: the values of members whose names speak of them.
 pub fn without_secrets(value: &Value) -> Value {
     match value {

@@ -10,10 +10,10 @@ const ALLOWED: [(&str, usize); 7] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 40 words", 2),
-    ("public types whose name another public type of the crate has", 7),
+    ("public types whose name another public type of the crate has", 4),
     ("constants of a single word that says nothing of what", 0),
-    ("functions of more than 60 lines", 40),
-    ("folders with more than 20 source files", 1),
+    ("functions of more than 60 lines", 35),
+    ("folders with more than 20 source files", 3),
 ];
 
 /// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.

@@ -685,34 +685,6 @@ impl ExperimentTask {
         self.jobs.get(trial).is_some_and(|job| job.is_submission(attempt))
     }
 
-    /// The cluster started a trial's pod again by itself: what its agent says counts from here on, and what the
-    /// earlier one said does not.
-    async fn take_over_attempt(
-        &mut self,
-        trial: &TrialJobId,
-        attempt: AttemptId,
-    ) -> Result<(), store::Error> {
-        let steps = self.new_steps();
-        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
-        if !ids::is_pod_of(&attempt, &job.attempt) {
-            info!(%trial, "its pod was started again by the cluster");
-        }
-        let before = job.replace_attempt(attempt.clone(), steps);
-        self.handle.forget(trial, &before);
-        let runs = self.state.runs(trial);
-        let state = if runs { JobState::Running } else { JobState::Waiting };
-        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
-        // The directives of the earlier one have not reached this one.
-        if let Some(reason) = self.state.intent(trial) {
-            self.push_stop_directive(trial, reason);
-        }
-        if runs {
-            self.leases.begin(trial);
-            self.push_rules(trial);
-        }
-        Ok(())
-    }
-
     /// Records the experiment's state.
     async fn record_experiment(&mut self, state: ExperimentState) -> Result<(), store::Error> {
         let elapsed = self.elapsed();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use trial_protocol::MetricValue;
 
 use super::TrialSummary;
-use super::table::UNKNOWN_CAUSE;
+use super::UNKNOWN_CAUSE;
 
 /// The names that every trial has, whatever its parameters are called; `parameters.NAME` is always a parameter.
 pub const FIELDS: [&str; 8] =

@@ -12,12 +12,10 @@ use serde_json::Value;
 use trial_protocol::Cause;
 
 use super::TrialSummary;
+use super::UNKNOWN_CAUSE;
 use super::filter::{FIELDS, Filter, FilterError};
 use crate::job_state::JobState;
 use crate::util::nearest::advice;
-
-/// Stands for the cause of a trial that has no verdict.
-pub const UNKNOWN_CAUSE: &str = "unknown";
 
 /// A column to sort by.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -38,8 +38,13 @@ fn marks(low: f64, high: f64) -> Vec<f64> {
     numbers.map(|at| at * step).take_while(|mark| *mark <= high + step * 1e-9).take(20).collect()
 }
 
+/// The largest number that a plot draws; a larger one stands there.
+const MOST: f64 = f64::MAX / 8.0;
+
 fn range(numbers: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    let finite = numbers.filter(|number| number.is_finite());
+    // Beyond these a difference of two numbers is no number any more.
+    let finite =
+        numbers.filter(|number| number.is_finite()).map(|number| number.clamp(-MOST, MOST));
     finite.fold(None, |range: Option<(f64, f64)>, number| {
         let (low, high) = range.unwrap_or((number, number));
         Some((low.min(number), high.max(number)))
@@ -80,7 +85,7 @@ pub(in crate::api) fn plot(
     let (from, to) = range(places).unwrap_or((0.0, 1.0));
     let to = if to > from { to } else { from + 1.0 };
     let across = |place: f64| (place - from) / (to - from);
-    let up = |value: f64| (high - value) / (high - low);
+    let up = |value: f64| (high - value.clamp(-MOST, MOST)) / (high - low);
     html! {
         figure.plot {
             svg role="img" aria-label=(title) width="100%" height=(HEIGHT) {

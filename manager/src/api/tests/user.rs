@@ -257,7 +257,7 @@ async fn bad_questions_are_refused_by_name() {
         ("/api/v1/trials?order=up",           400, "order is \"up\"; asc or desc is possible"),
         ("/api/v1/trials?limit=0",            400, "limit is 0; from 1 to 1000 is possible"),
         ("/api/v1/trials?cursor=!",           400, "the cursor is not one that this list gave"),
-        ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `cause`, `q`, `sort`, `order`, `limit`, `cursor`"),
+        ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `cause`, `q`, `filter`, `sort`, `order`, `limit`, `cursor`"),
         ("/api/v1/trials/t/metrics?type=max", 400, "type is \"max\"; intermediate or final is possible"),
         ("/api/v1/trials/t/metrics?attempt=b", 400, "trial t has no attempt \"b\" that was heard of"),
         ("/api/v1/trials/t/log?stream=stdin", 400, "stream is \"stdin\"; stdout or stderr is possible"),

@@ -21,7 +21,8 @@ fn two() -> Value {
 fn several_objectives_and_constraints_reach_the_tuner_and_come_back() {
     let limits = json!([{"metric": "memory", "max": 16}]);
     let changes = json!({"objectives": two(), "constraints": limits, "tuner": {"name": "tpe"}});
-    let spec = loaded(&with(&changes).to_string()).unwrap();
+    let (_directory, file) = written(&with(&changes).to_string());
+    let spec = load(&file).unwrap();
     assert_eq!(spec.objective.as_deref(), Some("loss"));
     assert_eq!((spec.optimize_mode, spec.optimize_mode_assumed), (OptimizeMode::Minimize, false));
     assert_eq!(spec.goals.metrics(), ["loss", "speed", "memory"]);
@@ -87,7 +88,8 @@ fn bohb_is_built_in_and_nnis_is_the_advisor() {
     let built_in = loaded(&with(&json!({"tuner": {"name": "bohb"}})).to_string()).unwrap();
     assert!(matches!(built_in.tuner, TunerChoice::Native(_)));
     let changes = json!({"tuner": null, "advisor": {"name": "bohb"}});
-    let nnis = loaded(&with(&changes).to_string()).unwrap();
+    let (_directory, file) = written(&with(&changes).to_string());
+    let nnis = load(&file).unwrap();
     assert!(matches!(&nnis.tuner, TunerChoice::Nni { advisor: true, .. }));
     assert_eq!(crate::config::from_canonical(&nnis.canonical).unwrap(), nnis);
 }

@@ -12,6 +12,34 @@ use crate::training_service::{JobEvent, JobWaits};
 use crate::util::ids;
 
 impl ExperimentTask {
+    /// Takes over the attempt of a pod that the cluster has started again by itself. The reports of its agent count from here
+    /// on, and those of the earlier one do not.
+    pub(super) async fn take_over_attempt(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: AttemptId,
+    ) -> Result<(), store::Error> {
+        let steps = self.new_steps();
+        let Some(job) = self.jobs.get_mut(trial) else { return Ok(()) };
+        if !ids::is_pod_of(&attempt, &job.attempt) {
+            info!(%trial, "its pod was started again by the cluster");
+        }
+        let before = job.replace_attempt(attempt.clone(), steps);
+        self.handle.forget(trial, &before);
+        let runs = self.state.runs(trial);
+        let state = if runs { JobState::Running } else { JobState::Waiting };
+        self.recorder.record_state(trial, state, None, Some(attempt)).await?;
+        // The directives of the earlier one have not reached this one.
+        if let Some(reason) = self.state.intent(trial) {
+            self.push_stop_directive(trial, reason);
+        }
+        if runs {
+            self.leases.begin(trial);
+            self.push_rules(trial);
+        }
+        Ok(())
+    }
+
     /// Takes a pod that speaks for the attempt that was submitted as the attempt's, if it is the first. It is recorded when
     /// the pod's command runs.
     pub(super) fn adopt_first_pod(&mut self, trial: &TrialJobId, attempt: &AttemptId) {

@@ -216,7 +216,7 @@ mod tests {
             message: None,
             class: None,
             disruption: None,
-            succeeded: true,
+            succeeded: false,
         };
         let result = Some(0.5.into());
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result };

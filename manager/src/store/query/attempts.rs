@@ -10,7 +10,7 @@ pub(super) const STEPS_OF_ALL: &str = "SELECT key, trial, at_ms, state, attempt,
      FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
 pub(super) const HOSTS: &str = "SELECT a.key, a.trial, a.name, \
      CASE WHEN json_valid(r.body) THEN r.body ->> '$.host' END AS host \
-     FROM attempt a JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
+     FROM attempt a CROSS JOIN report r INDEXED BY report_beside_metrics ON r.attempt = a.key \
      WHERE a.key > ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'started' \
      ORDER BY a.key LIMIT ?";
 

@@ -268,7 +268,7 @@ mod tests {
             assert!(end.why.starts_with(why), "{}", end.why);
             assert_eq!(end.disruption.as_deref(), disruption, "{workload}");
         }
-        // Somebody lets it run again.
+        // A user lets it run again.
         assert!(matches!(read(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));
     }
 

@@ -61,7 +61,7 @@ pub struct Tracker {
     pods: Pods,
     /// Workloads name a queue.
     queued: bool,
-    /// What queues say is watched.
+    /// True if the news of queues is watched.
     watches_queue: bool,
     /// A workload has several pods.
     several: bool,

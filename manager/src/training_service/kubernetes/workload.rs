@@ -50,7 +50,7 @@ pub trait Workload: Debug + Send + Sync {
     fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
 
     /// Returns how a workload ended whose controller has decided so and does not complete it, by its pods. `None`: they do not
-    /// say, or the kind's controller needs nobody else for that.
+    /// say, or the kind's controller needs no other object for that.
     fn settle(&self, _pods: &[Value]) -> Option<Outcome> {
         None
     }

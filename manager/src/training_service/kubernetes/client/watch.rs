@@ -76,10 +76,10 @@ struct ReadOwner {
 struct RunSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     suspend: Option<bool>,
-    /// Of the training operator's jobs.
+    /// The member of the training operator's jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_policy: Option<RunPolicy>,
-    /// Of Kueue's Workloads.
+    /// The member of Kueue's Workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<bool>,
 }

@@ -91,7 +91,7 @@ impl Tracker {
         let late: Vec<String> = late.map(|(pod, _)| workload_of(pod).to_owned()).collect();
         let mut acts = Vec::new();
         for name in late {
-            let Some(job) = self.jobs.get_mut(&name).filter(|job| job.awaits_pods()) else {
+            let Some(job) = self.jobs.get_mut(&name).filter(|job| job.ends_with_pods()) else {
                 continue;
             };
             let message =
@@ -129,7 +129,7 @@ impl Tracker {
         });
         let going = self.pods.going().filter(|(pod, _)| {
             let job = self.jobs.get(workload_of(pod));
-            self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::awaits_pods)
+            self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::ends_with_pods)
         });
         let going = going.map(|(_, since)| since + self.grace + NODE_GONE);
         deadlines.chain(going).min()
@@ -169,8 +169,8 @@ impl Job {
         deletes && self.phase == JobPhase::Ending && self.stop.is_none() && !self.is_inspected
     }
 
-    /// Returns whether it ends with its pods, whoever deleted them.
-    fn awaits_pods(&self) -> bool {
+    /// Returns whether it ends with its pods, whatever deleted them.
+    fn ends_with_pods(&self) -> bool {
         self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
     }
 }

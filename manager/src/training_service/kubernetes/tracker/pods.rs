@@ -58,7 +58,7 @@ impl Tracker {
     }
 }
 
-/// Whether a pod goes.
+/// The disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGoes {
     /// It does not, or has ended by itself.
