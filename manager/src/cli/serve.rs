@@ -28,9 +28,9 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         let viewing = app::view(&id, &dir, host, port).await?;
         let mut lines = format!("experiment {id} on {}", viewing.url);
         if let Some((_, url)) = running {
-            lines.push_str(&format!(
-                "\nits manager runs it and serves it on {url}; what is served here takes no change"
-            ));
+            lines.push_str("\nits manager serves it on ");
+            lines.push_str(&url);
+            lines.push_str("; the pages here change nothing");
         }
         Ok((lines, viewing))
     };

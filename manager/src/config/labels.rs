@@ -74,7 +74,11 @@ pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Probl
     };
     let points = entries.into_iter().enumerate().map(|(place, entry)| match entry {
         Value::Object(point) => Ok(point),
-        other => {
+        other @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)) => {
             let what = format!("expected parameters, found {}", kind(&other));
             Err(Problem::new(format!("initialTrials[{place}]"), what))
         }

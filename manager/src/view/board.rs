@@ -55,6 +55,7 @@ impl Board {
     }
 
     /// The board of an experiment with these goals besides its objective.
+    #[must_use]
     pub fn with_goals(self, goals: Goals) -> Self {
         Self { goals, ..self }
     }

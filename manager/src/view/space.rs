@@ -35,7 +35,7 @@ pub fn axes(space: &SearchSpace) -> Vec<ParameterAxis> {
     let dimensions = space.dimensions();
     let mut axes: Vec<ParameterAxis> = Vec::with_capacity(dimensions.len());
     for at in 0..dimensions.len() {
-        let new = axis(name_of(dimensions, at), &dimensions[at].domain);
+        let new = axis(&name_of(dimensions, at), &dimensions[at].domain);
         match axes.iter_mut().find(|known| known.name == new.name) {
             Some(known) => join(known, new),
             None => axes.push(new),
@@ -59,9 +59,9 @@ fn name_of(dimensions: &[Dimension], at: usize) -> String {
     }
 }
 
-fn axis(name: String, domain: &Domain) -> ParameterAxis {
+fn axis(name: &str, domain: &Domain) -> ParameterAxis {
     let plain = |r#type| ParameterAxis {
-        name: name.clone(),
+        name: name.to_owned(),
         r#type,
         log: false,
         options: None,

@@ -115,7 +115,7 @@ pub(super) fn resolve(
             let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
             let incarnation = pod.incarnation.clone();
             let (roles, address) = (roles.to_vec(), pod.pod_ip);
-            Some(RendezvousSpec { attempt, own, roles, address, incarnation })
+            Some(RendezvousSpec { attempt, own, roles, incarnation, address })
         }
     };
     let bears_metrics = match &bearer {

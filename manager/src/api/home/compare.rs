@@ -74,7 +74,7 @@ async fn column(home: &Home, entries: &[Entry], id: &ExperimentId) -> Result<Col
     Ok(Column { entry, over_trials, over_time, settings })
 }
 
-fn number(value: impl ToString) -> f64 {
+fn number(value: &impl ToString) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
 
@@ -86,7 +86,7 @@ fn curves(
     begun_ms: i64,
     until_ms: i64,
 ) -> (Steps, Steps) {
-    let hours = |ms: i64| number(ms.saturating_sub(begun_ms).max(0)) / 3_600_000.0;
+    let hours = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0)) / 3_600_000.0;
     let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
     let finite = |number: &f64| number.is_finite();
     let mut ends: Vec<_> = succeeded
@@ -96,8 +96,8 @@ fn curves(
         .collect();
     let best = |results: Vec<(u64, f64)>| improvements(results.into_iter(), mode);
     let by_trial = best(ends.iter().map(|(_, sequence, value)| (*sequence, *value)).collect());
-    let points = by_trial.iter().map(|step| (number(step.sequence), step.value)).collect();
-    let until = number(snapshot.trials.len().saturating_sub(1));
+    let points = by_trial.iter().map(|step| (number(&step.sequence), step.value)).collect();
+    let until = number(&snapshot.trials.len().saturating_sub(1));
     let over_trials = Steps { name: name.to_owned(), points, until };
     ends.sort_by_key(|(at, sequence, _)| (*at, *sequence));
     let numbered = (0_u64..).zip(&ends).map(|(place, (.., value))| (place, *value));
@@ -123,7 +123,12 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
             let text = |name: &str| range.get(name).map(words::value).unwrap_or_default();
             into.insert(path.to_owned(), format!("{} {}", text("_type"), text("_value")));
         }
-        value => drop(into.insert(path.to_owned(), words::value(value))),
+        value @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_)) => drop(into.insert(path.to_owned(), words::value(value))),
     }
 }
 

@@ -44,10 +44,10 @@ pub(super) async fn plots(
             "from panel to panel, Enter opens the trial, + and − zoom, Escape shows everything again."
         }
         div.plots #summary data-mode=(shown.optimize_mode) data-name=(result_name(&shown)) {
-            (plot("history", "Optimisation history", "broad", html! {
+            (plot("history", "Optimisation history", "broad", &html! {
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }))
-            (plot("parallel", "Parameters and results", "broad", html! {
+            (plot("parallel", "Parameters and results", "broad", &html! {
                 p.hint #parallel-keys {
                     "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
                     "has two ends: arrow keys move one, Page Up and Page Down further, Home and End all the way, Escape forgets the range."
@@ -61,18 +61,18 @@ pub(super) async fn plots(
                 h2 { "Failures by cause" }
                 div #causes data-live data-part=(failures.mark) { (failures.content) }
             }
-            (plot("slice", "Result by each parameter", "wide", html! {}))
-            (plot("contour", "Result by two parameters", "half", html! {}))
-            (plot("durations", "Duration of trials", "half", html! {}))
-            (plot("curves", "Intermediate results", "wide", html! {}))
-            (plot("timeline", "Timeline", "wide", html! {}))
+            (plot("slice", "Result by each parameter", "wide", &html! {}))
+            (plot("contour", "Result by two parameters", "half", &html! {}))
+            (plot("durations", "Duration of trials", "half", &html! {}))
+            (plot("curves", "Intermediate results", "wide", &html! {}))
+            (plot("timeline", "Timeline", "wide", &html! {}))
         }
     };
     Ok(page(&viewer, "Plots", Some("plots"), &content))
 }
 
-/// A plot's place on the page, and what stands below it.
-fn plot(name: &str, title: &str, width: &str, below: Markup) -> Markup {
+/// A plot's place on the page, with the markup below it.
+fn plot(name: &str, title: &str, width: &str, below: &Markup) -> Markup {
     html! {
         section.(width) {
             h2 id={ (name) "-title" } { (title) }

@@ -220,7 +220,12 @@ fn actions(viewer: &Viewer, detail: &TrialDetail) -> Markup {
 fn own_text(value: &Value) -> String {
     match value {
         Value::String(text) if own_point::written(text) == *value => text.clone(),
-        value => value.to_string(),
+        value @ (Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_)) => value.to_string(),
     }
 }
 

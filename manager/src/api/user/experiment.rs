@@ -108,7 +108,14 @@ pub(in crate::api) fn parameter_importance(
 ) -> Vec<Importance> {
     let number = |trial: &TrialSummary| match trial.state {
         JobState::EarlyStopped => provisional(trial),
-        _ => result(trial),
+        JobState::Waiting
+        | JobState::Running
+        | JobState::Succeeded
+        | JobState::Failed
+        | JobState::UserCanceled
+        | JobState::SysCanceled
+        | JobState::Lost
+        | JobState::Unknown => result(trial),
     };
     let trials = snapshot.trials.iter();
     let results: Vec<_> =

@@ -44,6 +44,7 @@ const TIDIED: usize = 50;
 const SPARED: usize = 10;
 
 /// The workloads of an experiment.
+#[expect(clippy::struct_excessive_bools, reason = "facts of the experiment, set once each")]
 #[derive(Debug)]
 pub struct Tracker {
     kind: &'static dyn Workload,

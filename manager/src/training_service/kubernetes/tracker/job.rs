@@ -17,6 +17,7 @@ pub(super) const SUSPENDED: &str =
 pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
 
 /// A workload that has not ended.
+#[expect(clippy::struct_excessive_bools, reason = "facts that come and go one by one")]
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) trial: TrialJobId,
