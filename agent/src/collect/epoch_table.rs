@@ -103,13 +103,13 @@ mod tests {
     }
 
     /// Lines, and the name, the epoch and the value of each metric in them.
-    type Row = (&'static [&'static str], &'static [(&'static str, u64, &'static str)]);
+    type Row<'a> = (&'a [&'a str], &'a [(&'a str, u64, &'a str)]);
 
     #[test]
     fn a_row_is_read_only_where_it_fits_the_names() {
         let names = "epoch     train_loss  accuracy  time    ";
         #[rustfmt::skip]
-        let table: [Row; 11] = [
+        let table: [Row<'_>; 11] = [
             (&[names, "0         0.5         0.81      00:05   "],     &[("train_loss", 0, "0.5"), ("accuracy", 0, "0.81")]),
             (&[names, "a warning: 3 of 4", "1 0.5 0.81 1:00:05"],      &[("train_loss", 1, "0.5"), ("accuracy", 1, "0.81")]),
             (&[names, "0 0.5 None 00:05"],                             &[("train_loss", 0, "0.5")]),

@@ -125,7 +125,7 @@ fn who_is_refused_at_a_submission_waits_and_burns_no_trial() {
     outcome.expect_done(3, 0);
     for says in [
         "waits: the cluster does not allow it: secrets \"x\" is forbidden: exceeded quota",
-        "does not accept who we are (Unauthorized)",
+        "rejected our credentials (Unauthorized)",
     ] {
         assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
     }

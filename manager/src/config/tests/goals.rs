@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::super::load;
+use super::written;
 use super::{loaded, with};
 use crate::config::TunerChoice;
 use crate::search::class_args::OptimizeMode;
