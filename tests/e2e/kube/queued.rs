@@ -61,7 +61,8 @@ fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost
     wait_until_up(&bed, 1);
     wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
     kube.quota(0);
-    wait_for_words(&running, "its queue took it back: Preempted to accommodate a workload");
+    wait_for_words(&running, "its queue took it back");
+    wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_words(&running, "it waits in its queue (preempted once): couldn't assign flavors");
     assert_eq!(show(&bed)["state"], "WAITING");
     kube.quota(1);

@@ -102,7 +102,9 @@ impl ExperimentTask {
         verdict: &Verdict,
     ) -> Result<(), store::Error> {
         let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
-        let is_final = !is_stopped || verdict.stop.is_some();
+        // An interrupted search says what it leaves in the cluster, so it waits for its jobs.
+        let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
+        let is_final = !is_interrupted && (!is_stopped || verdict.stop.is_some());
         if !is_final || !self.launcher.service().ends_with_verdict() {
             return Ok(());
         }
