@@ -27,10 +27,10 @@ fn a_running_agent_is_made_to_talk_and_to_send() {
     let asked = order(&["log-level", "debug", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
     wait_for("the agent to log more", BOUND, || said("the log level is Debug").then_some(()));
-    assert!(!said("what was gathered is sent"), "nobody ordered that yet");
+    assert!(!said("gathered output is sent"), "nobody ordered that yet");
     let asked = order(&["flush", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to send", BOUND, || said("what was gathered is sent").then_some(()));
+    wait_for("the agent to send", BOUND, || said("gathered output is sent").then_some(()));
 
     for (words, code, why) in [
         (["log-level", "loud", trial.as_str()], 2, "possible values: error, warn, info, debug"),

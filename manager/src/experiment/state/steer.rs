@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::experiment::ending::Gone;
     use crate::search::tuner::Proposal;
-    use trial_protocol::StopReason;
+    use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, TrialExit, Verdict};
 
     fn trial(name: &str) -> TrialJobId {
         TrialJobId::new(name).unwrap()
@@ -218,8 +218,18 @@ mod tests {
             disruption: None,
             succeeded: false,
         };
-        let result = Some(0.5.into());
-        let event = Event::Gone { trial: trial(name), gone, verdict: None, result };
+        let verdict = Verdict {
+            cause: Cause::Succeeded,
+            class: Class::None,
+            confidence: Confidence::Certain,
+            exit: Some(TrialExit::Code(0)),
+            message: String::new(),
+            stop: None,
+            duration_ms: None,
+            evidence: Evidence::default(),
+        };
+        let verdict = Some(Box::new(verdict));
+        let event = Event::Gone { trial: trial(name), gone, verdict, result: Some(0.5.into()) };
         state.step(event, Duration::ZERO)
     }
 
