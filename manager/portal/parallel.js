@@ -60,7 +60,7 @@ const inAddress = (axes, ranges) => {
 };
 const fromAddress = (axes, ranges, words) => {
   for (const axis of axes) {
-    const ends = words[axis.name]?.split("..");
+    const ends = (Object.hasOwn(words, axis.name) ? words[axis.name] : undefined)?.split("..");
     if (ends?.length !== 2) continue;
     const parts = ends.map((end) => axis.options ? axis.where(axis.options.find((option) => axis.at(axis.where(option)) === end) ?? null) : axis.where(Number(end)));
     if (parts.some((part) => part === null || Number.isNaN(part))) continue;
