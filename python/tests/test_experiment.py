@@ -59,7 +59,8 @@ def test_several_objectives_have_a_front_and_no_best_trial(tmp_path):
     file = tmp_path / "experiment.yml"
     file.write_text(
         "trialCommand: 'echo size={{size}}; echo loss={{loss}}'\ntrialConcurrency: 1\ntuner: {name: Batch}\n"
-        "searchSpace: {sets: {_type: choice, _value: [{loss: 1, size: 2}, {loss: 2, size: 1}, {loss: 2, size: 2}]}}\n"
+        "searchSpace: {sets: {_type: choice, "
+        "_value: [{loss: 1, size: 2}, {loss: 2, size: 1}, {loss: 2, size: 2}]}}\n"
         "objectives: [{metric: loss, direction: minimize}, {metric: size, direction: minimize}]\n"
         "trainingService: {platform: local}\n"
     )

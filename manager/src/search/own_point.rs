@@ -56,13 +56,13 @@ mod tests {
         SearchSpace::parse(&space).unwrap()
     }
 
-    fn object(value: Value) -> Parameters {
+    fn object(value: &Value) -> Parameters {
         value.as_object().unwrap().clone()
     }
 
     #[test]
     fn what_a_point_leaves_open_is_drawn_the_same_again() {
-        let given = object(json!({"lr": 0.01}));
+        let given = object(&json!({"lr": 0.01}));
         let one = complete(&given, &space(), None, 7, 3).unwrap();
         assert_eq!(one["lr"], json!(0.01));
         assert!(["relu", "tanh"].contains(&one["activation"].as_str().unwrap()));
@@ -76,17 +76,17 @@ mod tests {
             (json!({"rate": 0.01}), "rate"),
             (json!({"activation": "gelu"}), "activation"),
         ] {
-            let error = complete(&object(given), &space(), None, 0, 0).unwrap_err();
+            let error = complete(&object(&given), &space(), None, 0, 0).unwrap_err();
             assert_eq!(error.path, path, "{error}");
         }
     }
 
     #[test]
     fn of_a_batch_the_first_set_that_fits_is_meant() {
-        let sets = [object(json!({"a": 1, "b": 2})), object(json!({"a": 3, "b": 4}))];
-        let given = object(json!({"b": 4}));
+        let sets = [object(&json!({"a": 1, "b": 2})), object(&json!({"a": 3, "b": 4}))];
+        let given = object(&json!({"b": 4}));
         assert_eq!(complete(&given, &space(), Some(&sets), 0, 0).unwrap(), sets[1]);
-        assert!(complete(&object(json!({"b": 5})), &space(), Some(&sets), 0, 0).is_err());
+        assert!(complete(&object(&json!({"b": 5})), &space(), Some(&sets), 0, 0).is_err());
     }
 
     #[test]

@@ -289,7 +289,7 @@ class Experiment:
     @property
     def pareto(self) -> list[Trial]:
         """The trials that no other one dominates, where there are several objectives; else an empty list."""
-        return [self._trial(row) for row in self.show().get("pareto", [])]
+        return [Trial._of(row, self) for row in self.show().get("pareto", [])]
 
     def trials(self, state: Optional[str] = None) -> list[Trial]:
         """Returns the trials in their order, all or those in one state."""

@@ -429,7 +429,7 @@ mod tests {
         Entry { summary, runs: id == "c", annotation: Annotation::default() }
     }
 
-    fn found(query: ExperimentQuery) -> Vec<String> {
+    fn found(query: &ExperimentQuery) -> Vec<String> {
         let entries = vec![
             entry("a", "DONE", "ann", Some(0.5)),
             entry("b", "RUNNING", "bob", None),
@@ -442,13 +442,13 @@ mod tests {
     fn experiments_are_filtered_and_sorted_as_the_address_says() {
         let text = |text: &str| Some(text.to_owned());
         let all = ExperimentQuery::default;
-        assert_eq!(found(ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
-        assert_eq!(found(ExperimentQuery { state: text("running"), ..all() }), ["c"]);
-        assert_eq!(found(ExperimentQuery { state: text("interrupted"), ..all() }), ["b"]);
-        assert_eq!(found(ExperimentQuery { q: text("BOB"), ..all() }), ["b"]);
-        assert_eq!(found(ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
-        assert_eq!(found(ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
-        assert_eq!(found(ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
+        assert_eq!(found(&ExperimentQuery { owner: text("ann"), ..all() }), ["a", "c"]);
+        assert_eq!(found(&ExperimentQuery { state: text("running"), ..all() }), ["c"]);
+        assert_eq!(found(&ExperimentQuery { state: text("interrupted"), ..all() }), ["b"]);
+        assert_eq!(found(&ExperimentQuery { q: text("BOB"), ..all() }), ["b"]);
+        assert_eq!(found(&ExperimentQuery { tag: text("vision"), ..all() }).len(), 3);
+        assert_eq!(found(&ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
+        assert_eq!(found(&ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
         let other = ExperimentQuery { sort: text("best"), order: text("asc"), ..all() };
         assert_eq!(found(other)[..], ["b", "a", "c"]);
         let wrong = ExperimentQuery { sort: text("size"), ..all() };

@@ -33,15 +33,14 @@ fn waits(why: &str) -> JobWaits {
     JobWaits { trial, attempt, why: why.to_owned() }
 }
 
-fn room() -> Option<QueueState> {
-    Some(QueueState::Waits("no room".to_owned()))
+fn room() -> QueueState {
+    QueueState::Waits("no room".to_owned())
 }
 
 /// The end that was told.
 fn end_of(acts: &[Act]) -> &JobEvent {
-    let ends = acts.iter().filter_map(|act| match act {
-        Act::Tell(JobNews::Gone(event)) => Some(event),
-        _ => None,
+    let ends = acts.iter().filter_map(|act| {
+        if let Act::Tell(JobNews::Gone(event)) = act { Some(event) } else { None }
     });
     let ends: Vec<_> = ends.collect();
     let [end] = ends.as_slice() else { panic!("{acts:?}") };
@@ -52,7 +51,7 @@ fn end_of(acts: &[Act]) -> &JobEvent {
 fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
-    assert_eq!(tracker.queue("ja", room(), at(1)), [Act::Tell(JobNews::Waits(waits("no room")))]);
+    assert_eq!(tracker.queue("ja", Some(room()), at(1)), [Act::Tell(JobNews::Waits(waits("no room")))]);
     assert_eq!(tracker.queue("ja", Some(QueueState::Admitted), at(2)), []);
     tracker.workload("ja", JobPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
@@ -66,7 +65,7 @@ fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
 #[test]
 fn time_in_the_queue_does_not_count_and_waiting_adds_up_over_admissions() {
     let mut tracker = made(true);
-    tracker.queue("ja", room(), at(0));
+    tracker.queue("ja", Some(room()), at(0));
     tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), None);
     // Admitted for a while, with a pod that does not start.
@@ -114,7 +113,7 @@ fn a_trial_that_never_fits_fails_after_a_while_and_is_not_tried_again() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     tracker.queue("ja", never(), at(2));
-    tracker.queue("ja", room(), at(300));
+    tracker.queue("ja", Some(room()), at(300));
     assert_eq!(tracker.next_deadline(), None);
 }
 
@@ -123,7 +122,7 @@ fn a_queue_that_is_not_named_is_watched_once_it_holds_a_job() {
     let mut tracker = made(false);
     let acts = tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(acts, [Act::Tell(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
-    assert_eq!(tracker.queue("ja", room(), at(2)), [Act::Tell(JobNews::Waits(waits("no room")))]);
+    assert_eq!(tracker.queue("ja", Some(room()), at(2)), [Act::Tell(JobNews::Waits(waits("no room")))]);
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
     assert_eq!(tracker.next_deadline(), None, "a person may hold it as long as they like");
 }
