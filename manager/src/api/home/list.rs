@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(found(&ExperimentQuery { archived: Some(true), ..all() }).len(), 0);
         assert_eq!(found(&ExperimentQuery { sort: text("best"), ..all() }), ["c", "a", "b"]);
         let other = ExperimentQuery { sort: text("best"), order: text("asc"), ..all() };
-        assert_eq!(found(other)[..], ["b", "a", "c"]);
+        assert_eq!(found(&other)[..], ["b", "a", "c"]);
         let wrong = ExperimentQuery { sort: text("size"), ..all() };
         assert!(wrong.chosen(vec![entry("a", "", "", None), entry("b", "", "", None)]).is_err());
     }

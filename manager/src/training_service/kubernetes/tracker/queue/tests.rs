@@ -51,7 +51,10 @@ fn end_of(acts: &[Act]) -> &JobEvent {
 fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
-    assert_eq!(tracker.queue("ja", Some(room()), at(1)), [Act::Tell(JobNews::Waits(waits("no room")))]);
+    assert_eq!(
+        tracker.queue("ja", Some(room()), at(1)),
+        [Act::Tell(JobNews::Waits(waits("no room")))]
+    );
     assert_eq!(tracker.queue("ja", Some(QueueState::Admitted), at(2)), []);
     tracker.workload("ja", JobPhase::Running, at(3));
     let words = Some(QueueState::Waits("taken back".to_owned()));
@@ -122,7 +125,10 @@ fn a_queue_that_is_not_named_is_watched_once_it_holds_a_job() {
     let mut tracker = made(false);
     let acts = tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(acts, [Act::Tell(JobNews::Waits(waits(SUSPENDED))), Act::WatchQueue]);
-    assert_eq!(tracker.queue("ja", Some(room()), at(2)), [Act::Tell(JobNews::Waits(waits("no room")))]);
+    assert_eq!(
+        tracker.queue("ja", Some(room()), at(2)),
+        [Act::Tell(JobNews::Waits(waits("no room")))]
+    );
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
     assert_eq!(tracker.next_deadline(), None, "a person may hold it as long as they like");
 }
