@@ -1,5 +1,5 @@
 //! The advisers of an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
-//! in answers at once; what is outside answers later, through [`Advice::heard`]. It decides nothing itself.
+//! in answers at once; what is outside answers later, through [`Advice::next_event`]. It decides nothing itself.
 
 use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
