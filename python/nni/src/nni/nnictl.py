@@ -474,7 +474,8 @@ def _experiment_export(args: argparse.Namespace) -> None:
     if args.intermediate:
         metrics: dict[str, list[Any]] = {}
         for metric in row.get("/metric-data"):
-            metrics.setdefault(metric["trialJobId"], []).append(json.loads(metric["data"]))
+            if metric["type"] == "PERIODICAL":
+                metrics.setdefault(metric["trialJobId"], []).append(json.loads(metric["data"]))
         for record in records:
             record["intermediate"] = metrics.get(record["trialJobId"], [])
     if args.type == "json":
