@@ -1,4 +1,4 @@
-//! How good the tuners for several objectives are: the hypervolume of what 200 trials find, as a part of what can be found, in
+//! Hypervolume of the tuners for several objectives: of what 200 trials find, as a part of what can be found, in
 //! percent; median over the seeds, one trial at a time.
 //!
 //! `cargo bench -p trial-manager --bench pareto`; `benches/pareto_optuna.py` takes the same figures of Optuna's samplers. `--seeds N`

@@ -163,7 +163,7 @@ pub fn number(signal: Signal) -> i32 {
     signal as i32
 }
 
-/// The same number, as the kernel's own are small.
+/// Returns a signal's number as a byte: the kernel's are small.
 pub fn byte(signal: Signal) -> u8 {
     u8::try_from(number(signal)).expect("signals are numbered up to 64")
 }

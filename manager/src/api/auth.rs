@@ -91,7 +91,7 @@ impl Gate {
         Self(Arc::new(Inner { user, secret, sessions, reach, experiment, of_home: true, cookie }))
     }
 
-    /// The same for the pages of one experiment of a home.
+    /// Returns the gate for the pages of one experiment of a home.
     #[must_use]
     pub fn of_experiment(&self, experiment: &ExperimentId, secret: Secret) -> Self {
         self.with_parts(self.0.reach, Some(experiment.clone()), Some(secret))
@@ -198,11 +198,11 @@ impl Gate {
                 "send the home's token as a bearer token; it is in the file {file} in the {folder}"
             ),
             (false, true) => format!(
-                "nobody can be let in: the file {file} in the {folder} is gone or cannot be read; put it back, or start \
+                "no user can sign in: the file {file} in the {folder} is gone or cannot be read; put it back, or start \
                  `trial-manager serve` again, which makes a new one"
             ),
             (false, false) => format!(
-                "nobody can be let in: the file {file} in the {folder} is gone or cannot be read; put it back, or \
+                "no user can sign in: the file {file} in the {folder} is gone or cannot be read; put it back, or \
                  stop the experiment, and `trial-manager resume` makes a new one"
             ),
             (true, false) => format!(

@@ -1,6 +1,6 @@
 """The REST API of a manager on this machine, over the Unix socket in the experiment's folder.
 
-The folder is the user's alone. Whoever can connect may also change something, whatever the manager listens on
+The folder is the user's alone. A program that can connect may also change something, whatever the manager listens on
 beside the socket, encrypted or not.
 """
 
@@ -73,7 +73,7 @@ def request(
             answer = connection.getresponse()
             content = answer.read()
         except (FileNotFoundError, ConnectionError, http.client.IncompleteRead):
-            # There is no socket, nobody listens on it, or the manager has died over the request.
+            # There is no socket, no manager listens on it, or the manager has died over the request.
             continue
         except socket.timeout:
             raise ManagerError(

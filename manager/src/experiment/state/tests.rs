@@ -412,7 +412,7 @@ proptest! {
                         todo.extend(state.step(answer, now));
                     }
                     Effect::Enqueue(_) | Effect::Teach { .. } => {
-                        prop_assert!(false, "nobody added a trial");
+                        prop_assert!(false, "no user added a trial");
                     }
                     Effect::Launch { trial, .. } | Effect::Relaunch { trial } => {
                         prop_assert!(!stopped, "started after the stop");

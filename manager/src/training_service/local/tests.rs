@@ -189,7 +189,7 @@ async fn a_stop_asks_politely() {
     bed.file("ready").await;
     bed.service.stop(&trial()).await;
     assert_eq!(bed.event().await, gone(Some(3)));
-    bed.service.stop(&trial()).await; // Gone already: no error, nobody else signalled.
+    bed.service.stop(&trial()).await; // Gone already: no error, and no other process is signalled.
     bed.service.close().await;
 }
 

@@ -1,4 +1,4 @@
-//! What the plots ask for: columns of trials, curves of many trials, the timeline.
+//! The data of the plots: columns of trials, curves of many trials, the timeline.
 
 use super::*;
 
