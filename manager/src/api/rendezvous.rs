@@ -33,13 +33,13 @@ pub struct Rendezvous {
 struct Group {
     roles: Vec<RoleSize>,
     /// By position of the role, and index.
-    members: BTreeMap<(usize, u32), Place>,
+    members: BTreeMap<(usize, u32), PodAddress>,
     touched: u64,
 }
 
-/// The place of a pod.
+/// The address of a pod.
 #[derive(Debug)]
-struct Place {
+struct PodAddress {
     address: IpAddr,
     port: u16,
     /// The pod's own id, where it has told.
@@ -112,7 +112,7 @@ impl Rendezvous {
         group.touched = touched;
         if !incarnation.as_deref().is_some_and(&departed) {
             let (address, port, incarnation) = (*address, *port, incarnation.clone());
-            group.members.insert((place, *index), Place { address, port, incarnation });
+            group.members.insert((place, *index), PodAddress { address, port, incarnation });
         }
         group.members.retain(|_, known| !known.incarnation.as_deref().is_some_and(&departed));
         Ok(group.missing().next().is_none())

@@ -33,7 +33,7 @@ use crate::util::nearest::advice;
 
 /// The time in which a trial's pods must start, where nothing is said: large images take their time.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
-/// The same where trials wait in a queue: Kueue takes back after 30 minutes what has not started, and tries it again for ever.
+/// The default where trials wait in a queue. Kueue takes back after 30 minutes what has not started, and tries it again for ever.
 const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The user that trials run as, where nothing is said: none in particular, and not root.
 const USER: u64 = 65_532;

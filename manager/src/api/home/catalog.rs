@@ -40,7 +40,7 @@ struct Stamp {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Known {
+struct CachedSummary {
     stamp: Stamp,
     summary: ExperimentSummary,
 }
@@ -79,7 +79,7 @@ impl Entry {
 pub(super) struct Catalog {
     data_dir: PathBuf,
     dir: HomeDir,
-    known: Mutex<(BTreeMap<String, Known>, Option<Instant>)>,
+    known: Mutex<(BTreeMap<String, CachedSummary>, Option<Instant>)>,
     annotations: RwLock<BTreeMap<String, Annotation>>,
 }
 
@@ -135,7 +135,7 @@ impl Catalog {
         let stale: Vec<_> = stale.map(|(id, stamp)| (id.clone(), *stamp)).collect();
         let reads = futures_util::stream::iter(stale).map(|(id, stamp)| async move {
             let summary = self.read(home, &id).await;
-            (id, Known { stamp, summary })
+            (id, CachedSummary { stamp, summary })
         });
         let mut reads = Box::pin(reads.buffer_unordered(READ_AT_A_TIME));
         while let Some((id, read)) = reads.next().await {
@@ -151,7 +151,7 @@ impl Catalog {
             }
         }
         let annotations = self.annotations.read().await;
-        let entry = |(id, known): (&String, &Known)| {
+        let entry = |(id, known): (&String, &CachedSummary)| {
             let summary = known.summary.clone();
             let annotation = annotations.get(id).cloned().unwrap_or_default();
             Entry { summary, runs: false, annotation }

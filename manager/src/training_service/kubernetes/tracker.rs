@@ -91,13 +91,13 @@ impl Tracker {
         }
     }
 
-    /// The same, where workloads wait in a queue that they name.
+    /// Returns this tracker for workloads that wait in a queue which they name.
     #[must_use]
     pub fn queued(self, queued: bool) -> Self {
         Self { queued, watches_queue: queued, ..self }
     }
 
-    /// The same, where a workload has several pods.
+    /// Returns this tracker for workloads of several pods.
     #[must_use]
     pub fn with_several_pods(self, several: bool) -> Self {
         Self { several, ..self }
