@@ -55,7 +55,7 @@ fn no_table_of_routes_is_forgotten() {
     found.sort();
     let mut known: Vec<_> = TABLES.iter().map(|(file, ..)| *file).collect();
     known.push("api/legacy.rs");
-    // The home has a gate and a token of its own; `tests/e2e/home.rs` tries them.
+    // The home has a gate and a token of its own; `tests/e2e/portal/home.rs` tries them.
     known.push("api/home.rs");
     known.sort_unstable();
     let known: Vec<_> = known.iter().map(|file| source.join(file).display().to_string()).collect();

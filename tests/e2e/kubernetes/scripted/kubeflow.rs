@@ -158,7 +158,7 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
 fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let mut given = crate::deploy::rights_of_the_manager();
+    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     let of_tfjobs =
         |right: &String| right.starts_with('/') || right.starts_with("kubeflow.org/tfjobs ");
     given.retain(of_tfjobs);

@@ -39,7 +39,7 @@ experiment.stop()
 const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
 
 /// The example of NNI's documentation for FrameworkController, word for word; what it leaves out stands before it.
-const DOCUMENTED: &str = include_str!("../fixtures/nni/documented_frameworkcontroller.py");
+const DOCUMENTED: &str = include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
 const CONFIGURATION: &str = "\
 searchSpace: {x: {_type: uniform, _value: [0, 1]}}

@@ -195,7 +195,7 @@ fn a_pod_that_was_started_again_may_end_while_nobody_watches() {
 
 #[test]
 fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
-    let mut given = crate::deploy::rights_of_the_manager();
+    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     // Those of the other kinds have a test of their own.
     given.retain(|right| {
         !["batch/", "kueue", "kubeflow", "jobset"].iter().any(|of| right.starts_with(of))

@@ -9,7 +9,7 @@ use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search, service};
-use crate::deploy::rights_of_the_manager;
+use crate::kubernetes::deploy::rights_of_the_manager;
 
 /// Where nobody listens.
 const NOWHERE: &str = "http://127.0.0.1:9";

@@ -133,7 +133,7 @@ fn a_cluster_without_job_sets_is_told_so_before_anything_is_submitted() {
 fn the_role_that_is_deployed_gives_job_sets_all_that_is_used() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let mut given = crate::deploy::rights_of_the_manager();
+    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     given.retain(|right| right.starts_with('/') || right.starts_with("jobset.x-k8s.io/jobsets "));
     kube.only_rights(given);
     run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);

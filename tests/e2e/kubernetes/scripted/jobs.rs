@@ -156,7 +156,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
 fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let mut given = crate::deploy::rights_of_the_manager();
+    let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     let of_jobs = |right: &String| {
         let others = ["frameworkcontroller", "kubeflow.org", "jobset.x-k8s.io"];
         !others.iter().any(|group| right.starts_with(group))
@@ -195,7 +195,7 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
 fn a_cluster_without_kueue_is_told_so_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let mut rights = crate::deploy::rights_of_the_manager();
+    let mut rights = crate::kubernetes::deploy::rights_of_the_manager();
     rights.retain(|right| !right.starts_with("kueue"));
     kube.only_rights(rights);
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));

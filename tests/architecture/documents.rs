@@ -1,0 +1,49 @@
+//! Documents name tests that exist.
+
+use super::source::{crates, read, root, sources};
+
+/// A test as documents write it: the modules above it that are named, and its name or, before `…`, how it begins.
+struct TestName<'a> {
+    modules: Vec<&'a str>,
+    name: &'a str,
+    is_whole: bool,
+}
+
+impl<'a> TestName<'a> {
+    /// Reads "keeper: traps::a_full_spool_…". `None`: the text is something else.
+    fn read(text: &'a str) -> Option<Self> {
+        let path = text.rsplit(": ").next().unwrap_or(text);
+        let (modules, name) = path.rsplit_once("::")?;
+        // A module of unit tests is a part of its file.
+        let modules = modules.split("::").filter(|module| *module != "tests").collect();
+        let begins = name.strip_suffix('…');
+        Some(Self { modules, name: begins.unwrap_or(name), is_whole: begins.is_none() })
+    }
+
+    fn is_in(&self, path: &str, text: &str) -> bool {
+        let mut rooms = path.trim_end_matches(".rs").split('/');
+        let end = if self.is_whole { "(" } else { "" };
+        self.modules.iter().all(|module| rooms.any(|room| room == *module))
+            && (self.name.is_empty() || text.contains(&format!("fn {}{end}", self.name)))
+    }
+}
+
+#[test]
+fn the_tests_that_the_page_of_faults_names_exist() {
+    let files: Vec<(String, String)> = crates()
+        .into_iter()
+        .flat_map(sources)
+        .map(|file| (read(&root().join(&file.path)), file.path))
+        .map(|(text, path)| (path, text))
+        .collect();
+    let page = read(&root().join("docs/faults.md"));
+    let names: Vec<&str> =
+        page.split('`').skip(1).step_by(2).filter(|text| text.contains("::")).collect();
+    assert!(names.len() > 50, "{names:?}");
+    let is_missing = |text: &&&str| {
+        let name = TestName::read(text).expect("it holds `::`");
+        !files.iter().any(|(path, text)| name.is_in(path, text))
+    };
+    let missing: Vec<_> = names.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/faults.md names tests that do not exist: {missing:#?}");
+}

@@ -1,0 +1,6 @@
+//! Trials in pods: searches against the scripted API server, on a real cluster where one is named, and the manifests for it.
+
+mod cluster;
+pub(crate) mod deploy;
+mod scripted;
+mod pods;

@@ -1,0 +1,169 @@
+//! The portal in a real browser, over a search that runs: what is there, what comes as it comes, what a
+//! hostile trial cannot do, and whether everybody can use it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, Gate, Search, TestBed, wait_for};
+
+/// Reports steps, markup and noise; every trial but the first four waits for the gate.
+const TRIAL: &str = r#"#!/bin/sh
+seq="$NNI_TRIAL_SEQ_ID"
+printf 'hello <img src=x onerror=window.hacked=1> \033[31mred\033[0m \342\200\256\n'
+echo "warning <script>window.hacked=1</script>" >&2
+for step in 1 2 3 4 5; do echo "score=0.$seq$step"; done
+if [ "$seq" = 3 ]; then exit 3; fi
+if [ "$seq" -gt 3 ]; then
+  echo >>"$BED/waits"
+  read _ <"$BED/gate"
+  echo "score=0.99"
+  echo "after the gate"
+  read _ <"$BED/gate"
+fi
+"#;
+
+/// What everybody needs: one heading, names for whatever is used, and enough contrast.
+const ACCESSIBLE: &str = r"
+const problems = [];
+if (document.documentElement.lang !== 'en') problems.push('no language');
+if (document.querySelectorAll('h1').length !== 1) problems.push('not one h1');
+for (const input of document.querySelectorAll('input:not([type=hidden]), select')) {
+  if (!input.labels.length && !input.getAttribute('aria-label')) problems.push('no label: ' + input.outerHTML);
+}
+for (const one of document.querySelectorAll('[role=img], [role=group], [role=slider], [role=region], nav, meter, progress')) {
+  if (!one.getAttribute('aria-label') && !one.getAttribute('aria-labelledby')) problems.push('no name: ' + one.tagName);
+}
+for (const one of document.querySelectorAll('a, button')) {
+  if (!one.textContent.trim()) problems.push('no text: ' + one.outerHTML);
+}
+const parse = (colour) => (colour.match(/[\d.]+/g) ?? []).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+for (const one of document.querySelectorAll('body *')) {
+  if (![...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+  const box = one.getBoundingClientRect();
+  if (!box.width || !box.height || one.closest('.uplot, option, .hidden, .skip')) continue;
+  let behind = one;
+  while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+  const back = behind ? parse(getComputedStyle(behind).backgroundColor) : [255, 255, 255];
+  const [a, b] = [light(parse(getComputedStyle(one).color)), light(back)];
+  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (contrast < 4.5) problems.push(`contrast ${contrast.toFixed(2)}: ${one.outerHTML.slice(0, 80)}`);
+}
+if (document.documentElement.scrollWidth > innerWidth + 1) problems.push('wider than the screen: ' + document.documentElement.scrollWidth);
+return problems;
+";
+
+#[test]
+fn a_search_is_seen_as_it_goes() {
+    let Some(browser) = Browser::start() else { return };
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    bed.script("code/trial.sh", TRIAL);
+    let command = format!("BED='{}' ./trial.sh", bed.folder().display());
+    let search = Search::new(&command, 6).with("experimentName", "<b>bold</b>");
+    let running = search.start(&bed);
+    wait_for("the fifth trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
+    let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
+    let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
+
+    browser.open(&url);
+    browser.wait(
+        "the chart",
+        BOUND,
+        "return document.querySelectorAll('figure canvas').length >= 2",
+    );
+    let shown = browser.script("return document.querySelector('h1').textContent");
+    assert!(shown.as_str().unwrap().starts_with("<b>bold</b>"), "{shown}");
+    let causes = browser.script("return document.getElementById('causes').textContent");
+    assert_eq!(causes, "the command failed1");
+
+    // The fifth trial's page, before and after it takes another step.
+    let last = "return [...document.querySelectorAll('#newest tbody tr')].map((row) => row.querySelector('a').href)[0]";
+    let trial = browser.script(last).as_str().unwrap().to_owned();
+    browser.open(&trial);
+    browser.wait(
+        "the curve",
+        BOUND,
+        "return document.querySelector('[data-chart=metrics] canvas')",
+    );
+    let output = "return document.getElementById('log-stdout').textContent";
+    // Logs gather before they are sent, so it may come after the page.
+    browser.wait(
+        "the output so far",
+        BOUND,
+        &format!("{output}.includes('<img src=x onerror=window.hacked=1> red \u{fffd}')"),
+    );
+    gate.open(1);
+    let told = format!("{output}.includes('after the gate')");
+    browser.wait("the output to come", BOUND, &told);
+    let latest = "return document.getElementById('summary').textContent.includes('0.99')";
+    browser.wait("the step to come", BOUND, latest);
+    assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
+
+    // Whoever logs in may stop it; the page says so by itself.
+    browser.open(&format!("{url}/login"));
+    browser.script(&format!(
+        "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
+        json!(token.trim())
+    ));
+    browser.wait("the overview", BOUND, "return location.pathname === '/'");
+    browser.open(&trial);
+    let stop = "const form = document.querySelector('form[action$=kill]'); if (form) form.submit(); return !!form";
+    browser.wait("the button", BOUND, stop);
+    browser.wait(
+        "the end",
+        BOUND,
+        "return document.querySelector('[data-state=USER_CANCELED]') !== null",
+    );
+    gate.open(2);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+
+    // The same pages over the store of the finished search, at three widths and in both themes.
+    let id = folder.file_name().unwrap().to_str().unwrap();
+    let mut serve = bed.manager();
+    serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data());
+    let serving = bed.start(&mut serve);
+    let url = wait_for("the pages to be served again", BOUND, || {
+        let now = std::fs::read_to_string(folder.join("view.url")).ok()?;
+        Some(now.trim().to_owned())
+    });
+    let number = trial.rsplit('/').next().unwrap();
+    let trial = format!("/trials/{number}");
+    let compared = format!("/compare?trial={number}");
+    let sorted = "/trials?sort=final&order=desc";
+    for path in [
+        "/",
+        sorted,
+        &trial,
+        &compared,
+        "/configuration",
+        "/api",
+        "/login",
+        "/login?ticket=x",
+        "/nowhere",
+    ] {
+        browser.open(&format!("{url}{path}"));
+        for (width, height) in [(360, 780), (1280, 900), (3840, 2160)] {
+            for dark in [false, true] {
+                browser.looks(width, height, dark);
+                let problems = browser.script(ACCESSIBLE);
+                assert_eq!(problems, json!([]), "{path} at {width}, dark: {dark}");
+                if let Some(folder) = &pictures {
+                    std::thread::park_timeout(Duration::from_millis(600));
+                    let name = path.trim_start_matches('/').replace(['/', '?', '='], "_");
+                    let theme = if dark { "dark" } else { "light" };
+                    browser.screenshot(&folder.join(format!("{name}-{width}-{theme}.png")));
+                }
+            }
+        }
+    }
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|said| !said.contains("Content Security")), "{complaints:?}");
+    serving.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(serving.finish(BOUND).code, Some(0));
+}

@@ -1,0 +1,5 @@
+//! Training services: the story that each must pass, plugins, and machines behind SSH.
+
+mod conformance;
+mod plugin;
+mod remote;
