@@ -121,13 +121,11 @@ pub fn router(state: State) -> Router {
     };
     Router::new()
         .route("/api/v1/agent/reports", post(agent::reports))
-        .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
-        .route("/api/v1/session/ticket", post(ticket::issue))
         .route("/api/v1/agent/code", get(pod::code))
         .route("/api/v1/agent/parameters", get(pod::parameters))
         .route("/api/v1/agent/rendezvous", post(pod::rendezvous))
         .route("/healthz", get(health::healthz))
-        .merge(user::routes())
+        .merge(Router::from(user::routes()))
         .merge(nni::routes())
         .merge(portal::routes())
         .fallback(portal::not_found)
@@ -137,8 +135,8 @@ pub fn router(state: State) -> Router {
             log_in::LogIn::from_ref(&shared),
             log_in::throttle,
         ))
-        .layer(axum::middleware::from_fn(compress::gzip))
         .layer(axum::middleware::from_fn_with_state(answers::Answers::new(), answers::bound))
+        .layer(compress::layer())
         .layer(axum::middleware::map_response(nosniff))
         .with_state(shared)
 }

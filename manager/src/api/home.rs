@@ -3,7 +3,7 @@
 
 mod catalog;
 mod compare;
-pub(super) mod list;
+mod list;
 mod markdown;
 mod notes;
 
@@ -23,6 +23,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 use trial_protocol::ExperimentId;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::auth::{self, Gate};
 use super::client::Client;
@@ -134,6 +136,14 @@ impl Home {
     }
 }
 
+/// A home's part of the API, each route described by its handler.
+pub(super) fn routes() -> OpenApiRouter<Home> {
+    OpenApiRouter::new()
+        .routes(routes!(list::experiments))
+        .routes(routes!(auth::begin_session, auth::end_session))
+        .routes(routes!(document::json))
+}
+
 /// Everything that a home serves.
 pub fn router(home: Home) -> Router {
     Router::new()
@@ -143,12 +153,10 @@ pub fn router(home: Home) -> Router {
         .route("/about/{id}", get(notes::page).post(notes::save))
         .merge(portal::log_in_routes())
         .layer(map_response(portal::refused_as_page))
-        .route("/api/v1/experiments", get(list::experiments))
-        .route("/api/v1/openapi.json", get(document::json))
-        .route("/api/v1/session", post(auth::begin_session).delete(auth::end_session))
+        .merge(Router::from(routes()))
         .route("/healthz", get(health))
         .merge(portal::asset_routes())
-        .layer(from_fn(compress::gzip))
+        .layer(compress::layer())
         .fallback(below)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(LogIn::from_ref(&home), log_in::throttle))

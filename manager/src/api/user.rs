@@ -15,12 +15,12 @@ mod silent_agent_output;
 mod timeline;
 mod trials;
 
-use axum::Router;
 use axum::middleware::from_fn;
-use axum::routing::{get, post, put};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt as _};
+use utoipa_axum::routes;
 
-use super::Shared;
 use super::answers::make_in_turn;
+use super::{Shared, auth, ticket};
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
 pub(super) use files::files;
@@ -31,33 +31,36 @@ pub(super) use trials::{
     ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
 };
 
-/// The users' routes.
-pub(super) fn routes() -> Router<Shared> {
+/// The users' routes, each described by its handler.
+pub(super) fn routes() -> OpenApiRouter<Shared> {
     let in_turn = || from_fn(make_in_turn);
-    Router::new()
-        .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
-        .route("/api/v1/experiment/configuration", get(experiment::configuration))
-        .route("/api/v1/experiment/export", get(export::export))
-        .route("/api/v1/experiment/points", get(points::points_route))
-        .route("/api/v1/experiment/curves", get(curves::curves))
-        .route("/api/v1/experiment/timeline", get(timeline::timeline_route))
-        .route("/api/v1/experiment/importance", get(experiment::importance))
-        .route("/api/v1/experiment/stop", post(act::stop))
-        .route("/api/v1/experiment/import", post(act::import))
-        .route("/api/v1/experiment/search-space", put(act::search_space))
-        .route("/api/v1/events", get(follow::events))
-        .route("/api/v1/trials", get(trials::list).layer(in_turn()).post(act::add))
-        .route("/api/v1/trials/{trial}", get(trials::one))
-        .route("/api/v1/trials/{trial}/metrics", get(trials::metrics).layer(in_turn()))
-        .route("/api/v1/trials/{trial}/samples", get(trials::samples).layer(in_turn()))
-        .route("/api/v1/trials/{trial}/log", get(log::part))
-        .route("/api/v1/trials/{trial}/log/{stream}", get(log::whole))
-        .route("/api/v1/trials/{trial}/files", get(files::list))
-        .route("/api/v1/trials/{trial}/file", get(files::file))
-        .route("/api/v1/trials/{trial}/events", get(follow::trial_events))
-        .route("/api/v1/trials/{trial}/kill", post(act::kill))
-        .route("/api/v1/trials/{trial}/retry", post(act::retry))
-        .route("/api/v1/trials/{trial}/flush", post(act::flush))
-        .route("/api/v1/trials/{trial}/log-level", post(act::log_level))
-        .route("/api/v1/openapi.json", get(document::json))
+    OpenApiRouter::new()
+        .routes(routes!(experiment::experiment, act::limit))
+        .routes(routes!(experiment::configuration))
+        .routes(routes!(export::export))
+        .routes(routes!(points::points_route))
+        .routes(routes!(curves::curves))
+        .routes(routes!(timeline::timeline_route))
+        .routes(routes!(experiment::importance))
+        .routes(routes!(act::stop))
+        .routes(routes!(act::import))
+        .routes(routes!(act::search_space))
+        .routes(routes!(follow::events))
+        .routes(routes!(trials::list).layer(in_turn()))
+        .routes(routes!(act::add))
+        .routes(routes!(trials::one))
+        .routes(routes!(trials::metrics).layer(in_turn()))
+        .routes(routes!(trials::samples).layer(in_turn()))
+        .routes(routes!(log::part))
+        .routes(routes!(log::whole))
+        .routes(routes!(files::list))
+        .routes(routes!(files::file))
+        .routes(routes!(follow::trial_events))
+        .routes(routes!(act::kill))
+        .routes(routes!(act::retry))
+        .routes(routes!(act::flush))
+        .routes(routes!(act::log_level))
+        .routes(routes!(auth::begin_session, auth::end_session))
+        .routes(routes!(ticket::issue))
+        .routes(routes!(document::json))
 }

@@ -251,6 +251,9 @@ async fn answers_are_squeezed_and_assets_are_kept() {
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
     let plain = bed.send(request("/assets/uplot.js", header::ACCEPT_ENCODING, "gzip;q=0")).await;
     assert_eq!(plain.headers().get(header::CONTENT_ENCODING), None);
+    let least = bed.send(request("/assets/uplot.js", header::ACCEPT_ENCODING, "gzip;q=0.0")).await;
+    assert_eq!(least.headers().get(header::CONTENT_ENCODING), None);
+    assert_eq!(plain.headers()[header::VARY], "accept-encoding", "a cache tells them apart");
     let stream = bed.send(request("/api/v1/events", header::ACCEPT_ENCODING, "gzip")).await;
     assert_eq!(stream.headers().get(header::CONTENT_ENCODING), None);
     let nothing = bed.send(request("/assets/..%2fsecret", header::ACCEPT, "*/*")).await;

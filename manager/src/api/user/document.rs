@@ -6,56 +6,21 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
 use super::super::auth::User;
-use super::super::home::list;
-use super::super::{auth, ticket};
-use super::{act, curves, experiment, export, files, follow, log, points, timeline, trials};
+use super::super::home;
 
 #[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "trial-manager",
-        description = "Refusals are `application/problem+json` (RFC 9457) with a stable `code`. On the loopback \
+#[openapi(info(
+    title = "trial-manager",
+    description = "Refusals are `application/problem+json` (RFC 9457) with a stable `code`. On the loopback \
                        interface reading needs no token; everything else needs the user's, as a bearer token."
-    ),
-    paths(
-        list::experiments,
-        experiment::experiment,
-        experiment::configuration,
-        points::points_route,
-        curves::curves,
-        timeline::timeline_route,
-        experiment::importance,
-        export::export,
-        follow::events,
-        trials::list,
-        trials::one,
-        trials::metrics,
-        trials::samples,
-        log::part,
-        log::whole,
-        files::list,
-        files::file,
-        follow::trial_events,
-        act::add,
-        act::kill,
-        act::retry,
-        act::flush,
-        act::log_level,
-        act::stop,
-        act::limit,
-        act::import,
-        act::search_space,
-        auth::begin_session,
-        auth::end_session,
-        ticket::issue,
-        json,
-    )
-)]
+))]
 struct Api;
 
 /// The description.
 pub(in crate::api) fn document() -> Value {
     let mut document = Api::openapi();
+    document.merge(super::routes().into_openapi());
+    document.merge(home::routes().into_openapi());
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     if let Some(components) = &mut document.components {
         components.add_security_scheme("token", token);
