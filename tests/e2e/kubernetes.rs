@@ -2,5 +2,5 @@
 
 mod cluster;
 pub(crate) mod deploy;
-mod scripted;
 mod pods;
+mod scripted;

@@ -7,24 +7,16 @@ use std::process::Command;
 
 use crate::python::{run, target};
 
-/// Set to anything: tests that need npm's package fail where npm cannot be reached, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_NPM";
 /// The package, of one version for ever.
 const PACKAGE: &str = "axe-core@4.10.2";
 
-/// Its program, for a page. `None`, with the reason printed, where it cannot be had.
-pub fn axe() -> Option<String> {
-    match fetched(&target().join(PACKAGE)) {
-        Ok(program) => Some(program),
-        Err(reason) => {
-            assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
-            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-            {
-                eprintln!("skipped: {reason}");
-            }
-            None
-        }
-    }
+/// Returns its program, for a page.
+///
+/// # Panics
+///
+/// If npm cannot fetch it: a test that calls this is ignored as one that needs npm.
+pub fn axe() -> String {
+    fetched(&target().join(PACKAGE)).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 fn fetched(folder: &Path) -> Result<String, String> {

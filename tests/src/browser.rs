@@ -12,9 +12,6 @@ use tempfile::TempDir;
 
 use crate::wait_for;
 
-/// Set to anything: tests that need a browser fail where there is none, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_BROWSER";
-
 /// A browser with a profile of its own. It ends with this.
 #[derive(Debug)]
 pub struct Browser {
@@ -25,19 +22,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one. `None`, with the reason printed, where there is no Chromium with its driver.
-    pub fn start() -> Option<Self> {
-        match Self::try_start() {
-            Ok(browser) => Some(browser),
-            Err(reason) => {
-                assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
-                #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-                {
-                    eprintln!("skipped: {reason}");
-                }
-                None
-            }
-        }
+    /// Starts one.
+    ///
+    /// # Panics
+    ///
+    /// If there is no Chromium with its driver: a test that calls this is ignored as one that needs a browser.
+    pub fn start() -> Self {
+        Self::try_start().unwrap_or_else(|reason| panic!("no browser can be had: {reason}"))
     }
 
     fn try_start() -> Result<Self, String> {

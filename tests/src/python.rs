@@ -4,33 +4,24 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Set to anything: tests that need `PyPI`'s packages fail where `PyPI` cannot be reached, instead of being skipped.
-const REQUIRED: &str = "TRIALKEEPER_TEST_NEED_PYPI";
-
-/// The Python interpreter of a virtual environment with what `examples/digits` requires; made below
-/// `target` on first use. `None`, with the reason printed, where it cannot be made.
-pub fn nni_python() -> Option<PathBuf> {
+/// Returns the Python interpreter of a virtual environment with what `examples/digits` requires, made below `target` on
+/// first use.
+///
+/// # Panics
+///
+/// If `PyPI` cannot be reached: a test that calls this is ignored as one that needs NNI from `PyPI`.
+pub fn nni_python() -> PathBuf {
     python_for("digits", "nni-venv")
 }
 
-/// Likewise with what `examples/optuna` requires.
-pub fn optuna_python() -> Option<PathBuf> {
+/// Returns the interpreter of an environment with what `examples/optuna` requires, as [`nni_python`] does.
+pub fn optuna_python() -> PathBuf {
     python_for("optuna", "optuna-venv")
 }
 
-fn python_for(example: &str, folder: &str) -> Option<PathBuf> {
+fn python_for(example: &str, folder: &str) -> PathBuf {
     let requirements = root().join("examples").join(example).join("requirements.txt");
-    match environment(&target().join(folder), &requirements) {
-        Ok(python) => Some(python),
-        Err(reason) => {
-            assert!(std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, but {reason}");
-            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
-            {
-                eprintln!("skipped: {reason}");
-            }
-            None
-        }
-    }
+    environment(&target().join(folder), &requirements).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 fn root() -> PathBuf {

@@ -20,9 +20,8 @@ source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1));
     ("fish", "'@PROGRAM@' completions fish | source; complete -C (string join ' ' -- @WORDS@)"),
 ];
 
-/// Returns what a shell offers for the last of these words, sorted. `None`: the shell is not here, which
-/// `TRIALKEEPER_TEST_NEED_SHELLS` forbids.
-fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Option<Vec<String>> {
+/// Returns what a shell offers for the last of these words, sorted.
+fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<String> {
     let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = script
         .replace("@PROGRAM@", &bed.programs().join("trial-manager").display().to_string())
@@ -31,14 +30,8 @@ fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Opti
         .replace("@TYPED@", words.last().expect("there is one"));
     let mut command = Command::new(shell);
     command.args(["-c", &script]).env("HOME", bed.path("home")).env_remove("ZDOTDIR");
-    let output = match command.env("TRIAL_MANAGER_DATA_DIR", bed.data()).output() {
-        Ok(output) => output,
-        Err(error) => {
-            let needed = std::env::var_os("TRIALKEEPER_TEST_NEED_SHELLS").is_some();
-            assert!(!needed && shell != "bash", "{shell}: {error}");
-            return None;
-        }
-    };
+    let output = command.env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
+    let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && why.is_empty(), "{shell}: {why}");
     let said = String::from_utf8(output.stdout).expect("it is text");
@@ -46,10 +39,11 @@ fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Opti
     let value = |line: &str| line.split([':', '\t']).next().unwrap_or_default().to_owned();
     let mut offered: Vec<_> = said.lines().map(value).filter(|value| !value.is_empty()).collect();
     offered.sort();
-    Some(offered)
+    offered
 }
 
 #[test]
+#[ignore = "needs bash, zsh and fish"]
 fn shells_complete_commands_and_values() {
     let bed = TestBed::new();
     let running = Search::new("echo score=1; test {{x}} != 3", 2)
@@ -78,8 +72,7 @@ fn shells_complete_commands_and_values() {
     ];
     for shell in SHELLS {
         for (words, expected) in table {
-            let Some(offered) = offered(&bed, shell, words) else { break };
-            assert_eq!(offered, expected, "{}: {words:?}", shell.0);
+            assert_eq!(offered(&bed, shell, words), expected, "{}: {words:?}", shell.0);
         }
     }
 }

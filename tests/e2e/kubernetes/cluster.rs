@@ -1,4 +1,5 @@
-//! Searches on a cluster whose pods are containers; skipped unless one is named.
+//! Searches on a cluster whose pods are containers. `TRIALKEEPER_TEST_KUBECONFIG` names it; where Docker plays the kubelet
+//! of a scripted one, `TRIALKEEPER_TEST_DOCKER` is set.
 //!
 //! A real one, with the real `FrameworkController`: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
 //! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine. Or the scripted
@@ -37,17 +38,17 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None`, with the reason printed: there is no cluster to test with.
-    fn find() -> Option<Self> {
+    /// Finds the cluster that the environment names.
+    fn find() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
         let real = variable("TRIALKEEPER_TEST_KUBECONFIG");
         let contains = variable("TRIALKEEPER_TEST_DOCKER").is_some();
         let wanted = contains || variable("TRIALKEEPER_TEST_PROCESSES").is_some();
-        if real.is_none() && !wanted {
-            skipped("neither TRIALKEEPER_TEST_KUBECONFIG nor TRIALKEEPER_TEST_DOCKER is set");
-            return None;
-        }
+        assert!(
+            real.is_some() || wanted,
+            "neither TRIALKEEPER_TEST_KUBECONFIG nor TRIALKEEPER_TEST_DOCKER is set"
+        );
         let image = if real.is_some() || contains {
             needed("TRIALKEEPER_TEST_IMAGE")
         } else {
@@ -70,7 +71,7 @@ impl Cluster {
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             (kubeconfig, free.to_string(), Some((kube, folder)))
         };
-        Some(Self {
+        Self {
             kubeconfig: kubeconfig.display().to_string(),
             image,
             contains: contains || scripted.is_none(),
@@ -78,7 +79,7 @@ impl Cluster {
             advertise,
             scripted,
             _turn: turn,
-        })
+        }
     }
 
     fn role(&self, name: &str) -> Value {
@@ -207,8 +208,9 @@ fn running(bed: &TestBed) -> String {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn trials_succeed_and_the_winner_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
     let search = cluster.one("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
@@ -220,8 +222,9 @@ fn trials_succeed_and_the_winner_is_told() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn a_failure_has_its_exit_code() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let search = cluster.run(&bed, &cluster.one("echo 'ValueError: no' >&2; exit 7", 1));
     search.expect_done(0, 1);
@@ -230,8 +233,9 @@ fn a_failure_has_its_exit_code() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn too_much_memory_is_told_as_such() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     if cluster.lacks_containers() {
         return;
     }
@@ -243,8 +247,9 @@ fn too_much_memory_is_told_as_such() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn an_image_that_cannot_be_pulled_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     if cluster.lacks_containers() {
         return;
     }
@@ -265,8 +270,9 @@ fn an_image_that_cannot_be_pulled_is_told() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn what_no_pod_of_the_cluster_can_have_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     if cluster.scripted.is_some() {
         return skipped("nobody schedules or admits pods there");
     }
@@ -291,8 +297,9 @@ fn what_no_pod_of_the_cluster_can_have_is_told() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn two_roles_meet_and_the_first_ones_metrics_count() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let (mut worker, mut server) = (cluster.role("worker"), cluster.role("ps"));
     worker["command"] = json!("test -n \"$FB_PS_ADDRESSES\" && echo \"score={{x}}\"");
@@ -303,8 +310,9 @@ fn two_roles_meet_and_the_first_ones_metrics_count() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
     let id = running(&bed);
@@ -317,8 +325,9 @@ fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn a_manager_that_was_killed_adopts_its_pods() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let steady = "for i in 1 2 3 4 5 6; do echo \"score=$i\"; sleep 3; done";
     let manager = cluster.start(&bed, &cluster.one(steady, 1));
@@ -339,8 +348,9 @@ fn about(bed: &TestBed, words: &[&str]) -> Running {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn what_a_killed_manager_left_is_cleaned_on_request() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
     let id = running(&bed);
@@ -353,8 +363,9 @@ fn what_a_killed_manager_left_is_cleaned_on_request() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     // The first says when it is over, the second would run for ever.
     let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
@@ -383,8 +394,9 @@ fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn a_probe_goes_the_way_of_a_trial() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let bed = TestBed::new();
     let mut command = bed.manager();
     command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
@@ -397,8 +409,9 @@ fn a_probe_goes_the_way_of_a_trial() {
 }
 
 #[test]
+#[ignore = "needs a cluster"]
 fn an_agent_is_in_the_image_or_is_copied_from_one() {
-    let Some(cluster) = Cluster::find() else { return };
+    let cluster = Cluster::find();
     let Some(image) = &cluster.agent_image else {
         return skipped("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
     };

@@ -130,13 +130,12 @@ fn the_manager_in_the_cluster_fits_together() {
 }
 
 #[test]
+#[ignore = "needs kubectl"]
 fn kubectl_builds_what_is_deployed() {
     for folder in ["frameworkcontroller", "rights", "manager"] {
         let mut kubectl = std::process::Command::new("kubectl");
-        let Ok(built) = kubectl.arg("kustomize").arg(deploy().join(folder)).output() else {
-            eprintln!("skipped: there is no kubectl");
-            return;
-        };
+        let built = kubectl.arg("kustomize").arg(deploy().join(folder)).output();
+        let built = built.expect("kubectl is installed");
         let said = String::from_utf8_lossy(&built.stderr);
         assert!(built.status.success() && said.is_empty(), "{folder}: {said}");
         let text = String::from_utf8(built.stdout).unwrap();

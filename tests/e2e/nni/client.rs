@@ -70,8 +70,9 @@ print("stopped", flush=True)
 "#;
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo score=1; echo >>../waits; read _ <../gate";
@@ -167,8 +168,9 @@ fn without_a_token_only_the_managers_own_user_changes_a_search() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nni_s_python_client_reads_a_running_search() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     // The first trial ends by itself, the second waits.
@@ -236,8 +238,9 @@ print(json.dumps({
 "#;
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nni_s_python_client_reads_objects_with_all_their_members() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write("code/reporter.py", REPORTER);

@@ -13,8 +13,9 @@ nni.report_final_result(x)
 
 /// As in NNI's run script, nobody but the keeper sees the trial's output.
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn what_an_old_keeper_posts_is_the_trial_s_result() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("code/trial.py", TRIAL);
     let free = TcpListener::bind("127.0.0.1:0").unwrap();

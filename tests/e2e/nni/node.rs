@@ -87,8 +87,9 @@ fn entry(bed: &TestBed) -> Value {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nni_s_python_api_runs_steers_and_stops_a_search() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("search.py", LOCAL);
@@ -107,8 +108,9 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nnictl_creates_resumes_views_and_stops_experiments() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", CONFIGURATION);
@@ -236,8 +238,9 @@ experiment.config.training_service.service_account_name = 'trials'
 ";
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn the_documented_frameworkcontroller_example_runs_word_for_word() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let example = Documented::new(&with_sdk_of_nni(&python), "");
     let said = example.run(&mut nni(&example.bed, &python, &["search.py"]));
     assert!(said.contains("DONE: 10 trials, 10 succeeded"), "{said}");
@@ -254,15 +257,14 @@ fn the_documented_example_runs_word_for_word_without_nnis_package() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
-    let of_nni = nni_python().map(|python| {
-        let example = Documented::new(&with_sdk_of_nni(&python), AZURE);
-        let command = nni(&example.bed, &python, &["search.py"]);
-        (example, command)
-    });
+    let python = nni_python();
+    let of_nni = Documented::new(&with_sdk_of_nni(&python), AZURE);
+    let from_nni = nni(&of_nni.bed, &python, &["search.py"]);
     let of_ours = Documented::new(&with_sdk_of_ours(), AZURE);
     let command = nni_of_ours(&of_ours.bed, &["search.py"]);
-    for (example, mut command) in of_nni.into_iter().chain([(of_ours, command)]) {
+    for (example, mut command) in [(of_nni, from_nni), (of_ours, command)] {
         // A stand-in for Azure's command line, which gives the key of a vault.
         example.bed.script("tools/az", "#!/bin/sh\necho a2V5\n");
         let mut path = example.bed.path("tools").into_os_string();
@@ -318,8 +320,9 @@ fn nnictl_of_ours_runs_a_session_on_kubeflow_line_by_line() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn what_keeps_an_experiment_from_starting_reaches_the_user_and_nothing_stays() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
     bed.write("config.yml", &CONFIGURATION.replace("Random", "Rndom"));

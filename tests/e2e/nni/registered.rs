@@ -38,8 +38,9 @@ fn said(command: &mut Command) -> String {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("installed/counting.py", TUNER);
     let registration = bed.write("counter.yml", REGISTRATION);
@@ -59,8 +60,9 @@ fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let ask = |python: &Path, what: &str| said(Command::new(python).args(["-c", what]));
     let packages = ask(&python, "import nni; print(nni.__path__[0].rpartition('/')[0])");

@@ -12,8 +12,9 @@ fn command(python: &Path, script: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn the_digits_example_runs_unmodified() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let source = fs::read_to_string(examples().join("digits/train.py")).unwrap();
     bed.write("code/train.py", &source);
@@ -37,8 +38,9 @@ fn the_digits_example_runs_unmodified() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn every_value_an_sdk_trial_reports_arrives_as_it_was_reported() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write(
         "code/odd.py",
@@ -95,8 +97,9 @@ if __name__ == "__main__":
 "#;
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn the_metrics_of_a_trials_many_processes_all_arrive() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     // Long values come through one pipe in parts, which only the channel keeps apart.
     for (way, padding) in [("stdout", "1"), ("http", "4000")] {
         let bed = TestBed::new();

@@ -8,8 +8,9 @@ const FOUND: &str = "return axe.run(document).then(({ violations }) =>
   violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`));";
 
 #[test]
+#[ignore = "needs a browser and npm"]
 fn nothing_on_any_page_leaves_somebody_out() {
-    let (Some(browser), Some(axe)) = (Browser::start(), axe()) else { return };
+    let (browser, axe) = (Browser::start(), axe());
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 40, 20, 10).unwrap();
     let (_serving, url) = bed.serve("small");

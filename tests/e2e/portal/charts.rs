@@ -33,8 +33,9 @@ fn shows(chart: &str, colour: &str, instead_of: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs a browser"]
 fn charts_turn_dark_with_the_system() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     // The style sheet's --accent, --grid and --text: light, dark.
@@ -75,8 +76,9 @@ const UP: char = '\u{e013}';
 const DOWN: char = '\u{e015}';
 
 #[test]
+#[ignore = "needs a browser"]
 fn ranges_are_chosen_by_keyboard() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.looks(1280, 900, false);
@@ -169,8 +171,9 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 });";
 
 #[test]
+#[ignore = "needs a browser"]
 fn another_parameter_takes_no_focus_away() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.looks(1280, 900, false);
@@ -198,8 +201,9 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 });";
 
 #[test]
+#[ignore = "needs a browser"]
 fn a_trial_without_a_parameter_is_followed_to_its_result() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.looks(1280, 900, false);
@@ -209,8 +213,9 @@ fn a_trial_without_a_parameter_is_followed_to_its_result() {
 }
 
 #[test]
+#[ignore = "needs a browser"]
 fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.looks(360, 780, false);
@@ -270,8 +275,9 @@ return import('/assets/charts.js').then(({ draw }) => {
 });";
 
 #[test]
+#[ignore = "needs a browser"]
 fn curves_are_shown_and_hidden_by_keyboard() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
     browser.looks(1280, 900, false);
@@ -285,8 +291,9 @@ fn curves_are_shown_and_hidden_by_keyboard() {
 }
 
 #[test]
+#[ignore = "needs a browser"]
 fn what_counts_is_drawn_however_many_metrics_there_are() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     let others = "a b c d e f g h i";
     let command =
@@ -304,8 +311,9 @@ fn what_counts_is_drawn_however_many_metrics_there_are() {
 }
 
 #[test]
+#[ignore = "needs a browser"]
 fn the_first_view_of_ten_thousand_trials_is_small() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     // Steps are no part of an overview: how many there are is without influence.
     let (_serving, url) = served_of(&bed, 10_000, 1);

@@ -17,8 +17,9 @@ const CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((tex
   });";
 
 #[test]
+#[ignore = "needs a browser"]
 fn gpus_are_drawn_on_the_page_of_a_trial() {
-    let Some(browser) = Browser::start() else { return };
+    let browser = Browser::start();
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 3, 40, 10).unwrap();
     let (_serving, url) = bed.serve("small");

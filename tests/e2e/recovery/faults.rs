@@ -50,11 +50,13 @@ fn a_killed_manager_finds_twenty_trials_running_and_starts_none_again() {
 }
 
 #[test]
+#[ignore = "needs root, to mount a small disk"]
 fn a_full_disk_stops_new_work_and_nothing_else() {
     cases::full_disk(Until::Room);
 }
 
 #[test]
+#[ignore = "needs root, to mount a small disk"]
 fn a_manager_that_is_stopped_while_its_disk_is_full_leaves_its_trials_to_the_next() {
     cases::full_disk(Until::Stop);
 }

@@ -198,8 +198,9 @@ fn a_program_that_reads_nothing_holds_up_neither_trials_nor_a_stop() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     bed.write("algorithms/mine.py", TUNER);
     let tuner = json!({
@@ -221,8 +222,9 @@ fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
 }
 
 #[test]
+#[ignore = "needs NNI from PyPI"]
 fn an_assessor_that_hangs_alone_is_told_of_and_replaced() {
-    let Some(python) = nni_python() else { return };
+    let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write("algorithms/mine.py", TUNER);

@@ -65,7 +65,7 @@ fn main() {
         let url = fs::read_to_string(bed.data().join("large/view.url")).ok()?;
         Some(url.trim().to_owned())
     });
-    let browser = Browser::start().expect("chromium and chromium-driver are installed");
+    let browser = Browser::start();
     browser.looks(1280, 900, false);
 
     let overview = "return document.querySelector('[data-chart=best] canvas') && document.querySelector('[data-chart=parallel] canvas') \

@@ -60,7 +60,7 @@ pub struct World {
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// Mounts one of so many KiB at `path`; `None`, with the reason printed, where that is not allowed.
+    /// Mounts one of so many KiB at `path`. `None`, with the reason printed, where that is not allowed.
     pub fn mount(path: &Path, kib: u64) -> Option<Self> {
         fs::create_dir_all(path).expect("the bed is writable");
         let options = format!("size={kib}k");
@@ -72,7 +72,7 @@ impl Disk {
             Err(error) => {
                 #[expect(clippy::print_stderr, reason = "what is left out is said")]
                 {
-                    eprintln!("skipped: a small disk cannot be mounted here ({error})");
+                    eprintln!("left out: a small disk cannot be mounted here ({error})");
                 }
                 None
             }

@@ -391,18 +391,9 @@ async fn what_waits_for_the_disk_counts_as_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs TRIALKEEPER_TEST_NNI_PYTHON, a Python with NNI 3.0"]
 async fn nni_s_own_keeper_is_served() {
-    let python = Path::new("/opt/nni-venv/bin/python");
-    let has_nni = std::process::Command::new(python)
-        .args(["-c", "import nni.tools.trial_tool"])
-        .envs(keeper_environment(Path::new("/tmp")))
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !has_nni {
-        eprintln!("skipped: {} has no package nni", python.display());
-        return;
-    }
+    let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON").expect("it names a Python");
     let bed = Bed::new().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
