@@ -120,7 +120,27 @@ pub fn conclude(observed: &Observations) -> Verdict {
         | TrialEnd::StoppedBefore { .. }
         | TrialEnd::KeeperFailed { .. } => None,
     };
-    let mut conclusion = match &observed.end {
+    let mut conclusion = conclusion(observed);
+    conclusion.message.push_str(&leftovers_sentence(observed.leftovers.counts()));
+
+    let Conclusion { cause, class, confidence, message } = conclusion;
+    let stop = observed.stop.and_then(Stop::reason);
+    let evidence = evidence(observed);
+    Verdict {
+        cause,
+        class,
+        confidence,
+        exit,
+        message,
+        stop,
+        duration_ms: observed.duration_ms,
+        evidence,
+    }
+}
+
+/// Returns the conclusion from the trial's end, before anything that it left running is added.
+fn conclusion(observed: &Observations) -> Conclusion {
+    match &observed.end {
         TrialEnd::Running => written_ahead(observed),
         TrialEnd::Exited { exit, .. } => match observed.stop {
             Some(Stop { by, signal: Some(signal) }) => stopped(observed, by, signal, *exit),
@@ -158,21 +178,6 @@ pub fn conclude(observed: &Observations) -> Verdict {
             confidence: Confidence::Certain,
             message: format!("trialkeeper itself failed: {why}. The trial is not to blame."),
         },
-    };
-    conclusion.message.push_str(&leftovers_sentence(observed.leftovers.counts()));
-
-    let Conclusion { cause, class, confidence, message } = conclusion;
-    let stop = observed.stop.and_then(Stop::reason);
-    let evidence = evidence(observed);
-    Verdict {
-        cause,
-        class,
-        confidence,
-        exit,
-        message,
-        stop,
-        duration_ms: observed.duration_ms,
-        evidence,
     }
 }
 

@@ -14,53 +14,44 @@ mod reach;
 mod restored;
 mod served;
 mod servers;
+mod serving;
 mod stored;
 mod trial_program;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::warn;
 use trial_protocol::ExperimentId;
 
 pub use self::error::Error;
 pub use self::home::serve_home;
 pub use self::idle::{again, clean};
-use self::listener::Endpoint;
 pub use self::listener::OwnCertificate;
 pub use self::nni_files::NniFiles;
-use self::opened::{Opened, bind};
-use self::presence::Presence;
+use self::opened::Opened;
 use self::served::Served;
 pub use self::servers::{home_of, manager_of, viewer_of};
+use self::serving::{Parts, Serving};
 pub use self::stored::{Viewing, stored, view, view_on_machine};
 pub use self::trial_program::look_for_trial_program;
-use crate::advisers::DEFAULT_PYTHON;
-use crate::api;
-use crate::api::auth::Gate;
-use crate::api::session::Sessions;
-use crate::code_archive::version::CodeTracker;
-use crate::code_archive::{CodeArchive, packages};
 use crate::config::{ExperimentSpec, PluginSpec};
 use crate::experiment::Handle;
-use crate::experiment::code_recorder::{CodeRecorder, CodeSource};
+use crate::experiment::code_recorder::CodeRecorder;
 use crate::experiment::conduct::{Dependencies, Inbox, conduct};
 use crate::experiment::notice::Notice;
 use crate::experiment::state::ExperimentState;
-use crate::ingest::Intake;
 use crate::notifications;
 use crate::store::{self, Store};
-use crate::token::{Secret, UserToken};
+use crate::token::Secret;
 use crate::training_service::platform::{BoxError, CheckContext, StartContext, platform};
 use crate::training_service::plugin::conformance::{self, Case, CaseResult};
 use crate::training_service::{TrainingService, agent_program};
 use crate::util::clock::{Clock, SystemClock};
-use crate::util::files::write_file;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
-use crate::view::Board;
 
 /// Events that may wait for the experiment before those who report have to wait.
 const EVENTS: usize = 1024;
@@ -177,68 +168,22 @@ async fn begin(
         None => Opened::resume(&settings, &id, &dir).await?,
     };
     let Opened { checked, listener, store, mut spec, seed } = opened;
-    let address = listener.local_addr().map_err(|source| Error::Listen {
-        host: String::new(),
-        port: settings.port,
-        source,
-    })?;
     let advice = advisers::build(&spec, &id, &dir, seed)?;
     let secret = Arc::new(Secret::load_or_create(&dir.secret())?);
-
     let (handle, events) = Handle::new(EVENTS);
-    let intake = Intake::new(store.clone(), handle.clone(), id.clone(), Arc::clone(&clock))
-        .with_lease(settings.lease);
-    let mut server = Served::default();
-    if let Some(port) = settings.legacy_port {
-        let listener = bind(&settings, checked.as_ref(), port).await?;
-        server.serve(listener, None, api::legacy::router(&intake));
-    }
-    let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
-    let recorded = code_source(&spec, &code).await?;
-    record_packages(&spec, &dir).await;
-    let advertise = settings.advertise.as_deref().or(spec.training_service.section().advertise());
-    let endpoint =
-        Endpoint::build(&settings, address, &dir.authority(), advertise, checked.api_server())?;
-    let Endpoint { tls, ca_file, url, told, reach } = endpoint;
-    let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;
-    let gate = Gate::new(&id, user_token(&dir)?, secret.as_ref().clone(), sessions, reach);
-    let runs = Arc::new(OnceLock::new());
-    let state = api::State {
-        intake,
-        store: store.clone(),
-        secret: Arc::clone(&secret),
-        gate,
-        closing: server.closing.clone(),
-        closed: server.closed.clone(),
-        streams: server.streams.clone(),
-        pods: api::Pods::new(code),
-        board: Board::new(store.clone(), spec.objective.clone()).with_goals(spec.goals.clone()),
-        handle: handle.clone(),
-        clock: Arc::clone(&clock),
-        service: Arc::clone(&runs),
-        place: api::ServerInfo {
-            port: Some(address.port()),
-            folder: dir.path().to_owned(),
-            has_trial_files: spec.training_service.section().is_local(),
-        },
+    let parts = Parts {
+        settings: &settings,
+        id: &id,
+        dir: &dir,
+        spec: &spec,
+        store: &store,
+        handle: &handle,
+        clock: &clock,
+        secret: &secret,
+        checked: checked.as_ref(),
     };
-    let machine = machine_router(&state, settings.machine_port);
-    let mut router = api::router(state.clone());
-    if let Some(agent) = checked.agent_for_pods() {
-        router = router.merge(api::program::router(agent.to_owned(), state));
-    }
-    let presence = Presence {
-        dir: dir.clone(),
-        url: url.clone(),
-        store: store.clone(),
-        router: router.clone(),
-        closed: server.closed.clone(),
-    };
-    presence.write_url()?;
-    server.keep(presence);
-    server.serve(listener, tls, router);
-    server.look_after(store.clone());
-
+    let Serving { server, url, told, ca_file, machine, service: runs, code } =
+        parts.serve(listener).await?;
     let (job_events, jobs) = mpsc::unbounded_channel();
     let advertised = checked.api_server().is_some().then(|| told.clone());
     let context = StartContext {
@@ -251,11 +196,7 @@ async fn begin(
         events: job_events,
     };
     let service = checked.start(context).await?;
-    if let Some(room) = service.room().filter(|room| *room < spec.trial_concurrency) {
-        let wanted = spec.trial_concurrency;
-        warn!("the GPUs have room for {room} trials at a time, not for {wanted}");
-        spec.trial_concurrency = room;
-    }
+    spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
     // It is built once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
@@ -268,7 +209,7 @@ async fn begin(
         store: store.clone(),
         advice,
         service: Arc::clone(&service),
-        code: recorded.map(|source| CodeRecorder::start(&store, source)),
+        code: code.map(|source| CodeRecorder::start(&store, source)),
         secret,
         handle: handle.clone(),
         inbox: Inbox::new(handle.clone(), events),
@@ -296,39 +237,15 @@ async fn begin(
     })
 }
 
-/// Returns the source of the version of the code that trials run. `None`: it is not recorded.
-async fn code_source(
-    spec: &ExperimentSpec,
-    code: &CodeArchive,
-) -> Result<Option<CodeSource>, Error> {
-    let section = spec.training_service.section();
-    Ok(if section.needs_code() {
-        // An archive is made now: edits made later do not change what trials run.
-        code.version().await?.map(CodeSource::Archive)
-    } else if section.is_local() {
-        Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
-    } else {
-        None
-    })
-}
-
-/// Returns the user's token, and puts it into the file that `curl` reads.
-fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
-    let user = UserToken::load_or_create(&dir.user_token())?;
-    let netrc = dir.netrc();
-    write_file(&netrc, 0o600, &user.netrc()?)
-        .map_err(|source| Error::DataDir { path: netrc, source })?;
-    Ok(user)
-}
-
-/// Returns the routes for the server on this machine's loopback interface; none without its port.
-fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
-    let Some(port) = port else { return axum::Router::new() };
-    api::router(api::State {
-        gate: state.gate.of_machine(),
-        place: api::ServerInfo { port: Some(port), ..state.place.clone() },
-        ..state.clone()
-    })
+/// Returns the number of trials that run at a time: as many as are wanted, or as the service's GPUs have room for.
+fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
+    match service.room() {
+        Some(room) if room < wanted => {
+            warn!("the GPUs have room for {room} trials at a time, not for {wanted}");
+            room
+        }
+        _ => wanted,
+    }
 }
 
 /// Looks whether trials can be run as the experiment says, and starts nothing.
@@ -337,19 +254,6 @@ pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), E
         CheckContext { id: &ids::experiment(), spec, agent: agent.as_deref(), is_new: true };
     platform(&spec.training_service).check(context).await?;
     Ok(())
-}
-
-/// Lists the packages of the user's Python, if the experiment wants that. A list that cannot be had stops no search.
-async fn record_packages(spec: &ExperimentSpec, dir: &ExperimentDir) {
-    if !spec.record_packages {
-        return;
-    }
-    let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
-    let (file, secrets) = (dir.packages(), spec.secret_variables());
-    match packages::record(python, &spec.trial_code_directory, &file, &secrets).await {
-        Ok(number) => info!("{number} packages are listed in {}", file.display()),
-        Err(why) => warn!("the packages are not recorded: {why}"),
-    }
 }
 
 /// Tries a case of the conformance story on a plugin.

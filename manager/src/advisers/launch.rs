@@ -49,81 +49,97 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
     let errors = sink.try_clone().map_err(in_dir)?;
 
     let lacks = brings(&setting.program);
-    let (mut command, wire, what, conversation): (_, _, _, Box<dyn Conversation>) =
-        match &setting.program {
-            Program::Nni { python, tuner, assessor, advisor } => {
-                let (wire, url) = Wire::door(&ids::secret_path()).await.map_err(in_dir)?;
-                let mut params = json!({ "experimentName": setting.experiment });
-                // The dispatcher insists on a tuner; this one is never asked.
-                params["tuner"] =
-                    tuner.as_ref().map_or(json!({"name": "Random"}), super::Algorithm::section);
-                if let Some(assessor) = assessor {
-                    params["assessor"] = assessor.section();
-                }
-                let mut command = Command::new(python);
-                command
-                    .args(["-c", NNI])
-                    .arg("--exp_params")
-                    .arg(BASE64_STANDARD.encode(params.to_string()))
-                    .current_dir(&logs)
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::from(sink))
-                    .env("SDK_PROCESS", "dispatcher")
-                    .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
-                    .env("NNI_CHECKPOINT_DIRECTORY", &checkpoints)
-                    .env("NNI_LOG_DIRECTORY", &logs)
-                    .env("NNI_LOG_LEVEL", "info")
-                    .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
-                    .env("NNI_TUNER_COMMAND_CHANNEL", url)
-                    .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
-                let duties = Duties {
-                    tunes: tuner.is_some(),
-                    assesses: assessor.is_some() || *advisor,
-                    advisor: *advisor,
-                };
-                let what = format!("NNI's dispatcher (`{python} -m nni`)");
-                (command, wire, what, Box::new(Dialogue::new(duties)))
-            }
-            Program::AskAndTell { command: words, greeting } => {
-                let program = words.first().map_or("", String::as_str);
-                let mut command = Command::new(program);
-                command
-                    .args(words.iter().skip(1))
-                    .current_dir(&setting.code)
-                    .stdin(Stdio::piped())
-                    .stdout(Stdio::piped())
-                    .env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
-                let what = format!("the tuner's command (`{}`)", words.join(" "));
-                (command, Wire::Closed, what, Box::new(AskAndTell::new(greeting.clone())))
-            }
-        };
-    for name in &setting.secret_variables {
-        command.env_remove(name);
-    }
-    // A group of its own: a Ctrl-C at the terminal is the manager's to handle.
-    let mut child =
-        command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true).spawn().map_err(
-            |error| {
-                let advice = match &setting.program {
-                    Program::Nni { .. } => "set `pythonInterpreter` to one that has `nni`",
-                    Program::AskAndTell { .. } => "correct `tuner.command`",
-                };
-                format!("{what} cannot be started: {error}; {advice}")
-            },
-        )?;
+    let prepared = match &setting.program {
+        Program::Nni { python, tuner, assessor, advisor } => {
+            let (wire, url) = Wire::door(&ids::secret_path()).await.map_err(in_dir)?;
+            let duties = Duties {
+                tunes: tuner.is_some(),
+                assesses: assessor.is_some() || *advisor,
+                advisor: *advisor,
+            };
+            let mut command = Command::new(python);
+            command
+                .args(["-c", NNI])
+                .arg("--exp_params")
+                .arg(experiment_parameters(setting, tuner.as_ref(), assessor.as_ref()))
+                .current_dir(&logs)
+                .stdin(Stdio::null())
+                .stdout(Stdio::from(sink))
+                .env("SDK_PROCESS", "dispatcher")
+                .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
+                .env("NNI_CHECKPOINT_DIRECTORY", &checkpoints)
+                .env("NNI_LOG_DIRECTORY", &logs)
+                .env("NNI_LOG_LEVEL", "info")
+                .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
+                .env("NNI_TUNER_COMMAND_CHANNEL", url);
+            let what = format!("NNI's dispatcher (`{python} -m nni`)");
+            Prepared { command, wire, what, conversation: Box::new(Dialogue::new(duties)) }
+        }
+        Program::AskAndTell { command: words, greeting } => {
+            let mut command = Command::new(words.first().map_or("", String::as_str));
+            command
+                .args(words.iter().skip(1))
+                .current_dir(&setting.code)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
+            let what = format!("the tuner's command (`{}`)", words.join(" "));
+            let conversation = Box::new(AskAndTell::new(greeting.clone()));
+            Prepared { command, wire: Wire::Closed, what, conversation }
+        }
+    };
+    let Prepared { command, wire, what, conversation } = prepared;
+    let mut child = spawn(setting, command, errors, &what)?;
     let wire = match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => Wire::pipes(input, output),
         _ => wire,
     };
     info!("{what} is started");
-    Ok(Launched {
-        child,
-        wire,
-        what,
-        lacks,
-        conversation,
-        output: (output, output_at),
-        log: (log, log_at),
+    let (output, log) = ((output, output_at), (log, log_at));
+    Ok(Launched { child, wire, what, lacks, conversation, output, log })
+}
+
+/// A program that is ready to be started, and the way to talk to it.
+struct Prepared {
+    command: Command,
+    wire: Wire,
+    what: String,
+    conversation: Box<dyn Conversation>,
+}
+
+/// Returns NNI's description of an experiment, as its dispatcher's argument has it.
+fn experiment_parameters(
+    setting: &Setting,
+    tuner: Option<&super::Algorithm>,
+    assessor: Option<&super::Algorithm>,
+) -> String {
+    let mut params = json!({ "experimentName": setting.experiment });
+    // The dispatcher insists on a tuner; this one is never asked.
+    params["tuner"] = tuner.map_or(json!({"name": "Random"}), super::Algorithm::section);
+    if let Some(assessor) = assessor {
+        params["assessor"] = assessor.section();
+    }
+    BASE64_STANDARD.encode(params.to_string())
+}
+
+/// Starts a program without the manager's secrets, in a group of its own: a Ctrl-C at the terminal is the manager's to
+/// handle.
+fn spawn(
+    setting: &Setting,
+    mut command: Command,
+    errors: File,
+    what: &str,
+) -> Result<Child, String> {
+    for name in &setting.secret_variables {
+        command.env_remove(name);
+    }
+    command.env("CUDA_VISIBLE_DEVICES", visible(setting.gpus.as_deref()));
+    command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true);
+    command.spawn().map_err(|error| {
+        let advice = match &setting.program {
+            Program::Nni { .. } => "set `pythonInterpreter` to one that has `nni`",
+            Program::AskAndTell { .. } => "correct `tuner.command`",
+        };
+        format!("{what} cannot be started: {error}; {advice}")
     })
 }
 

@@ -238,21 +238,8 @@ impl Session {
                         self.take(turn, history, listener);
                     }
                     Incoming::Text(text) => {
-                        self.last_word = Instant::now();
-                        match self.conversation.hear(&text, history) {
-                            Ok(Turn { broken: Some(what), .. }) => {
-                                let why = format!("proposed {}", shown(&what));
-                                return self.end(&why).await;
-                            }
-                            Ok(turn) => {
-                                let speaks = if turn.seen { &mut self.looks } else { &mut self.answers };
-                                speaks.heard(self.last_word);
-                                self.take(turn, history, listener);
-                            }
-                            Err(problem) => {
-                                self.answers.heard(self.last_word);
-                                warn!("unexpected message from {}: {problem}: {}", self.what, shown(&text));
-                            }
+                        if let Err(why) = self.hear(&text, history, listener) {
+                            return self.end(&why).await;
                         }
                     }
                     // Why, its exit says.
@@ -269,6 +256,31 @@ impl Session {
                 return self.give_up("has closed its connection").await;
             }
         }
+    }
+
+    /// Takes in a message. The error says why the program cannot be kept: it proposes what the search space does not have.
+    fn hear(
+        &mut self,
+        text: &str,
+        history: &mut History,
+        listener: &mut Listener,
+    ) -> Result<(), String> {
+        self.last_word = Instant::now();
+        match self.conversation.hear(text, history) {
+            Ok(Turn { broken: Some(what), .. }) => {
+                return Err(format!("proposed {}", shown(&what)));
+            }
+            Ok(turn) => {
+                let speaks = if turn.seen { &mut self.looks } else { &mut self.answers };
+                speaks.heard(self.last_word);
+                self.take(turn, history, listener);
+            }
+            Err(problem) => {
+                self.answers.heard(self.last_word);
+                warn!("unexpected message from {}: {problem}: {}", self.what, shown(text));
+            }
+        }
+        Ok(())
     }
 
     /// Looks at the clock.

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::pace::Outcome;
@@ -45,21 +45,7 @@ async fn run_for(
     id: &str,
     event: &Value,
 ) -> Outcome {
-    let text = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let spawned = Command::new("/bin/sh")
-        .args(["-c", line])
-        .current_dir(directory)
-        .env("TRIALKEEPER_EVENT", text("/event"))
-        .env("TRIALKEEPER_EVENT_ID", id)
-        .env("TRIALKEEPER_EXPERIMENT", text("/experiment/id"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        // A Ctrl-C at the terminal is the manager's to handle.
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn();
-    let mut child = match spawned {
+    let mut child = match spawn(line, directory, id, event) {
         Ok(child) => child,
         Err(error) => return Outcome::NotNow(format!("it cannot be started: {error}")),
     };
@@ -108,6 +94,23 @@ async fn run_for(
             Outcome::NotNow(format!("it did not end within {} s and was killed", bound.as_secs()))
         }
     }
+}
+
+fn spawn(line: &str, directory: &Path, id: &str, event: &Value) -> std::io::Result<Child> {
+    let text = |path: &str| event.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    Command::new("/bin/sh")
+        .args(["-c", line])
+        .current_dir(directory)
+        .env("TRIALKEEPER_EVENT", text("/event"))
+        .env("TRIALKEEPER_EVENT_ID", id)
+        .env("TRIALKEEPER_EXPERIMENT", text("/experiment/id"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        // A Ctrl-C at the terminal is the manager's to handle.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
 }
 
 /// Keeps the last of what it says.

@@ -326,25 +326,33 @@ pub(super) async fn trial_events(
             }
             goes_on = if silent_agent_output::is(summary.state) {
                 let silent_for = silence(&line.shared, summary.state, &trial).await?;
-                let shared = line.shared.clone();
-                let said = tokio::select! {
-                    goes_on = line.pause(&mut commits) => Err(goes_on?),
-                    said = ear.next(&shared, &trial, silent_for) => Ok(said),
-                };
-                match said {
-                    Ok(said) => {
-                        if said != Unheard::default() {
-                            line.tell("unheard", &seen.write(), &said).await?;
-                        }
-                        true
-                    }
-                    Err(goes_on) => goes_on,
-                }
+                unheard(&mut line, &trial, &mut ear, &seen, silent_for, &mut commits).await?
             } else {
                 line.pause(&mut commits).await?
             };
         }
     }))
+}
+
+/// Tells what a trial prints whose agent is silent, or waits for a change in the store. Returns `false` once the stream is
+/// to end.
+async fn unheard(
+    line: &mut Line,
+    trial: &TrialJobId,
+    ear: &mut Ear,
+    seen: &Seen,
+    silent_for: Option<Duration>,
+    commits: &mut watch::Receiver<u64>,
+) -> Result<bool, Gone> {
+    let shared = line.shared.clone();
+    let said = tokio::select! {
+        goes_on = line.pause(commits) => return goes_on,
+        said = ear.next(&shared, trial, silent_for) => said,
+    };
+    if said != Unheard::default() {
+        line.tell("unheard", &seen.write(), &said).await?;
+    }
+    Ok(true)
 }
 
 /// Returns how long an agent has been silent that was heard before.

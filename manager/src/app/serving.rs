@@ -1,0 +1,198 @@
+//! The servers of a manager that runs an experiment: the API and the portal, and the port of NNI's old keepers.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use tracing::{info, warn};
+use trial_protocol::ExperimentId;
+
+use super::listener::Endpoint;
+use super::opened::bind;
+use super::presence::Presence;
+use super::served::Served;
+use super::{Error, Settings};
+use crate::advisers::DEFAULT_PYTHON;
+use crate::api;
+use crate::api::auth::Gate;
+use crate::api::session::Sessions;
+use crate::code_archive::version::CodeTracker;
+use crate::code_archive::{CodeArchive, packages};
+use crate::config::ExperimentSpec;
+use crate::experiment::Handle;
+use crate::experiment::code_recorder::CodeSource;
+use crate::ingest::Intake;
+use crate::store::Store;
+use crate::token::{Secret, UserToken};
+use crate::training_service::TrainingService;
+use crate::training_service::platform::CheckedPlatform;
+use crate::util::clock::Clock;
+use crate::util::files::write_file;
+use crate::util::layout::ExperimentDir;
+use crate::view::Board;
+
+/// The parts of a manager that its servers are made of.
+pub(super) struct Parts<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) id: &'a ExperimentId,
+    pub(super) dir: &'a ExperimentDir,
+    pub(super) spec: &'a ExperimentSpec,
+    pub(super) store: &'a Store,
+    pub(super) handle: &'a Handle,
+    pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) secret: &'a Arc<Secret>,
+    pub(super) checked: &'a dyn CheckedPlatform,
+}
+
+/// The servers, once they listen.
+pub(super) struct Serving {
+    pub(super) server: Served,
+    /// Base URL of the manager, as this machine reaches it.
+    pub(super) url: String,
+    /// Base URL of the manager, as trials are told to reach it.
+    pub(super) told: String,
+    /// The authority that agents trust. `None`: there is no TLS.
+    pub(super) ca_file: Option<PathBuf>,
+    /// Answers requests on this machine's loopback interface.
+    pub(super) machine: axum::Router,
+    /// Takes the training service once it has started.
+    pub(super) service: Arc<OnceLock<Arc<dyn TrainingService>>>,
+    /// The source of the version of the code that trials run. `None`: it is not recorded.
+    pub(super) code: Option<CodeSource>,
+}
+
+impl Parts<'_> {
+    /// Starts the servers on a listener that is bound already.
+    pub(super) async fn serve(self, listener: tokio::net::TcpListener) -> Result<Serving, Error> {
+        let (settings, checked) = (self.settings, self.checked);
+        let address = listener.local_addr().map_err(|source| Error::Listen {
+            host: String::new(),
+            port: settings.port,
+            source,
+        })?;
+        let intake = Intake::new(
+            self.store.clone(),
+            self.handle.clone(),
+            self.id.clone(),
+            Arc::clone(self.clock),
+        )
+        .with_lease(settings.lease);
+        let mut server = Served::default();
+        if let Some(port) = settings.legacy_port {
+            let listener = bind(settings, checked, port).await?;
+            server.serve(listener, None, api::legacy::router(&intake));
+        }
+        let archive =
+            CodeArchive::new(self.spec.trial_code_directory.clone(), self.dir.code_archive());
+        let code = code_source(self.spec, &archive).await?;
+        record_packages(self.spec, self.dir).await;
+        let advertise =
+            settings.advertise.as_deref().or(self.spec.training_service.section().advertise());
+        let authority = self.dir.authority();
+        let endpoint =
+            Endpoint::build(settings, address, &authority, advertise, checked.api_server())?;
+        let Endpoint { tls, ca_file, url, told, reach } = endpoint;
+        let sessions = Sessions::load(self.store.clone(), Arc::clone(self.clock)).await?;
+        let user = user_token(self.dir)?;
+        let gate = Gate::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
+        let service = Arc::new(OnceLock::new());
+        let pods = api::Pods::new(archive);
+        let state = self.state(intake, gate, &server, pods, &service, address.port());
+        let machine = machine_router(&state, settings.machine_port);
+        let mut router = api::router(state.clone());
+        if let Some(agent) = checked.agent_for_pods() {
+            router = router.merge(api::program::router(agent.to_owned(), state));
+        }
+        let presence = Presence {
+            dir: self.dir.clone(),
+            url: url.clone(),
+            store: self.store.clone(),
+            router: router.clone(),
+            closed: server.closed.clone(),
+        };
+        presence.write_url()?;
+        server.keep(presence);
+        server.serve(listener, tls, router);
+        server.look_after(self.store.clone());
+        Ok(Serving { server, url, told, ca_file, machine, service, code })
+    }
+
+    fn state(
+        &self,
+        intake: Intake,
+        gate: Gate,
+        server: &Served,
+        pods: api::Pods,
+        service: &Arc<OnceLock<Arc<dyn TrainingService>>>,
+        port: u16,
+    ) -> api::State {
+        let spec = self.spec;
+        let board = Board::new(self.store.clone(), spec.objective.clone());
+        api::State {
+            intake,
+            store: self.store.clone(),
+            secret: Arc::clone(self.secret),
+            gate,
+            closing: server.closing.clone(),
+            closed: server.closed.clone(),
+            streams: server.streams.clone(),
+            pods,
+            board: board.with_goals(spec.goals.clone()),
+            handle: self.handle.clone(),
+            clock: Arc::clone(self.clock),
+            service: Arc::clone(service),
+            place: api::ServerInfo {
+                port: Some(port),
+                folder: self.dir.path().to_owned(),
+                has_trial_files: spec.training_service.section().is_local(),
+            },
+        }
+    }
+}
+
+/// Returns the source of the version of the code that trials run. `None`: it is not recorded.
+async fn code_source(
+    spec: &ExperimentSpec,
+    code: &CodeArchive,
+) -> Result<Option<CodeSource>, Error> {
+    let section = spec.training_service.section();
+    Ok(if section.needs_code() {
+        // An archive is made now: edits made later do not change what trials run.
+        code.version().await?.map(CodeSource::Archive)
+    } else if section.is_local() {
+        Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+    } else {
+        None
+    })
+}
+
+/// Returns the user's token, and puts it into the file that `curl` reads.
+fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
+    let user = UserToken::load_or_create(&dir.user_token())?;
+    let netrc = dir.netrc();
+    write_file(&netrc, 0o600, &user.netrc()?)
+        .map_err(|source| Error::DataDir { path: netrc, source })?;
+    Ok(user)
+}
+
+/// Returns the routes for the server on this machine's loopback interface; none without its port.
+fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
+    let Some(port) = port else { return axum::Router::new() };
+    api::router(api::State {
+        gate: state.gate.of_machine(),
+        place: api::ServerInfo { port: Some(port), ..state.place.clone() },
+        ..state.clone()
+    })
+}
+
+/// Lists the packages of the user's Python, if the experiment wants that. A list that cannot be had stops no search.
+async fn record_packages(spec: &ExperimentSpec, dir: &ExperimentDir) {
+    if !spec.record_packages {
+        return;
+    }
+    let python = spec.python_interpreter.as_deref().unwrap_or(DEFAULT_PYTHON);
+    let (file, secrets) = (dir.packages(), spec.secret_variables());
+    match packages::record(python, &spec.trial_code_directory, &file, &secrets).await {
+        Ok(number) => info!("{number} packages are listed in {}", file.display()),
+        Err(why) => warn!("the packages are not recorded: {why}"),
+    }
+}
