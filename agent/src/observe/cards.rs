@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_hangs_holds_up_nobody() {
+    fn a_driver_that_hangs_delays_no_reading() {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/class/drm/card0/device");
         fs::create_dir_all(&device).unwrap();

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_for_what_nobody_could_see_is_an_error() {
+    fn a_stop_on_an_unreadable_quantity_is_an_error() {
         #[rustfmt::skip]
         let table: [(&str, Option<&str>); 9] = [
             ("--stop-on-stall x",                         None),

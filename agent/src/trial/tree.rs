@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_has_everybody_below_and_nobody_else() {
+    fn the_tree_has_all_descendants_and_no_other_process() {
         let mut ended = process(13, 10);
         ended.zombie = true;
         let all = vec![

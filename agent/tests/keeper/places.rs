@@ -154,7 +154,7 @@ fn messages_can_go_to_a_file() {
 }
 
 #[test]
-fn a_pipe_for_messages_that_nobody_reads_holds_up_nothing() {
+fn a_full_pipe_for_messages_delays_nothing() {
     let keeper = Keeper::new(&["--log-file", "pipe", "--", "no-such-program-here"]);
     let pipe = keeper.dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -67,7 +67,7 @@ const RECORDINGS: [&str; 5] = [
 ];
 
 #[test]
-fn proposals_that_nobody_can_try_are_told_apart() {
+fn proposals_outside_the_search_space_are_told_apart() {
     let table = [
         (r#"{"parameter_id": 0, "parameters": [1, 2]}"#, "what is no object: [1,2]"),
         (r#"{"parameter_id": 0, "parameters": null}"#, "what is no object: null"),

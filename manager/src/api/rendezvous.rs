@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_longest_makes_room() {
+    fn the_group_that_was_used_longest_ago_makes_room() {
         let mut table = Rendezvous::default();
         let pod = request(&[("worker", 2)], "worker", 0, 1);
         for number in 0..=GROUPS {

@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_lost_who_speaks_often_enough(
+        fn a_trial_that_reports_within_the_lease_is_not_lost(
             steps in prop::collection::vec((0..20_000_u64, any::<bool>()), 1..200)
         ) {
             let mut leases = Leases::new(6 * SECOND);

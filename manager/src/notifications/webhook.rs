@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_that_nobody_vouches_for_is_refused() {
+    async fn a_certificate_without_a_trusted_authority_is_refused() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let pair = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -222,7 +222,7 @@ fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
 }
 
 #[test]
-fn what_somebody_has_stopped_stays_stopped_until_somebody_wants_it_to_go_on() {
+fn a_stopped_search_stays_stopped_until_it_is_resumed() {
     let bed = TestBed::new();
     bed.write("experiment/experiment.yml", "x");
     let asked = || bed.read("asked").lines().count();

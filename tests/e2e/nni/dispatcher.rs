@@ -157,7 +157,7 @@ fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_class_of_one_s_own_reads_a_space_that_nobody_else_could() {
+fn a_class_of_the_user_reads_a_space_of_any_form() {
     let python = nni_python();
     let bed = bed();
     let gate = Gate::new(&bed.path("gate"));

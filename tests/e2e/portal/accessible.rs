@@ -9,7 +9,7 @@ const FOUND: &str = "return axe.run(document).then(({ violations }) =>
 
 #[test]
 #[ignore = "needs a browser and npm"]
-fn nothing_on_any_page_leaves_somebody_out() {
+fn every_page_is_accessible() {
     let (browser, axe) = (Browser::start(), axe());
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 40, 20, 10).unwrap();

@@ -92,7 +92,7 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
 }
 
 #[test]
-fn a_search_that_has_ended_is_served_until_somebody_stops_it() {
+fn a_search_that_has_ended_is_served_until_it_is_stopped() {
     for (stop, accepted) in
         [("POST /api/v1/experiment/stop", 202), ("DELETE /api/v1/nni/experiment", 200)]
     {

@@ -105,7 +105,7 @@ fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not()
 
 /// As `nohup` and the `&` of a script leave them.
 #[test]
-fn whoever_starts_it_with_hup_and_int_ignored_means_it() {
+fn ignored_hup_and_int_stay_ignored() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.script("code/polite.sh", POLITE);

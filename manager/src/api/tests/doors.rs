@@ -64,7 +64,7 @@ fn no_table_of_routes_is_forgotten() {
 }
 
 #[tokio::test]
-async fn every_route_refuses_whoever_may_not_pass() {
+async fn every_route_refuses_clients_without_the_right() {
     let bed = Bed::new().await;
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();
     let user = format!("Bearer {}", user.reveal().unwrap());

@@ -83,7 +83,7 @@ async fn parameters_are_the_record_of_the_token_s_trial() {
 }
 
 #[tokio::test]
-async fn nobody_is_served_without_a_trial_s_token() {
+async fn a_client_without_a_trial_s_token_is_refused() {
     let bed = Bed::new().await;
     #[rustfmt::skip]
     let table = [

@@ -43,7 +43,7 @@ const PAGES: [&str; 7] =
     ["/", "/trials", "/trials/t", "/compare?trial=t&trial=u", "/configuration", "/login", "/api"];
 
 #[tokio::test]
-async fn pages_are_whole_and_ask_nobody_else() {
+async fn pages_are_whole_and_ask_no_other_host() {
     let bed = Bed::searched().await;
     for path in PAGES {
         let (response, page) = bed.page(path, "localhost:8080", None).await;
@@ -58,7 +58,7 @@ async fn pages_are_whole_and_ask_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_search_space_is_shown_whoever_reads_it() {
+async fn a_search_space_is_shown_for_every_tuner() {
     let bed = Bed::searched().await;
     let (_, page) = bed.page("/configuration", "localhost:8080", None).await;
     for cells in [
@@ -190,7 +190,7 @@ async fn what_cannot_be_shown_is_said_on_a_page() {
 }
 
 #[tokio::test]
-async fn whoever_knows_the_token_may_press_buttons() {
+async fn a_user_with_the_token_may_press_buttons() {
     let bed = Bed::searched().await;
     let (_, page) = bed.page("/trials/u", "localhost", None).await;
     assert!(!page.contains("Stop this trial"));

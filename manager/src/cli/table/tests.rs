@@ -139,7 +139,7 @@ fn a_long_reason_is_told_whole_on_several_lines() {
 }
 
 #[test]
-fn an_experiment_that_nobody_runs_is_told_as_such() {
+fn an_experiment_without_a_manager_is_shown_as_such() {
     let trouble = "its manager was killed; run `trial-manager resume e`";
     let shown = experiment(
         &json!({"id": "e", "state": "RUNNING", "elapsed_ms": 0, "trouble": trouble}),

@@ -356,7 +356,7 @@ async fn a_job_that_outlives_its_agents_last_word_is_ended_and_never_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_manager_that_was_held_up_takes_nobody_for_lost() {
+async fn a_manager_that_was_held_up_takes_no_trial_for_lost() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.silence(40).await;

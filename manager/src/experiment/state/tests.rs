@@ -170,7 +170,7 @@ fn a_tuner_that_waits_is_asked_again_after_a_result() {
 }
 
 #[test]
-fn a_tuner_that_waits_for_nobody_ends_the_search() {
+fn a_tuner_that_needs_no_result_ends_the_search() {
     let mut state = State::new(limits(1, 100));
     state.step(Event::Begin, Duration::ZERO);
     let wait = Event::Proposed { parameter_id: 0, proposal: Proposal::Wait, trial: id(0) };

@@ -103,7 +103,7 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_store_that_can_be_written_again_is_well_although_nobody_writes() {
+async fn a_store_that_can_be_written_again_is_healthy_without_a_write() {
     let bed = Bed::with_trial().await;
     let store = bed.store.clone();
     let trying = tokio::spawn(async move { store.retry_while_failing().await });

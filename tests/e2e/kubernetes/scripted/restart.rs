@@ -164,7 +164,7 @@ n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 echo score=21; read _ <"$TEST_BED/gate"; echo score=22; : >"$TEST_BED/over""#;
 
 #[test]
-fn a_pod_that_was_started_again_may_end_while_nobody_watches() {
+fn a_restarted_pod_may_end_while_no_manager_watches() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let gate = Gate::new(&bed.path("gate"));
@@ -251,7 +251,7 @@ fn clean_takes_away_what_a_dead_manager_left() {
 }
 
 #[test]
-fn a_trial_that_another_role_won_while_nobody_watched_has_succeeded() {
+fn a_trial_that_another_role_won_while_no_manager_watched_has_succeeded() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let policy =

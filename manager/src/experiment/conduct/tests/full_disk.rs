@@ -92,7 +92,7 @@ async fn a_command_is_refused_where_nothing_waits_yet_and_the_store_is_ill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_lost_who_spoke_while_the_store_was_waited_for() {
+async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     let bed = Bed::of((2, 2), None).await;
     let begun = std::time::Instant::now();
     let mut trials = Vec::new();

@@ -264,7 +264,7 @@ fn a_template_is_completed_and_not_replaced() {
 }
 
 #[test]
-fn a_trial_has_one_pod_if_nobody_wants_another() {
+fn a_trial_has_one_pod_by_default() {
     let template = |framework: Value, task: Value, number: u64| {
         let containers = json!([{"name": "main", "image": "trainer:1"}]);
         let task = json!({"retryPolicy": task, "pod": {"spec": {"containers": containers}}});
