@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_woken_once_for_a_directive() {
+    async fn a_waiting_agent_is_woken_once_for_a_directive() {
         let directives = DirectiveQueue::new(0);
         let (t, first, _) = ids();
         let bound = Duration::from_secs(1);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_saw_the_end_says_whether_another_try_would_help() {
+    fn the_end_says_whether_another_try_would_help() {
         let of = |class, cause| Verdict { class, ..verdict(cause, TrialExit::Signal(15)) };
         let (broken, stopped) =
             (of(Class::UserError, Cause::Exit), of(Class::None, Cause::Stopped));

@@ -96,7 +96,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn who_is_silent_for_a_lease_is_lost_once_and_found_again() {
+    fn a_trial_that_is_silent_for_a_lease_is_lost_once_and_found_again() {
         let mut leases = Leases::new(6 * SECOND);
         leases.expect(&id("a"), false);
         leases.expect(&id("b"), false);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_lost_before_is_found_once() {
+    fn a_trial_that_was_lost_before_is_found_once() {
         let mut leases = Leases::new(6 * SECOND);
         leases.expect(&id("a"), true);
         assert_eq!((1..=12).flat_map(|_| leases.passed(SECOND)).count(), 0, "that is known");

@@ -155,7 +155,7 @@ fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
 }
 
 #[test]
-fn who_looks_at_a_search_whose_manager_was_killed_is_told_so() {
+fn commands_say_that_a_search_has_lost_its_manager() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.script("code/polite.sh", POLITE);

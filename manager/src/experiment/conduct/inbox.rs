@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_speaks_while_a_disk_is_waited_for_does_not_wait() {
+    async fn a_request_beside_one_that_waits_for_the_disk_is_answered() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle.clone(), events);
         let (reply, answer) = oneshot::channel();

@@ -105,7 +105,7 @@ fn what_cannot_start_says_why_and_fails_in_time() {
 }
 
 #[test]
-fn who_is_refused_at_a_submission_waits_and_burns_no_trial() {
+fn a_refused_submission_waits_and_fails_no_trial() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let search = search(&bed, &kube, super::TRIAL, 3);

@@ -129,7 +129,7 @@ fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
 }
 
 #[test]
-fn who_goes_on_needs_no_controller_and_no_room_in_a_quota() {
+fn a_resumed_search_needs_no_controller_and_no_room_in_a_quota() {
     let Story { bed, kube, gate, manager, id } = begun();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
@@ -302,7 +302,7 @@ fn stopped(bed: &TestBed) -> Option<String> {
 }
 
 #[test]
-fn who_leaves_does_not_wait_for_a_cluster_that_is_away() {
+fn a_manager_that_leaves_does_not_wait_for_an_absent_cluster() {
     let Story { bed, kube, gate, manager, id } = begun();
     kube.away(true);
     manager.signal(Signal::SIGTERM);

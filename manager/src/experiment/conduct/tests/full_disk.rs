@@ -42,7 +42,7 @@ async fn soon<T>(done: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_speaks_while_the_store_is_waited_for_is_answered() {
+async fn a_request_beside_one_that_waits_for_the_store_is_answered() {
     let (bed, trial) = waiting().await;
     let refused = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
