@@ -24,6 +24,8 @@ ROOT = HERE.parent
 PROGRAMS = ("trial-manager", "trialkeeper")
 #: Files of the package that are executed.
 PACKAGE_PROGRAMS = ("trialkeeper/nni/nni_node/node",)
+#: Files that refuse ``import nni`` where Microsoft's package is installed, too.
+NNI_GUARD = ("_trialkeeper_nni_guard.py", "trialkeeper_nni_guard.pth")
 #: The wheel's platform tag for each Rust target. A static program runs with any C library, hence both families.
 PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
@@ -97,7 +99,10 @@ def write_nni_wheel(out: Path) -> Path:
     own, workspace = _project(folder)["version"], workspace_version()
     if own != workspace:
         raise BuildError(f"{folder / 'pyproject.toml'}: version {own} is not the workspace's, {workspace}")
-    return _write_wheel(out, folder, "py3-none-any", dict(_package_files(folder / "src", "nni")), {})
+    files = dict(_package_files(folder / "src", "nni"))
+    # Beside the package: they must be there when another distribution has replaced the package.
+    files.update((name, (folder / "src" / name).read_bytes()) for name in NNI_GUARD)
+    return _write_wheel(out, folder, "py3-none-any", files, {})
 
 
 # The build backend (PEP 517).

@@ -15,10 +15,13 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 from trialkeeper.service import Gone, NoRoom, Problem, Refused, Running, TrainingService, Unavailable
 
+COMMAND_SECONDS = 45  # The manager waits 60 s for an answer to a submit.
+PULL_SECONDS = 570  # And ten minutes for one to `open`.
 KNOWN = {"program", "image", "memory", "cpus", "shmSize", "gpus", "network", "volumes", "options"}
 
 
@@ -28,13 +31,30 @@ class Containers(TrainingService):
 
     def __init__(self):
         super().__init__()
-        self.used = {}
+        self.starting = threading.Lock()
 
-    def run(self, *words):
-        done = subprocess.run([self.program(), *words], capture_output=True, text=True, timeout=120)
-        if "Cannot connect to the Docker daemon" in done.stderr:
+    def run(self, *words, seconds=COMMAND_SECONDS):
+        try:
+            done = subprocess.run([self.program(), *words], capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"{self.program()} {words[0]} did not end within {seconds} s") from error
+        if "Cannot connect to" in done.stderr:
             raise Unavailable(done.stderr.strip())
         return done
+
+    def about(self, *words):
+        """Runs a command about containers that may not be there."""
+        done = self.run(*words)
+        if done.returncode and "no such" not in done.stderr.lower() and "not running" not in done.stderr.lower():
+            raise Unavailable(done.stderr.strip() or f"{words[0]} ended with {done.returncode}")
+        return done
+
+    def open(self):
+        # Here, where there is time for it. An image that cannot be had is told by `run`.
+        image = self.settings["image"]
+        if self.run("image", "inspect", image).returncode:
+            self.log(f"pulling {image}")
+            self.run("pull", image, seconds=PULL_SECONDS)
 
     def program(self):
         wanted = self.settings.get("program")
@@ -68,53 +88,56 @@ class Containers(TrainingService):
         for volume in self.settings.get("volumes", []):
             words += ["--volume", volume]
         if job.gpus:
-            words += ["--gpus", '"device=' + ",".join(self.take_gpus(job)) + '"']
+            gpus = ",".join(self.free_gpus(job.gpus))
+            words += ["--label", f"trialkeeper.gpus={gpus}", "--gpus", f'"device={gpus}"']
         return [*words, *self.settings.get("options", []), self.settings["image"], *job.argv[1:]]
 
-    def take_gpus(self, job):
+    def free_gpus(self, wanted):
+        """GPUs that no container of ours has: its label says so, also to the next process of this service."""
         count = self.settings.get("gpus")
         if count is None:
             count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
-        taken = {gpu for gpus in self.used.values() for gpu in gpus}
+        if count < wanted:
+            raise Refused(f"a trial wants {wanted} GPUs, and there are {count}")
+        label = "trialkeeper.gpus"
+        listed = self.about("ps", "--filter", f"label={label}", "--format", '{{.Label "' + label + '"}}')
+        taken = {gpu for line in listed.stdout.splitlines() for gpu in line.split(",")}
         free = [str(number) for number in range(count) if str(number) not in taken]
-        if count < job.gpus:
-            raise Refused(f"a trial wants {job.gpus} GPUs, and there are {count}")
-        if len(free) < job.gpus:
+        if len(free) < wanted:
             raise NoRoom(f"{len(free)} of {count} GPUs are free", after=5)
-        self.used[job.name] = free[: job.gpus]
-        return self.used[job.name]
+        return free[:wanted]
 
     def start(self, job):
-        done = self.run(*self.arguments(job))
+        with self.starting:
+            done = self.run(*self.arguments(job))
         if done.returncode != 0:
-            self.used.pop(job.name, None)
             self.run("rm", "--force", job.name)
             raise Refused(done.stderr.strip())
         return job.name
 
     def find(self, job):
-        return job.name if self.run("inspect", job.name).returncode == 0 else None
+        return job.name if self.about("inspect", "--type", "container", job.name).returncode == 0 else None
 
     def stop(self, handle, job, force):
-        self.run("kill", "--signal", "KILL" if force else "TERM", handle)
+        self.about("kill", "--signal", "KILL" if force else "TERM", handle)
 
     def poll(self, jobs):
-        done = self.run("inspect", "--type", "container", *jobs)
+        done = self.about("inspect", "--type", "container", *jobs)
         found = {one["Name"].lstrip("/"): one["State"] for one in json.loads(done.stdout or "[]")}
-        return {handle: self.look(handle, job, found.get(handle)) for handle, job in jobs.items()}
+        return {handle: self.look(found.get(handle)) for handle in jobs}
 
-    def look(self, handle, job, state):
+    def look(self, state):
         if state is None:
-            self.used.pop(handle, None)
             return Gone(reason="unknown", message="its container was removed")
         if state["Status"] not in ("exited", "dead"):
             return Running()
-        self.used.pop(handle, None)
-        self.run("rm", handle)
-        self.room()
         if state.get("OOMKilled"):
             return Gone(code=state["ExitCode"], reason="oom")
         return Gone(code=state["ExitCode"], message=state.get("Error") or None)
+
+    def ended(self, handle, job):
+        self.about("rm", handle)
+        self.room()
 
     def clean(self, job):
         self.run("rm", "--force", job.name)

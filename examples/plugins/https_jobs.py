@@ -45,7 +45,7 @@ class HttpsJobs(TrainingService):
         return problems
 
     def ask(self, method, path, body=None):
-        """Asks the API; a token that was replaced meanwhile is read anew."""
+        """Asks the API. The token is read each time: a new one takes effect at once."""
         token = Path(self.settings["tokenFile"]).expanduser().read_text().strip()
         request = urllib.request.Request(
             self.settings["url"].rstrip("/") + path,
@@ -63,6 +63,9 @@ class HttpsJobs(TrainingService):
                 return json.loads(text)
             if error.code == 404:
                 return {}
+            if error.code == 401:
+                # No trial is to blame, and the job of an earlier request may run.
+                raise Unavailable(f"401: {text}; write a new token to {self.settings['tokenFile']}") from error
             after = error.headers.get("Retry-After", "")
             pause = float(after) if after.isdigit() else None
             if error.code == 429:

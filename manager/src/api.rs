@@ -36,7 +36,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::extract::FromRef as _;
+use axum::extract::{FromRef as _, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -139,6 +139,18 @@ pub fn router(state: State) -> Router {
         .layer(compress::layer())
         .layer(axum::middleware::map_response(nosniff))
         .with_state(shared)
+}
+
+/// Returns routes that are found below `prefix`, too, whose pages then link below it.
+pub fn also_below(prefix: &str, router: Router) -> Router {
+    // It is checked where it is read.
+    let Ok(named) = HeaderValue::from_str(prefix) else { return router };
+    let name = move |mut request: Request| {
+        request.headers_mut().insert(portal::base::PREFIX_HEADER, named.clone());
+        std::future::ready(request)
+    };
+    let inner = router.clone().layer(axum::middleware::map_request(name));
+    Router::new().nest_service(prefix, inner).fallback_service(router)
 }
 
 /// Has browsers believe an answer's content type, whatever its first bytes look like.

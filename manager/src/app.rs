@@ -79,6 +79,8 @@ pub struct Settings {
     /// Port of this machine's loopback interface on which another server hands requests to [`Running::machine`]. `None`:
     /// there is none.
     pub machine_port: Option<u16>,
+    /// A path below which everything is served, too, with a slash at its head and none at its end.
+    pub url_prefix: Option<String>,
 }
 
 /// A new experiment, or one to go on with.
@@ -86,6 +88,8 @@ pub struct Settings {
 pub enum What {
     /// A new one.
     New(Box<ExperimentSpec>),
+    /// A new one with an id of the user's choice, whose folder must not be there.
+    Named(ExperimentId, Box<ExperimentSpec>),
     /// A new one with an id that was chosen elsewhere, whose folder may be there.
     NewAs(ExperimentId, Box<ExperimentSpec>),
     /// One that was interrupted.
@@ -144,6 +148,13 @@ pub struct Ended {
 pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let (id, new, is_ours) = match what {
         What::New(spec) => (ids::experiment(), Some(spec), true),
+        What::Named(id, spec) => {
+            let dir = ExperimentDir::new(&settings.data_dir, &id);
+            if dir.path().exists() {
+                return Err(Error::IdTaken { id, folder: dir.path().to_owned() });
+            }
+            (id, Some(spec), true)
+        }
         What::NewAs(id, spec) => (id, Some(spec), false),
         What::Resume(id) => (ExperimentId::new(id)?, None, false),
     };

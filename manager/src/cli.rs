@@ -66,6 +66,9 @@ enum Command {
     Run {
         /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
         file: PathBuf,
+        /// Id of the experiment: up to 32 of A-Z, a-z, 0-9, `_` and `-` [default: eight random letters and digits].
+        #[arg(long)]
+        id: Option<ExperimentId>,
         /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that is
         /// stopped before its end is not served any further.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
@@ -266,6 +269,9 @@ struct Common {
     /// [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
+    /// Serve everything below this path, too, such as /search: for a reverse proxy that passes paths on unchanged.
+    #[arg(long, value_name = "PATH", value_parser = url_prefix, env = "TRIAL_MANAGER_URL_PREFIX")]
+    url_prefix: Option<String>,
     /// The treatment of running trials on SIGTERM.
     #[arg(
         long,
@@ -275,6 +281,20 @@ struct Common {
         help = "What happens to running trials on SIGTERM: stop or leave"
     )]
     on_term: OnTerm,
+}
+
+/// Reads a path: with a slash at its head and none at its end.
+fn url_prefix(text: &str) -> Result<String, String> {
+    let words = text.trim_matches('/');
+    let is_word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~".contains(&b))
+    };
+    if words.split('/').all(is_word) && !words.split('/').any(|word| [".", ".."].contains(&word)) {
+        Ok(format!("/{words}"))
+    } else {
+        Err("expected words of letters, digits and `-_.~` between slashes, such as /search"
+            .to_owned())
+    }
 }
 
 /// Runs the program and returns its exit code.
@@ -304,8 +324,15 @@ pub fn main() -> ExitCode {
         Command::Clean { id, data_dir, cluster } => {
             return clean::clean(&data_dir_of(data_dir, &id), &id, cluster);
         }
-        Command::Run { file, keep_serving, common } => match config::load(&file) {
-            Ok(spec) => Invocation::Run(common, What::New(Box::new(spec)), keep_serving),
+        Command::Run { file, id, keep_serving, common } => match config::load(&file) {
+            Ok(spec) => {
+                let spec = Box::new(spec);
+                let what = match id {
+                    Some(id) => What::Named(id, spec),
+                    None => What::New(spec),
+                };
+                Invocation::Run(common, what, keep_serving)
+            }
             Err(error) => return fail(&error, BAD_INPUT),
         },
         Command::Resume { id, keep_serving, common } => {

@@ -19,6 +19,7 @@ mod local;
 mod location;
 mod nni_class;
 mod notifications;
+mod openpai;
 mod plugin;
 mod registered;
 mod remote;

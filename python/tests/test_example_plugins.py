@@ -59,16 +59,47 @@ def test_a_container_sees_its_folder_and_the_agent_and_nothing_else(docker, tmp_
     assert "--privileged" not in words and "--gpus" not in words
 
 
-def test_gpus_are_given_once(docker, tmp_path):
+def test_gpus_are_given_once_also_by_the_next_process(docker, tmp_path):
+    docker.settings["gpus"] = 3
     docker.start(job(tmp_path, gpus=2))
     words = (tmp_path / "words").read_text().splitlines()
     assert words[words.index("--gpus") + 1] == '"device=0,1"'
-    with pytest.raises(NoRoom, match="0 of 2"):
-        docker.start(job(tmp_path, gpus=1, name="other"))
-    with pytest.raises(Refused, match="wants 3 GPUs, and there are 2"):
-        docker.start(job(tmp_path, gpus=3, name="other"))
-    docker.look("tk-e-t-1", None, {"Status": "exited", "ExitCode": 0})
+    assert "trialkeeper.gpus=0,1" in words
+    # What `docker ps` shows is all that is known of them.
+    (tmp_path / "says").write_text('[ "$1" = ps ] && echo 0,2')
     docker.start(job(tmp_path, gpus=1, name="other"))
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[words.index("--gpus") + 1] == '"device=1"'
+    with pytest.raises(NoRoom, match="1 of 3"):
+        docker.start(job(tmp_path, gpus=2, name="other"))
+    with pytest.raises(Refused, match="wants 4 GPUs, and there are 3"):
+        docker.start(job(tmp_path, gpus=4, name="other"))
+
+
+def test_a_command_that_fails_ends_no_job(docker, tmp_path):
+    says = tmp_path / "says"
+    says.write_text('echo "Error response from daemon: dial timeout" >&2; exit 1')
+    for ask in (
+        lambda: docker.poll({"tk-e-t-1": None}),
+        lambda: docker.find(job(tmp_path)),
+        lambda: docker.stop("tk-e-t-1", None, False),
+    ):
+        with pytest.raises(Unavailable, match="dial timeout"):
+            ask()
+    says.write_text('echo "[]"; echo "Error: No such container: tk-e-t-1" >&2; exit 1')
+    assert docker.find(job(tmp_path)) is None
+    assert docker.poll({"tk-e-t-1": None}) == {
+        "tk-e-t-1": Gone(reason="unknown", message="its container was removed")
+    }
+    docker.stop("tk-e-t-1", None, True)
+
+
+def test_an_image_is_pulled_before_the_first_job(docker, tmp_path):
+    docker.open()
+    assert (tmp_path / "words").read_text().split() == ["image", "inspect", "python:3.12"]
+    (tmp_path / "says").write_text('[ "$1" = image ] && exit 1')
+    docker.open()
+    assert (tmp_path / "words").read_text().split() == ["pull", "python:3.12"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +112,7 @@ def test_gpus_are_given_once(docker, tmp_path):
     ],
 )
 def test_states_of_containers_are_translated(docker, state, expected):
-    assert docker.look("name", None, state) == expected
+    assert docker.look(state) == expected
 
 
 def test_what_docker_says_is_passed_on(docker, tmp_path):
@@ -207,6 +238,18 @@ def test_a_status_says_what_helps(api, tmp_path, monkeypatch, status, error):
     monkeypatch.setattr(Jobs, "refusal", status)
     with pytest.raises(error, match="not now"):
         service.start(job(tmp_path))
+
+
+def test_a_token_that_has_expired_fails_no_trial(api, tmp_path):
+    service = HttpsJobs()
+    old = tmp_path / "old"
+    old.write_text("expired")
+    service.settings = {**api, "tokenFile": str(old)}
+    with pytest.raises(Unavailable, match=f"who are you.*; write a new token to {old}"):
+        service.start(job(tmp_path))
+    # A new one is read at the next request.
+    old.write_text("a secret")
+    assert service.poll({"7": None})["7"].reason == "unknown"
 
 
 def test_a_server_that_is_away_ends_no_job(api, tmp_path):

@@ -1,13 +1,16 @@
 """The search's side, with the real programs."""
 
 import asyncio
+import html
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
 import time
 import types
+import urllib.request
 
 import pytest
 
@@ -183,6 +186,39 @@ def test_a_notebook_shows_hostile_names_as_text(tmp_path):
     ).run()
     shown = experiment._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_a_notebook_links_to_the_portal_with_a_ticket_and_no_token(tmp_path):
+    with of(REPORT, tmp_path, max_trial_number=1).start(keep_serving=True) as experiment:
+        shown = experiment._repr_html_()
+        token = (experiment.folder / "user.token").read_text().strip()
+        login = html.unescape(re.search(r'href="([^"]*/login\?ticket=[^"]*)"', shown)[1])
+        assert token not in shown and login.startswith(experiment.url)
+        with urllib.request.urlopen(login, timeout=10) as answer:
+            assert answer.headers["Set-Cookie"] and b"Logged in" in answer.read()
+        with urllib.request.urlopen(login, timeout=10) as answer:
+            assert b"has been used, or is too old" in answer.read()
+        assert experiment.login_url() != login
+    assert experiment.login_url() is None and "log in" not in experiment._repr_html_()
+
+
+def test_an_id_of_ones_own_is_taken_once(tmp_path):
+    experiment = of(REPORT, tmp_path, id="mine", max_trial_number=1)
+    assert experiment.id == "mine"
+    assert experiment.run().folder == tmp_path / "mine"
+    again = of(REPORT, tmp_path, id="mine", max_trial_number=1)
+    refusal = (
+        f"there is an experiment mine already, in {tmp_path}/mine: `trial-manager resume mine` goes on with it"
+    )
+    with pytest.raises(tk.ConfigurationError, match=re.escape(refusal)):
+        again.run()
+    assert again.resume().wait(timeout=60) == "DONE"
+    # A folder that is no experiment's is not written into, and one that was not begun leaves nothing.
+    (tmp_path / "notes").mkdir()
+    for wrong in ("notes", "a/b", "", "x" * 33):
+        with pytest.raises(tk.ConfigurationError, match=r"notes already|for '--id <ID>'"):
+            of(REPORT, tmp_path, id=wrong, max_trial_number=1).run()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "objectives") == ["mine", "notes"]
 
 
 def test_a_missing_program_is_named_with_the_places(monkeypatch, tmp_path):

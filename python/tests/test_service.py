@@ -1,5 +1,6 @@
 """The base class of training services, as the manager speaks with it."""
 
+import base64
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 
 SERVICE = """
-import os, pathlib
+import os, pathlib, sys
 from trialkeeper.service import *
 
 class Fake(TrainingService):
@@ -32,11 +33,19 @@ class Fake(TrainingService):
             raise Unavailable("the platform is down")
         if what == "bug":
             raise KeyError("a bug")
+        if what == "exits":
+            sys.exit("enough")
         if what == "dies":
             os._exit(1)
+        if what == "number":
+            return 17
         return "h-" + job.attempt
     def find(self, job):
         return "found" if pathlib.Path("found").exists() else None
+    def ended(self, handle, job):
+        record = self._records[job.attempt].data
+        pathlib.Path("removed").write_text(f"{handle} {record['gone']['reason']}")
+        raise OSError("the platform is down")
     def stop(self, handle, job, force):
         pathlib.Path("stopped").open("a").write(f"{handle} {force}\\n")
     def poll(self, jobs):
@@ -170,6 +179,7 @@ def test_submits_of_one_attempt_at_a_time_start_it_once(plugin):
         ("full", -32003, "later", 2),
         ("away", -32004, "the platform is down", 2),
         ("bug", -32603, "KeyError: 'a bug'", 2),
+        ("exits", -32603, "SystemExit: enough", 2),
     ],
 )
 def test_an_exception_says_what_helps(plugin, what, code, message, starts):
@@ -179,6 +189,52 @@ def test_an_exception_says_what_helps(plugin, what, code, message, starts):
     assert len(plugin.started()) == starts
     if what == "full":
         assert error["data"] == {"after_ms": 2000}
+
+
+def test_a_handle_that_is_no_text_becomes_one(plugin):
+    assert plugin.submit(what="number") == {"handle": "17", "created": True}
+    assert plugin.submit(what="number") == {"handle": "17", "created": False}
+
+
+def test_a_job_that_may_run_is_not_forgotten_when_its_next_start_is_refused(plugin):
+    assert plugin.submit(what="away")["code"] == -32004
+    assert plugin.submit(what="refused")["code"] == -32001
+    (plugin.folder / "found").touch()
+    assert plugin.ask("clean_up", {}) == {"left": []}
+    assert (plugin.folder / "stopped").read_text() == "found True\n"
+
+
+def test_output_is_read_from_the_jobs_folder(plugin):
+    plugin.submit()
+    key = {"key": plugin.key("t-1"), "stream": "stdout"}
+    nothing = {"offset": 0, "data": "", "end": False}
+    assert plugin.ask("output", {**key, "offset": 0, "max_bytes": 5}) == nothing
+    (plugin.folder / "t").mkdir()
+    (plugin.folder / "t" / "stdout").write_bytes(b"hello\xff\n")
+    first = plugin.ask("output", {**key, "offset": 0, "max_bytes": 5, "wait_ms": 20000})
+    assert first == {"offset": 0, "data": "aGVsbG8=", "end": False}
+    rest = plugin.ask("output", {**key, "offset": 5, "max_bytes": 99})
+    assert base64.b64decode(rest["data"]) == b"\xff\n"
+    # Only what comes from now on, as the manager asks for it.
+    assert plugin.ask("output", {**key, "offset": 2**64 - 1}) == {"offset": 7, "data": "", "end": False}
+    (plugin.folder / "ended").write_text("h-t-1")
+    plugin.hear("gone")
+    assert plugin.ask("output", {**key, "offset": 7, "wait_ms": 20000})["end"] is True
+    assert plugin.ask("output", {**key, "stream": "../token"})["code"] == -32602
+    assert plugin.ask("output", {"key": plugin.key("t-9")})["code"] == -32005
+
+
+def test_what_an_ended_job_leaves_is_removed_after_its_end_is_recorded(plugin):
+    plugin.submit()
+    (plugin.folder / "ended").write_text("h-t-1")
+    plugin.hear("gone")
+    until = time.monotonic() + 20
+    removed = plugin.folder / "removed"
+    while not removed.exists() or not removed.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert removed.read_text() == "h-t-1 exit"
+    assert plugin.ask("ping", {}) == {}
 
 
 def test_a_start_that_may_have_succeeded_is_looked_for(plugin):

@@ -100,7 +100,48 @@ def test_nnis_interface_needs_the_main_wheel_of_its_version(tmp_path):
         info = f"trialkeeper_nni-{version}.dist-info"
         assert f"Requires-Dist: trialkeeper=={version}\n" in archive.read(f"{info}/METADATA").decode()
         assert "nnictl = nni.nnictl:main" in archive.read(f"{info}/entry_points.txt").decode()
-        assert "nni/py.typed" in archive.namelist()
+        assert {"nni/py.typed", *wheels.NNI_GUARD} <= set(archive.namelist())
+
+
+@pytest.mark.parametrize("order", [("nni", "trialkeeper_nni"), ("trialkeeper_nni", "nni")])
+def test_both_kinds_of_nni_at_once_are_refused_in_either_order(tmp_path, order):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if subprocess.run([*pip, "--version"], capture_output=True).returncode != 0:
+        pytest.skip("there is no pip")
+    original = tmp_path / "nni-3.0-py3-none-any.whl"
+    with zipfile.ZipFile(original, "w") as archive:
+        archive.writestr("nni/__init__.py", "__version__ = '3.0'\n")
+        archive.writestr("nni-3.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: nni\nVersion: 3.0\n")
+        archive.writestr(
+            "nni-3.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("nni-3.0.dist-info/RECORD", "")
+    found = {"nni": original, "trialkeeper_nni": wheels.write_nni_wheel(tmp_path)}
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+
+    def run(code):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment)
+
+    for name in order:
+        words = ["--python", python, "install", "--quiet", "--no-deps", "--no-index", found[name]]
+        subprocess.run([*pip, *words], check=True)
+        if name == order[0] == "nni":
+            assert run("import nni; print(nni.__version__)").stdout == "3.0\n"
+    refused = run("import nni")
+    last = {"nni": "Microsoft's nni", "trialkeeper_nni": "trialkeeper-nni"}[order[1]]
+    assert refused.returncode == 1
+    assert f"those of {last} are there" in refused.stderr and "pip uninstall nni trialkeeper-nni" in refused.stderr
+    assert run("import json; print('fine')").stdout == "fine\n"
+    # The way that the message names.
+    subprocess.run(
+        [*pip, "--python", python, "uninstall", "--quiet", "--yes", "nni", "trialkeeper_nni"], check=True
+    )
+    subprocess.run(
+        [*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", original], check=True
+    )
+    assert run("import nni; print(nni.__version__)").stdout == "3.0\n"
 
 
 def test_an_editable_install_has_the_source_trees_module(tmp_path):

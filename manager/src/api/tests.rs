@@ -5,6 +5,7 @@ mod follow;
 mod nni;
 mod pods;
 mod portal;
+mod prefix;
 mod silent_agent_output;
 mod user;
 mod waiting;

@@ -38,6 +38,18 @@ pub enum Error {
         /// Where.
         data_dir: PathBuf,
     },
+    /// The id of a new experiment has a folder already.
+    #[error(
+        "there is an experiment {id} already, in {}: `trial-manager resume {id}` goes on with it; for a new one take \
+         another --id, or remove that folder",
+        .folder.display()
+    )]
+    IdTaken {
+        /// The id.
+        id: ExperimentId,
+        /// Its folder.
+        folder: PathBuf,
+    },
     /// The experiment's folder is there, and its database says nothing.
     #[error(
         "the record of experiment {id} is lost: {} holds no experiment, as it does when trialkeeper.db-wal was removed or \
@@ -145,6 +157,7 @@ impl Error {
             | Self::Arguments(_)
             | Self::Id(_)
             | Self::NoSuchExperiment { .. }
+            | Self::IdTaken { .. }
             | Self::RecordLost { .. }
             | Self::AlreadyDone { .. }
             | Self::DataDir { .. }

@@ -111,6 +111,10 @@ impl Parts<'_> {
         };
         presence.write_url()?;
         server.keep(presence);
+        let router = match &settings.url_prefix {
+            Some(prefix) => api::also_below(prefix, router),
+            None => router,
+        };
         server.serve(listener, tls, router);
         server.look_after(self.store.clone());
         Ok(Serving { server, url, told, ca_file, machine, service, code })

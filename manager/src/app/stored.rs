@@ -89,6 +89,7 @@ pub(super) fn to_show(data_dir: &Path, host: &str, port: u16) -> Settings {
         certificate: None,
         advertise: None,
         machine_port: None,
+        url_prefix: None,
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) async fn conformance(
             return BAD_INPUT;
         }
     };
-    let spec = PluginSpec { command, settings, advertise: None };
+    let spec = PluginSpec { command, settings, advertise: None, api_server: None };
     let cases: Vec<Case> =
         Case::ALL.into_iter().filter(|case| case.sentence().contains(only)).collect();
     let mut failed = 0;

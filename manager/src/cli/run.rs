@@ -27,6 +27,7 @@ pub(super) fn settings(common: Common) -> Settings {
         certificate: own_certificate(common.tls_cert, common.tls_key, common.tls_ca),
         advertise: common.advertise,
         machine_port: None,
+        url_prefix: common.url_prefix,
     }
 }
 

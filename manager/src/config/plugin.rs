@@ -30,6 +30,9 @@ pub struct PluginSpec {
     pub settings: Value,
     /// `nniManagerIp`: the address under which trials reach the manager. `None`: a guess, or `--advertise`.
     pub advertise: Option<String>,
+    /// Address of the platform that trials run at, where the manager knows it: trials reach the manager from there.
+    /// `None`: the manager listens as for trials of this machine, unless the user says otherwise.
+    pub api_server: Option<String>,
 }
 
 impl ServiceSection for PluginSpec {
@@ -71,7 +74,12 @@ pub(super) fn section(
     canonical.put("debug", debug);
     canonical.put("reuseMode", reuse);
     Ok(Service {
-        spec: TrainingServiceSpec::Plugin(PluginSpec { command: program, settings, advertise }),
+        spec: TrainingServiceSpec::Plugin(PluginSpec {
+            command: program,
+            settings,
+            advertise,
+            api_server: None,
+        }),
         commands: vec![(command_path, command.clone())],
         command,
         code,

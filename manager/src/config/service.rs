@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, Shared, kind};
-use super::{kubernetes, local, plugin, remote};
+use super::{kubernetes, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
 /// Platforms that NNI knows and this build does not.
-const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
+const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", "hybrid"];
 
 /// Reads the section `trainingService`.
 pub(super) fn service(
@@ -35,6 +35,7 @@ pub(super) fn service(
         Platform::Local => local::section(value, shared, shared_code, base),
         Platform::Remote => remote::section(value, shared, shared_code, base),
         Platform::Plugin => plugin::section(value, shared, shared_code, base),
+        Platform::OpenPai => openpai::section(value, shared, shared_code, base),
         Platform::Kubernetes(kind) => kubernetes::section(kind, value, shared, shared_code, base),
         Platform::Kubeflow => kubernetes::kubeflow(value, shared, shared_code, base),
     }
@@ -49,16 +50,21 @@ pub(super) enum Platform {
     Remote,
     /// A program of the user's own.
     Plugin,
+    /// OpenPAI.
+    OpenPai,
     /// Kubernetes, with objects of this kind.
     Kubernetes(WorkloadKind),
     /// Kubernetes, with objects of the training operator's; the section says of which kind.
     Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 6] = [
+const PLATFORMS: [(&str, Platform); 8] = [
     ("local", Platform::Local),
     ("remote", Platform::Remote),
     ("plugin", Platform::Plugin),
+    ("openpai", Platform::OpenPai),
+    // NNI's older name.
+    ("pai", Platform::OpenPai),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
     ("kubeflow", Platform::Kubeflow),
@@ -75,7 +81,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has = "local, remote, kubernetes, kubeflow and frameworkcontroller";
+    let has = "local, remote, plugin, openpai, kubernetes, kubeflow and frameworkcontroller";
     let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {

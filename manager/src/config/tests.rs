@@ -2,6 +2,7 @@ mod files;
 mod goals;
 mod legacy;
 mod messages;
+mod openpai;
 
 use std::time::Duration;
 
@@ -173,7 +174,8 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": "local"}),         "trainingService: expected fields (platform, "),
         (json!({"trainingService": {}}),              "trainingService.platform: is missing; allowed: local"),
         (json!({"trainingService": {"platform": "lokal"}}),  "trainingService.platform: `lokal` is not a platform; did you mean `local`? This build has local"),
-        (json!({"trainingService": {"platform": "openpai"}}), "trainingService.platform: `openpai` is not available in this build, which has local"),
+        (json!({"trainingService": {"platform": "aml"}}), "trainingService.platform: `aml` is not available in this build, which has local, remote, plugin, openpai, "),
+        (json!({"trainingService": {"platform": "openpay"}}), "trainingService.platform: `openpay` is not a platform; did you mean `openpai`?"),
         (json!({"trainingService": [{"platform": "local"}]}), "trainingService: several training services at a time are not available"),
         (json!({"trainingService": {"platform": "local", "gpuIndexes": 1}}), "trainingService.gpuIndexes: unknown field; did you mean `gpuIndices`?"),
         (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),

@@ -62,7 +62,7 @@ pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
 
-const TOP: [&str; 39] = [
+const TOP: [&str; 40] = [
     "authorName",
     "experimentName",
     "description",
@@ -90,6 +90,7 @@ const TOP: [&str; 39] = [
     "remoteConfig",
     "machineList",
     "kubeflowConfig",
+    "paiConfig",
     "frameworkcontrollerConfig",
     "sharedStorage",
     // Ours, under the same names in both forms.
@@ -160,6 +161,28 @@ const MACHINE: Renames = &[
     ("proxyJump", "proxyJump"),
     ("sshOptions", "sshOptions"),
     ("remoteDirectory", "remoteDirectory"),
+];
+
+const PAI: Renames = &[
+    ("host", "host"),
+    ("userName", "username"),
+    ("token", "token"),
+    ("reuse", "reuseMode"),
+    // Ours, under the same names in both forms.
+    ("tokenFile", "tokenFile"),
+    ("caFile", "caFile"),
+];
+
+/// The fields of `trial` on OpenPAI.
+const PAI_TRIAL: Renames = &[
+    ("cpuNum", "trialCpuNumber"),
+    ("memoryMB", "trialMemorySize"),
+    ("image", "dockerImage"),
+    ("virtualCluster", "virtualCluster"),
+    ("paiStorageConfigName", "storageConfigName"),
+    ("nniManagerNFSMountPath", "localStorageMountPoint"),
+    ("containerNFSMountPath", "containerStorageMountPoint"),
+    ("paiConfigPath", "openpaiConfigFile"),
 ];
 
 const ROLE: Renames = &[
@@ -237,10 +260,13 @@ impl Converter {
         let (config, known) = match platform.as_str() {
             "frameworkcontroller" => ("frameworkcontrollerConfig", CLUSTER),
             "kubeflow" => ("kubeflowConfig", CLUSTER),
+            "pai" | "openpai" => ("paiConfig", PAI),
             _ => ("localConfig", LOCAL),
         };
         self.possible(known, config, "trainingService");
-        if config != "localConfig" {
+        if known == PAI {
+            self.possible(PAI_TRIAL, "trial", "trainingService");
+        } else if known == CLUSTER {
             self.name("trainingService.storage", &format!("{config}.storage"));
             self.name("trainingService.storage.storageType", &format!("{config}.storage"));
         }
@@ -258,8 +284,12 @@ impl Converter {
                 self.algorithm(kind, algorithm, &mut v2)?;
             }
         }
-        for (field, known) in [("localConfig", LOCAL), ("remoteConfig", &[("reuse", "reuseMode")])]
-        {
+        let configs: [(&str, Renames); 3] = [
+            ("localConfig", LOCAL),
+            ("remoteConfig", &[("reuse", "reuseMode")]),
+            ("paiConfig", PAI),
+        ];
+        for (field, known) in configs {
             if let Some(config) = v1.take(field) {
                 let mut config = Section::open(field, config, &firsts(known))?;
                 self.rename(&mut config, "trainingService", known, &mut service);
@@ -288,10 +318,15 @@ impl Converter {
         v2: &mut Map<String, Value>,
         service: &mut Map<String, Value>,
     ) -> Result<(), Problem> {
-        let known =
-            ["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
+        let mut known =
+            vec!["command", "codeDir", "gpuNum", "nasMode", "taskRoles", "worker", "ps", "master"];
+        let platform = service.get("platform").and_then(Value::as_str);
+        if matches!(platform, Some("pai" | "openpai")) {
+            known.extend(firsts(PAI_TRIAL));
+        }
         let mut trial = Section::open("trial", trial, &known)?;
         self.rename(&mut trial, "", TRIAL, v2);
+        self.rename(&mut trial, "trainingService", PAI_TRIAL, service);
         let roles = trial.take("taskRoles");
         if let Some(Value::Array(roles)) = roles {
             let roles = roles.into_iter().enumerate().map(|(i, role)| {

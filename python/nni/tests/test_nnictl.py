@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import zipfile
 
 import pytest
@@ -20,6 +21,28 @@ trialConcurrency: 2
 searchSpace: {{x: {{_type: uniform, _value: [0, 1]}}}}
 tuner: {{name: Random, classArgs: {{optimize_mode: minimize}}}}
 trainingService: {{platform: local}}
+"""
+
+
+SERVICE = """
+import pathlib, subprocess
+from trialkeeper.service import Gone, Running, TrainingService
+
+class Service(TrainingService):
+    poll_seconds = 0.1
+    child = None
+    def start(self, job):
+        self.child = subprocess.Popen(job.argv, cwd=job.folder, stdin=subprocess.DEVNULL, start_new_session=True)
+        return job.name
+    def stop(self, handle, job, force):
+        pass
+    def poll(self, jobs):
+        code = self.child and self.child.poll()
+        return {handle: Running() if code is None else Gone.of(code) for handle in jobs}
+    def clean(self, job):
+        pathlib.Path("cleaned").touch()
+
+Service().serve()
 """
 
 
@@ -99,8 +122,10 @@ def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     assert (params["trialConcurrency"], params["maxTrialNumber"]) == (1, 5)
 
     assert nnictl("stop", id[:4]) == f"INFO:  Stopping experiment {id}\nINFO:  Stop experiment success.\n"
-    assert "--all" in nnictl("experiment", "list", code=1)
+    none = nnictl("experiment", "list")
+    assert none.startswith("WARNING:  There is no experiment running...\n") and "--all" in none
     assert f"Id: {id}    Name: N/A    Status: STOPPED" in nnictl("experiment", "list", "--all")
+    assert "Platform: local" in nnictl("experiment", "list", "--all")
     (tmp_path / "gate").touch()
     nnictl("resume", id, "-p", port)
     wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
@@ -174,6 +199,70 @@ def test_a_saved_experiment_is_loaded_with_its_code_and_goes_on(nnictl, tmp_path
     assert f"Load experiment {id} success!" in nnictl("experiment", "load", "-p", archive)
     assert (code / "gate").is_file()
     assert len(json.loads(nnictl("trial", "ls", id))) == 1
+
+
+def test_a_saved_experiment_is_loaded_with_its_code_elsewhere(nnictl, tmp_path, port):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "gate").touch()
+    (code / "experiment.yml").write_text(FILE.format(trials=1))
+    said = nnictl("create", "-c", "code/experiment.yml", "-p", port)
+    (id,) = [line.split()[-1] for line in said.splitlines() if line.startswith("The experiment id is ")]
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop")
+    nnictl("experiment", "save", id, "--saveCodeDir")
+    nnictl("experiment", "delete", id, answer="y\n")
+    shutil.rmtree(code)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "gate").write_text("mine")
+    said = nnictl("experiment", "load", "-p", f"nni_experiment_{id}.zip", "--codeDir", "elsewhere")
+    assert f"WARNING: {elsewhere}/gate is there already" in said and f"Load experiment {id} success!" in said
+    assert (elsewhere / "gate").read_text() == "mine" and (elsewhere / "experiment.yml").is_file()
+    assert not code.exists()
+    params = json.loads(nnictl("config", "show", id))
+    assert params["trialCodeDirectory"] == str(elsewhere)
+    # A further trial runs there.
+    nnictl("resume", id, "-p", port)
+    nnictl("update", "trialnum", "-v", 2)
+    wait_for(
+        lambda: len(json.loads(nnictl("trial", "ls", id))) == 2 and status(nnictl) == "DONE", "no further trial"
+    )
+
+
+def test_pages_are_served_below_a_prefix(nnictl, tmp_path, port):
+    (tmp_path / "experiment.yml").write_text(FILE.format(trials=1))
+    said = nnictl("create", "-c", "experiment.yml", "-p", port, "-u", "my/search")
+    assert f"The Web UI urls are: http://127.0.0.1:{port}/my/search\n" in said
+    for prefix in ("", "/my/search"):
+        address = f"http://127.0.0.1:{port}{prefix}/api/v1/nni/check-status"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert json.load(answer)["status"] == "RUNNING"
+    nnictl("stop")
+    assert "such as /search" in nnictl("create", "-c", "experiment.yml", "-p", port, "-u", "a b", code=1)
+
+
+def test_a_platform_is_cleaned_of_what_stopped_experiments_left(nnictl, tmp_path, port):
+    (tmp_path / "gate").touch()
+    (tmp_path / "service.py").write_text(SERVICE)
+    text = FILE.format(trials=1).replace(
+        "{platform: local}", "\n  platform: plugin\n  command: [python3, service.py]"
+    )
+    (tmp_path / "experiment.yml").write_text(text)
+    assert "no stopped experiment" in nnictl("platform", "clean", "-c", "experiment.yml")
+    nnictl("create", "-c", "experiment.yml", "-p", port)
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+    nnictl("stop")
+    nnictl("platform", "clean", "--config", "experiment.yml", answer="n\n")
+    assert not (tmp_path / "cleaned").exists()
+    said = nnictl("platform", "clean", "--config", "experiment.yml", answer="y\n")
+    assert "Platform: plugin" in said and said.endswith("INFO:  Done.\n")
+    assert (tmp_path / "cleaned").exists()
+    (tmp_path / "legacy.yml").write_text("trainingServicePlatform: local\n")
+    assert "need to clean local platform" in nnictl("platform", "clean", "-c", "legacy.yml")
+    assert "no such file" in nnictl("platform", "clean", "-c", "nowhere.yml", code=1)
+    (tmp_path / "none.yml").write_text("trialCommand: a\n")
+    assert "names no platform" in nnictl("platform", "clean", "-c", "none.yml", code=1)
 
 
 def test_an_archive_writes_nothing_outside_of_its_folders(nnictl, tmp_path):

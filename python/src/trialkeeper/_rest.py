@@ -1,7 +1,7 @@
 """The REST API of a manager on this machine, over the Unix socket in the experiment's folder.
 
-The folder is the user's alone. A program that can connect may also change something, whatever the manager listens on
-beside the socket, encrypted or not.
+The folder is the user's alone. A program that can connect may also change something, whatever the manager listens
+on beside the socket, encrypted or not.
 """
 
 from __future__ import annotations

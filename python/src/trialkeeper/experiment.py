@@ -65,12 +65,16 @@ class Experiment:
     (20, {'optimize_mode': 'minimize'})
 
     As a context manager it stops the search that it has started.
+
+    :param id: the id of the search, up to 32 of ``A-Z a-z 0-9 _ -``; random if absent. One that exists is
+        refused by :meth:`start` and :meth:`run`; :meth:`resume` goes on with that experiment.
     """
 
     def __init__(
         self,
         config: Union[str, os.PathLike[str], Mapping[str, Any], None] = None,
         *,
+        id: Optional[str] = None,
         data_dir: Union[str, os.PathLike[str], None] = None,
         **fields: Any,
     ) -> None:
@@ -86,6 +90,7 @@ class Experiment:
             self.config.setdefault("trainingService", {"platform": "local"})
             self.config.setdefault("trialConcurrency", 1)
         self._data_dir = Path(data_dir) if data_dir is not None else None
+        self._chosen_id = id
         self._id: Optional[str] = None
         self._manager: Optional[ManagerProcess] = None
         self._keeps_serving = False
@@ -104,7 +109,8 @@ class Experiment:
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         source = "-" if self._file is None else str(self._file)
-        return self._start(["run", source], port, host, keep_serving, detach)
+        chosen = [] if self._chosen_id is None else [f"--id={self._chosen_id}"]
+        return self._start(["run", source, *chosen], port, host, keep_serving, detach)
 
     def resume(
         self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
@@ -255,10 +261,11 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """The experiment's id, which it gets when it is started."""
-        if self._id is None:
+        """The experiment's id: as it was chosen, else as it gets it when it is started."""
+        known = self._id or self._chosen_id
+        if known is None:
             raise ManagerError("the experiment has no id yet: start() or run() it first")
-        return self._id
+        return known
 
     @property
     def folder(self) -> Path:
@@ -269,6 +276,18 @@ class Experiment:
     def url(self) -> Optional[str]:
         """The address of the portal while the experiment that was started here runs; ``None`` otherwise."""
         return self._manager.url if self._manager is not None and self._manager.is_running else None
+
+    def login_url(self) -> Optional[str]:
+        """Returns an address of the portal that logs one browser in, once and within five minutes.
+
+        ``None`` where :attr:`url` is. The address is of no use to a later reader, so a notebook may keep it.
+        """
+        if self.url is None:
+            return None
+        try:
+            return self.url.rstrip("/") + str(ask(self.folder, "POST", "/api/v1/session/ticket")["path"])
+        except NotRunning:
+            return None
 
     def show(self) -> dict[str, Any]:
         """Returns how the search stands: counts, limits, causes of failure, the best trial."""
@@ -335,7 +354,7 @@ class Experiment:
         )
 
     def __repr__(self) -> str:
-        return f"Experiment(id={self._id!r})"
+        return f"Experiment(id={self._id or self._chosen_id!r})"
 
     def _repr_html_(self) -> str:
         """Shows the search in a notebook: its numbers and its best trial."""
@@ -344,7 +363,12 @@ class Experiment:
         shown = self.show()
         best, limit = shown["best"], shown["max_trial_number"]
         counts = ", ".join(f"{count} {state.lower()}" for state, count in shown["counts"].items())
-        link = f' <a href="{html.escape(self.url)}">portal</a>' if self.url else ""
+        link, login = "", self.login_url()
+        if self.url and login:
+            link = (
+                f' <a href="{html.escape(self.url)}">portal</a>, '
+                f'<a href="{html.escape(login)}" target="_blank" rel="noreferrer">log in</a>'
+            )
         ended = sum(count for state, count in shown["counts"].items() if state not in ("WAITING", "RUNNING"))
         bar = f'<progress max="{limit}" value="{ended}"></progress> ' if limit else ""
         rows = "".join(
@@ -367,7 +391,7 @@ class Experiment:
             command += ["--host", host]
         if keep_serving:
             command.append("--keep-serving")
-        config = self.config if words[-1] == "-" else None
+        config = self.config if words[:2] == ["run", "-"] else None
         self._manager = ManagerProcess(command + self._place(), config, detach=detach)
         self._id = self._manager.id or self._id
         self._keeps_serving = keep_serving

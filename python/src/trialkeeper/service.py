@@ -18,6 +18,7 @@ The class speaks the protocol (docs/plugins.md), keeps a record of each job, and
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -52,6 +53,8 @@ __all__ = [
 PROTOCOL = 1
 _IN_FLIGHT = 8
 _REPLAY_SECONDS = 60
+_OUTPUT_WAIT_SECONDS = 1.0
+_OUTPUT_PAUSE_SECONDS = 0.1
 
 
 class ServiceError(Exception):
@@ -84,7 +87,10 @@ class NoRoom(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The platform does not answer: the trial waits. ``after``: seconds until the next try. It may run."""
+    """The platform does not answer: the trial waits. ``after``: seconds until the next try. It may run.
+
+    A token that has expired belongs here: a new one mends it, and no trial is to blame.
+    """
 
     code = -32004
 
@@ -109,6 +115,10 @@ class _BadRequest(ServiceError):
     code = -32602
 
 
+class _UnknownJob(ServiceError):
+    code = -32005
+
+
 @dataclass(frozen=True)
 class Running:
     """The job runs."""
@@ -126,12 +136,14 @@ class Gone:
     """The job has ended. Leave out what is not known.
 
     ``reason``: exit, cancelled, timeout, oom, preempted, node_lost, start_failed, revoked or unknown.
+    ``fault``: user-error, transient or permanent, which decides about a retry. None: the reason does.
     """
 
     code: Optional[int] = None
     signal: Optional[int] = None
     reason: str = "exit"
     message: Optional[str] = None
+    fault: Optional[str] = None
 
     @classmethod
     def of(cls, returncode: Optional[int]) -> Gone:
@@ -247,8 +259,9 @@ class TrainingService:
         self.state_dir = Path(".")
         """A folder of this service's own for the experiment."""
         self.experiment = ""
+        self.agent = ""
+        """The agent program. ``open`` may replace it by a copy that the platform's machines see."""
         self._files: dict[str, str] = {}
-        self._agent = ""
         self._records: dict[str, _Record] = {}
         self._records_lock = threading.Lock()
         self._out: Optional[TextIO] = None
@@ -280,6 +293,25 @@ class TrainingService:
 
     def open(self) -> None:
         """Makes ready. Called in every process before the first job."""
+
+    def ended(self, handle: str, job: Job) -> None:
+        """Removes what the platform keeps of a job that has ended. Called once its end is recorded."""
+
+    def output(self, job: Job, stream: str, offset: int, size: int) -> bytes:
+        """Reads output from a byte on. ``stream``: stdout or stderr. The default reads the job's folder."""
+        try:
+            with open(Path(job.folder) / stream, "rb") as file:
+                file.seek(offset)
+                return file.read(size)
+        except FileNotFoundError:
+            return b""
+
+    def output_size(self, job: Job, stream: str) -> int:
+        """Returns the bytes of output so far."""
+        try:
+            return (Path(job.folder) / stream).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def clean(self, job: Job) -> None:
         """Removes what a job has left at the platform."""
@@ -347,12 +379,15 @@ class TrainingService:
     def _answer(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
-            answer["result"] = self._result(str(message.get("method")), message.get("params") or {})
+            result = self._result(str(message.get("method")), message.get("params") or {})
+            # A result that is no JSON is an error of this request, too.
+            answer["result"] = json.loads(json.dumps(result))
         except ServiceError as error:
             answer["error"] = {"code": error.code, "message": str(error)}
             if error.after is not None:
                 answer["error"]["data"] = {"after_ms": int(error.after * 1000)}
-        except Exception as error:
+        except BaseException as error:
+            # Also `sys.exit` in the author's code: the manager replaces a process that leaves out an answer.
             traceback.print_exc()
             answer["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         self._write(answer)
@@ -379,7 +414,7 @@ class TrainingService:
             problems = [vars(problem) for problem in self.check()]
             return {"problems": problems}
         if method == "open":
-            self._agent = str(params["agent"])
+            self.agent = str(params["agent"])
             self._files = {str(file["name"]): str(file["path"]) for file in params["files"]}
             self.open()
             return {}
@@ -389,6 +424,9 @@ class TrainingService:
             return {"jobs": [self._listed(record) for record in self._all() if record.data.get("job")]}
         if method == "clean_up":
             return self._clean_up()
+        if method == "output":
+            # Without the record's lock: it may wait.
+            return self._output(self._record(params), params)
         by_key: dict[str, Callable[[_Record, dict[str, Any]], dict[str, Any]]] = {
             "submit": self._submit,
             "cancel": self._cancel,
@@ -416,7 +454,7 @@ class TrainingService:
         (self.state_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted((self.state_dir / "jobs").glob("*.json")):
             self._records[path.stem] = _Record(path)
-        capabilities = {"adopt": True, "check": True, "clean_up": True, "finish": True, "recover": True}
+        capabilities = {name: True for name in ("adopt", "check", "clean_up", "finish", "output", "recover")}
         return {
             "protocol": PROTOCOL,
             "service": {"name": self.name or type(self).__name__, "version": self.version},
@@ -452,7 +490,7 @@ class TrainingService:
         resources = params.get("resources") or {}
         return Job(
             name=str(params["name"]),
-            argv=[self._agent, *(word(item) for item in params["args"])],
+            argv=[self.agent, *(word(item) for item in params["args"])],
             folder=folder,
             trial=str(params["key"]["trial"]),
             attempt=str(params["key"]["attempt"]),
@@ -471,7 +509,8 @@ class TrainingService:
         if record.data.get("cancelled"):
             raise _Cancelled("the attempt was cancelled before it was submitted")
         job = self._job(params)
-        handle = self.find(job) if record.data.get("job") else None
+        may_run = bool(record.data.get("job"))
+        handle = self.find(job) if may_run else None
         created = handle is None
         if handle is None:
             # Written first: whoever finds it without a handle looks for the job before it is started.
@@ -479,11 +518,13 @@ class TrainingService:
             try:
                 handle = self.start(job)
             except (Refused, NoRoom):
-                record.forget()
+                # An earlier start without an answer may have succeeded: `clean_up` looks for that job.
+                if not may_run:
+                    record.forget()
                 raise
         record.write(key=params["key"], job=vars(job), handle=str(handle))
         self.look_soon()
-        return {"handle": handle, "created": created}
+        return {"handle": record.handle, "created": created}
 
     def _cancel(self, record: _Record, params: dict[str, Any]) -> dict[str, Any]:
         if record.gone is not None:
@@ -532,6 +573,25 @@ class TrainingService:
         if done.returncode != 0:
             raise Transient(done.stderr.strip() or f"trialkeeper replay ended with {done.returncode}")
         return {"left": 0}
+
+    def _output(self, record: _Record, params: dict[str, Any]) -> dict[str, Any]:
+        if not record.data.get("job"):
+            raise _UnknownJob("there is no such job")
+        stream = str(params.get("stream", "stdout"))
+        if stream not in ("stdout", "stderr"):
+            raise _BadRequest(f"there is no stream {stream!r}")
+        job, size = record.job(), int(params.get("max_bytes", 65536))
+        # A place behind the end stands for the end: what was printed before is not wanted.
+        offset = min(int(params.get("offset", 0)), self.output_size(job, stream))
+        # A request that waits holds a thread.
+        until = time.monotonic() + min(int(params.get("wait_ms", 0)) / 1000, _OUTPUT_WAIT_SECONDS)
+        while True:
+            has_ended = not record.lives
+            data = self.output(job, stream, offset, size)
+            if data or has_ended or time.monotonic() >= until:
+                text = base64.b64encode(data).decode("ascii")
+                return {"offset": offset, "data": text, "end": has_ended and not data}
+            time.sleep(_OUTPUT_PAUSE_SECONDS)
 
     def _clean_up(self) -> dict[str, Any]:
         left = []
@@ -598,10 +658,16 @@ class TrainingService:
         gone["exit"] = {name: value for name, value in ends.items() if value is not None}
         if state.message:
             gone["message"] = state.message
+        if state.fault:
+            gone["class"] = state.fault
         if any((Path(job.folder) / "spool").glob("*/*.seg")):
             gone["spool"] = "left"
         record.write(gone=gone)
         self._tell_gone(record)
+        try:
+            self.ended(str(record.handle), job)
+        except Exception as error:
+            print(f"what is left of {record.handle} stays until clean_up: {error}", file=sys.stderr)
 
     def _tell_gone(self, record: _Record) -> None:
         if record.gone is not None:

@@ -57,7 +57,12 @@ fn a_legacy_file_is_refused_in_its_own_words() {
         (json!({"trial": {"comand": "true"}}),                         "trial.comand: unknown field; did you mean `command`?"),
         (json!({"tuner": {"builtinTunerName": "SNAC"}}),               "tuner.builtinTunerName: `SNAC` is not a tuner; did you mean `SMAC`?"),
         (json!({"tuner": {"codeDir": "."}}),                           "tuner: needs `builtinTunerName`, or `codeDir`, `classFileName` and `className`"),
-        (json!({"trainingServicePlatform": "pai"}),                    "trainingServicePlatform: `pai` is not available in this build, which has local"),
+        (json!({"trainingServicePlatform": "aml"}),                    "trainingServicePlatform: `aml` is not available in this build, which has local"),
+        (json!({"trainingServicePlatform": "pai"}),                    "paiConfig.host: is missing"),
+        (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u", "token": "t"}}), "trial.cpuNum: is missing; for example 4"),
+        (json!({"trainingServicePlatform": "pai", "paiConfig": {"host": "h", "userName": "u"}}), "paiConfig.token: is missing"),
+        (json!({"trainingServicePlatform": "pai", "paiConfig": {"passWrd": "p"}}), "paiConfig.passWrd: unknown field"),
+        (json!({"trial": {"command": "true", "image": "i"}}),          "trial.image: unknown field"),
         (json!({"trial": {"command": "true", "gpuNum": 1}}),           "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
         (json!({"trial": {"command": "true", "gpuNum": 1}, "localConfig": {"gpuIndices": "0"}}), "localConfig.useActiveGpu: must be set when `trial.gpuNum` is: true"),
         (json!({"localConfig": {"maxTrialNumPerGpu": 2}}),             "localConfig.maxTrialNumPerGpu: 2 has no meaning without `trial.gpuNum`"),
@@ -88,6 +93,29 @@ fn a_legacy_file_is_refused_in_its_own_words() {
 }
 
 #[test]
+fn a_legacy_file_for_openpai_is_read() {
+    let document = json!({
+        "trialConcurrency": 1, "maxTrialNum": 2, "trainingServicePlatform": "pai", "nniManagerIp": "10.0.0.1",
+        "searchSpace": {"x": {"_type": "randint", "_value": [0, 9]}}, "tuner": {"builtinTunerName": "TPE"},
+        "paiConfig": {"userName": "me", "token": "t", "host": "http://pai", "reuse": true},
+        "trial": {
+            "command": "python3 t.py", "codeDir": ".", "gpuNum": 1, "cpuNum": 2, "memoryMB": 8196, "image": "i",
+            "virtualCluster": "vc", "paiStorageConfigName": "nfs", "nniManagerNFSMountPath": "/mnt/here",
+            "containerNFSMountPath": "/mnt/nfs",
+        },
+    });
+    let spec = loaded(&document.to_string()).unwrap();
+    let TrainingServiceSpec::Plugin(plugin) = &spec.training_service else { panic!("{spec:?}") };
+    let expected = json!({
+        "host": "http://pai", "username": "me", "token": "t", "dockerImage": "i", "trialCpuNumber": 2,
+        "trialMemorySize": 8196, "virtualCluster": "vc", "storageConfigName": "nfs",
+        "localStorageMountPoint": "/mnt/here", "containerStorageMountPoint": "/mnt/nfs",
+    });
+    assert_eq!((&plugin.settings, plugin.advertise.as_deref()), (&expected, Some("10.0.0.1")));
+    assert_eq!((spec.trial_gpu_number, spec.trial_command.as_str()), (Some(1), "python3 t.py"));
+}
+
+#[test]
 fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
     let good = json!({
         "trialConcurrency": 1, "maxTrialNum": 2, "searchSpacePath": "search_space.json",
@@ -95,7 +123,6 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
     });
     #[rustfmt::skip]
     let table = [
-        ("pai",      json!({"paiConfig": {"userName": "u", "token": "t", "host": "h", "reuse": true}, "trial": {"command": "true", "image": "i", "virtualCluster": "v", "paiStorageConfigName": "s"}})),
         ("aml",      json!({"amlConfig": {"subscriptionId": "i", "computeTarget": "c"}, "trial": {"command": "true", "image": "i"}})),
         ("dlts",     json!({"dltsConfig": {"dashboard": "http://d"}})),
         ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
@@ -109,7 +136,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
             document[name] = value.clone();
         }
         let problem = loaded(&document.to_string()).unwrap_err();
-        let has = "is not available in this build, which has local, remote, kubernetes, kubeflow and frameworkcontroller";
+        let has = "is not available in this build, which has local, remote, plugin, openpai, kubernetes, kubeflow and frameworkcontroller";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
 }

@@ -48,6 +48,10 @@ struct CheckedPlugin {
 
 #[async_trait]
 impl CheckedPlatform for CheckedPlugin {
+    fn api_server(&self) -> Option<&str> {
+        self.section.api_server.as_deref()
+    }
+
     async fn start(
         self: Box<Self>,
         context: StartContext<'_>,

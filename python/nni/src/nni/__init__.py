@@ -6,34 +6,11 @@ and without dependencies. It has no neural architecture search, no model compres
 
 from __future__ import annotations
 
-import os as _os
-import sys as _sys
+import _trialkeeper_nni_guard as _guard
 
-
-def _installed(name: str) -> str:
-    """Returns the installed version of a distribution, empty if there is none.
-
-    By the folders' names: ``importlib.metadata`` would double the time that a trial takes to import this module.
-    """
-    for folder in _sys.path:
-        try:
-            entries = _os.listdir(folder or ".")
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
-                return entry[len(name) + 1 : -len(".dist-info")]
-    return ""
-
-
-_version = _installed("trialkeeper_nni") or "0"
-_original = _installed("nni")
-if _original:
-    raise ImportError(
-        f"nni {_original} and trialkeeper-nni {_version} are both installed, and they write the same files. "
-        "Remove both and install the one that you want: pip uninstall nni trialkeeper-nni, then "
-        "pip install trialkeeper-nni (NNI's interface on top of TrialKeeper) or pip install nni (Microsoft's)"
-    )
+_version = _guard.installed("trialkeeper_nni")[0] or "0"
+# The start-up file asks, too, but not where this package is found by PYTHONPATH.
+_guard.check(_version)
 
 #: NNI's version whose interface this is, and the version of the package that provides it.
 __version__ = f"3.0+trialkeeper.{_version}"

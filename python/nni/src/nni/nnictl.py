@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,11 @@ _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
 #: How long a manager may take to check its configuration and its cluster and to listen, in seconds.
 _START_TIMEOUT_S = 120.0
 _LINE = "-" * 88
+_RECORD = "trialkeeper.db"
+
+
+#: The first platform that an experiment file names, in either of NNI's forms.
+_PLATFORM = re.compile(r"""\b(?:trainingServicePlatform|platform)["']?\s*:\s*["']?(\w+)""")
 
 
 class Failure(Exception):
@@ -78,14 +84,16 @@ class Row:
 
     def describe(self) -> str:
         """Returns the line of ``nnictl experiment list``."""
-        platform = None
-        if self.url:
-            platform = next((info["platform"] for info in ask(self.folder, "GET", "/experiments-info")), None)
         return (
             f"Id: {self.id}    Name: {self.name or 'N/A'}    Status: {self.state}    "
-            f"Port: {self.port or 'N/A'}    Platform: {platform or 'N/A'}    "
+            f"Port: {self.port or 'N/A'}    Platform: {self.platform() or 'N/A'}    "
             f"StartTime: {_date(self.started_at_ms)}    EndTime: {_date(self.ended_at_ms)}"
         )
+
+    def platform(self) -> Optional[str]:
+        """Returns where the trials run; None if the record cannot be read."""
+        service = _configuration(self.folder).get("trainingService")
+        return service.get("platform") if isinstance(service, dict) else None
 
     def get(self, path: str) -> Any:
         """Asks NNI's API: the manager, or a server that is started for it where no manager runs."""
@@ -97,6 +105,17 @@ class Row:
                 return ask(self.folder, "GET", path)
             finally:
                 viewer.stop()
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    """Reads the configuration from an experiment's record; an empty one if that cannot be read."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{(folder / _RECORD).as_uri()}?mode=ro", uri=True)) as record:
+            (text,) = record.execute("SELECT canonical FROM experiment").fetchone()
+        configuration = json.loads(text)
+    except (sqlite3.Error, TypeError, ValueError):
+        return {}
+    return configuration if isinstance(configuration, dict) else {}
 
 
 def _rows() -> list[Row]:
@@ -124,8 +143,9 @@ def _chosen(args: argparse.Namespace) -> Row:
 
 
 def _print_rows(rows: list[Row]) -> None:
-    lines = "\n".join(row.describe() for row in rows)
-    print(f"{_LINE}\n                Experiment information\n{lines}\n{_LINE}")
+    # NNI has an empty line behind the last experiment, and one behind the table.
+    lines = "".join(f"{row.describe()}\n" for row in rows)
+    print(f"{_LINE}\n                Experiment information\n{lines}\n{_LINE}\n")
 
 
 # Starting and stopping.
@@ -134,16 +154,15 @@ def _print_rows(rows: list[Row]) -> None:
 def _create(args: argparse.Namespace) -> None:
     if not Path(args.config).is_file():
         raise Failure(f"{args.config}: no such file")
-    if args.url_prefix:
-        raise Failure("--url_prefix: the pages are served below / only; add a prefix in your web server")
-    _launch(["run", args.config], args)
+    prefix = (args.url_prefix or "").strip("/")
+    _launch(["run", args.config, *([f"--url-prefix=/{prefix}"] if prefix else [])], args, prefix=prefix)
 
 
 def _resume(args: argparse.Namespace) -> None:
     _launch(["resume", args.id], args, _chosen(args).folder)
 
 
-def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None) -> None:
+def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None, prefix: str = "") -> None:
     """Starts a manager and returns once it listens; ``folder`` is the experiment's, if it exists."""
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
     if args.debug:
@@ -175,7 +194,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
                 log.unlink(missing_ok=True)
     print(
         f"Successfully started experiment!\n{_LINE}\n"
-        f"The experiment id is {id}\nThe Web UI urls are: {url}\n{_LINE}\n"
+        f"The experiment id is {id}\nThe Web UI urls are: {f'{url}/{prefix}' if prefix else url}\n{_LINE}\n"
         f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
     )
 
@@ -355,10 +374,12 @@ def _experiment_status(args: argparse.Namespace) -> None:
 
 def _experiment_list(args: argparse.Namespace) -> None:
     rows = _rows()
+    if not rows:
+        raise Failure("there is no experiment")
     shown = rows if args.all else [row for row in rows if row.url]
     if not shown:
-        more = "" if args.all else "; `nnictl experiment list --all` lists all"
-        raise Failure(f"there is no experiment{'' if args.all else ' running'}{more}")
+        print("WARNING:  There is no experiment running...")
+        print("You can use 'nnictl experiment list --all' to list all experiments.")
     _print_rows(shown)
 
 
@@ -464,6 +485,32 @@ def _experiment_delete(args: argparse.Namespace) -> None:
         print(f"INFO:  experiment {row.id} is deleted\nINFO:  Done.")
 
 
+def _platform_clean(args: argparse.Namespace) -> None:
+    try:
+        text = Path(args.config).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        raise Failure(f"{args.config}: no such file") from None
+    found = _PLATFORM.search(text)
+    if not found:
+        raise Failure(f"{args.config} names no platform")
+    platform = {"pai": "openpai"}.get(found[1], found[1])
+    if platform == "local":
+        print("INFO:  it doesn't need to clean local platform.")
+        return
+    rows = [row for row in _rows() if not row.url and row.platform() == platform]
+    if not rows:
+        print(f"INFO:  no stopped experiment has run its trials on {platform}.")
+        return
+    print("INFO:  This command will remove what these experiments have left there. Their results stay.")
+    for row in rows:
+        print(f"       {row.describe()}")
+    if input("INFO: do you want to continue?[y/N]:").strip().lower() not in ("y", "yes"):
+        return
+    for row in rows:
+        _manager(["clean", row.id])
+    print("INFO:  Done.")
+
+
 def _experiment_import(args: argparse.Namespace) -> None:
     _manager(["experiment", "import", args.filename, "--experiment", _chosen(args).id])
 
@@ -539,15 +586,42 @@ def _experiment_load(args: argparse.Namespace) -> None:
     folder = default_data_dir() / id
     if folder.exists():
         raise Failure(f"experiment {id} is there already; `nnictl experiment delete {id}` removes it")
-    if args.codeDir and Path(args.codeDir).expanduser().resolve() != code:
-        raise Failure(f"experiment {id} runs its code in {code}; put it there, or leave out --codeDir")
+    saved, code = code, Path(args.codeDir).expanduser().resolve() if args.codeDir else code
     with archive:
         _unpack(archive, "experiment", folder)
-        if not code.exists():
+        if args.codeDir or not code.exists():
             _unpack(archive, "code", code)
+    if code != saved:
+        _move_code(folder, saved, code)
     if not code.exists():
         print(f"WARNING: its code is not in the archive: put it into {code}", file=sys.stderr)
     print(f"INFO:  Load experiment {id} success!")
+
+
+def _move_code(folder: Path, saved: Path, code: Path) -> None:
+    """Has the record of a loaded experiment name another folder of code."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                name: _below(path, saved, code) if name.endswith(("Directory", "directory")) else moved(path)
+                for name, path in value.items()
+            }
+        return [moved(item) for item in value] if isinstance(value, list) else value
+
+    configuration = _configuration(folder)
+    if not configuration:
+        raise Failure(f"{folder / _RECORD} holds no experiment; it is loaded, and its code is not found in {code}")
+    text = json.dumps(moved(configuration))
+    with contextlib.closing(sqlite3.connect(folder / _RECORD)) as record, record:
+        record.execute("UPDATE experiment SET canonical = ?", (text,))
+
+
+def _below(path: Any, saved: Path, code: Path) -> Any:
+    """Returns a path below ``saved`` as one below ``code``; any other value as it is."""
+    if not isinstance(path, str) or not Path(path).is_relative_to(saved):
+        return path
+    return str(code / Path(path).relative_to(saved))
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
@@ -557,11 +631,14 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
         if member.is_dir() or parts[:1] != (name,) or ".." in parts:
             continue
         target = folder.joinpath(*parts[1:])
+        if target.exists():
+            print(f"WARNING: {target} is there already and stays as it is", file=sys.stderr)
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = member.external_attr >> 16 & 0o777 or 0o600
         with (
             archive.open(member) as source,
-            os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, mode), "wb") as file,
+            os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
         ):
             shutil.copyfileobj(source, file)
 
@@ -619,7 +696,7 @@ def _parser() -> argparse.ArgumentParser:
 
     create = _command(commands, "create", _create, "run the experiment of a file in the background", id=None)
     create.add_argument("--config", "-c", required=True, help="experiment file")
-    create.add_argument("--url_prefix", "-u", help=argparse.SUPPRESS)
+    create.add_argument("--url_prefix", "-u", help="path below which the pages are found, too")
     resume = _command(commands, "resume", _resume, "go on with a stopped experiment", id="required")
     for command in (create, resume):
         command.add_argument("--foreground", "-f", action="store_true", help="stay, and print the progress")
@@ -643,8 +720,11 @@ def _parser() -> argparse.ArgumentParser:
     config = _group(commands, "config", "the configuration of an experiment")
     _command(config, "show", _config_show, "print the configuration")
 
+    platform = _group(commands, "platform", "what experiments leave where their trials ran")
+    clean = _command(platform, "clean", _platform_clean, "delete what stopped experiments have left", id=None)
+    clean.add_argument("--config", "-c", required=True, help="experiment file that names the platform")
+
     missing = {
-        "platform": "`trial-manager clean ID` deletes what an experiment has left in its cluster",
         "algo": "name your class in the experiment file: tuner: {className: module.Class}",
         "trainingservice": "training services are part of trial-manager",
         "package": "name your class in the experiment file: tuner: {className: module.Class}",
@@ -676,7 +756,7 @@ def _add_experiment(commands: Any) -> None:
     save.add_argument("--saveCodeDir", "-s", action="store_true", help="with the trials' code")
     load = _command(group, "load", _experiment_load, "restore what `save` has written", id=None)
     load.add_argument("--path", "-p", required=True, help="the archive")
-    load.add_argument("--codeDir", "-c", help="folder of the code, which must be the one that was saved")
+    load.add_argument("--codeDir", "-c", help="folder for the code [where it was]")
     load.add_argument("--logDir", "-l", help=argparse.SUPPRESS)
     load.add_argument("--searchSpacePath", "-s", help=argparse.SUPPRESS)
 

@@ -7,7 +7,10 @@
 ``trialkeeper.callbacks.xgboost``         ``xgboost.train(…, callbacks=[Report()])``
 ``trialkeeper.callbacks.lightgbm``        ``lightgbm.train(…, callbacks=[report()])``
 ``trialkeeper.callbacks.sklearn``         ``cross_validate(estimator, X, y)``
+``trialkeeper.callbacks.mlflow``          ``experiment.run(callbacks=[LogTrials()])``
+``trialkeeper.callbacks.wandb``           ``experiment.run(callbacks=[LogTrials()])``
 ========================================  ==========================================
 
-A module imports its library and nothing else; this one imports none.
+The last two are for a search, the others for a training script. A module imports its library and nothing else;
+this one imports none.
 """

@@ -49,7 +49,7 @@ class Experiment:
     >>> experiment.config.tuner.name = 'TPE'
 
     :param config_or_platform: a configuration, or a platform's name, for which ``config`` is then to be filled in.
-    :param id: an existing experiment, for :meth:`resume` and :meth:`view`. A new one gets its id when it starts.
+    :param id: of an existing experiment, for :meth:`resume` and :meth:`view`, or of the new one; random if absent.
     """
 
     def __init__(
@@ -71,15 +71,10 @@ class Experiment:
     def start(self, port: int = 8080, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
         """Starts the experiment in the background. Without ``RunMode.Detach`` it is stopped when the script ends.
 
-        :raises trialkeeper.ConfigurationError: if the configuration or the port cannot be used.
+        :raises trialkeeper.ConfigurationError: if the configuration, the port or the id cannot be used.
         """
-        if self._given_id is not None:
-            raise ValueError(
-                f"experiment {self._given_id}: the manager gives a new experiment its id; leave out `id`, "
-                "or resume() the experiment that has it"
-            )
         fields = self._file()
-        experiment = trialkeeper.Experiment(fields, data_dir=self._data_dir())
+        experiment = trialkeeper.Experiment(fields, id=self._given_id, data_dir=self._data_dir())
         detach = run_mode is RunMode.Detach
         self._begin(lambda: experiment.start(port=port, keep_serving=True, detach=detach), run_mode)
 

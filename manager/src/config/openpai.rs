@@ -1,0 +1,244 @@
+//! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that speaks with OpenPAI.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::inherited::{Inherited, Service, no_command};
+use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
+use super::{PluginSpec, TrainingServiceSpec, document, units};
+
+/// NNI 2.10's `OpenpaiConfig`, and ours: `tokenFile` and `caFile`.
+const FIELDS: [&str; 21] = [
+    "platform",
+    "trialCommand",
+    "trialCodeDirectory",
+    "trialGpuNumber",
+    "nniManagerIp",
+    "debug",
+    "host",
+    "username",
+    "token",
+    "tokenFile",
+    "caFile",
+    "dockerImage",
+    "trialCpuNumber",
+    "trialMemorySize",
+    "virtualCluster",
+    "storageConfigName",
+    "localStorageMountPoint",
+    "containerStorageMountPoint",
+    "openpaiConfig",
+    "openpaiConfigFile",
+    "reuseMode",
+];
+
+const DEFAULT_IMAGE: &str = "msranni/nni:latest";
+const MODULE: &str = "trialkeeper.openpai";
+
+/// Reads the section.
+pub(super) fn section(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: &Path,
+) -> Result<Service, Problem> {
+    let mut section = Section::open("trainingService", value, &FIELDS)?;
+    section.take("platform");
+    let Inherited { own, command, code, gpus, debug } =
+        Inherited::take(&mut section, shared, shared_code, base)?;
+    let mut settings = Canonical(Map::new());
+    let host = host(&mut section)?;
+    settings.put("host", &host);
+    settings.put("username", required(&mut section, "username", "the name of your account")?);
+    token(&mut section, &mut settings, base)?;
+    settings.put("caFile", section.string("caFile")?.map(|file| resolve(&file, base)));
+    let job = job(&mut section, base)?;
+    let image = section.string("dockerImage")?;
+    let image = image.or_else(|| job.is_none().then(|| DEFAULT_IMAGE.to_owned()));
+    settings.put("dockerImage", image);
+    sizes(&mut section, &mut settings, job.is_some())?;
+    settings.put("virtualCluster", section.string("virtualCluster")?);
+    storage(&mut section, &mut settings, base)?;
+    let command = command.or_else(|| job.as_ref().and_then(command_of_job));
+    let Some((command_path, command)) = command else { return Err(no_command()) };
+    settings.put("openpaiConfig", &job);
+    let reuse = section.boolean("reuseMode")?;
+    let advertise = own.ip.or_else(|| shared.ip.clone());
+
+    let mut canonical = Canonical(Map::new());
+    canonical.put("platform", "openpai");
+    canonical.put("trialCommand", &command);
+    canonical.put("trialCodeDirectory", code.to_string_lossy());
+    canonical.put("trialGpuNumber", gpus);
+    canonical.put("nniManagerIp", &advertise);
+    canonical.put("debug", debug);
+    canonical.put("reuseMode", reuse);
+    canonical.0.extend(settings.0.clone());
+    let spec = PluginSpec {
+        command: vec![python(), "-m".to_owned(), MODULE.to_owned()],
+        settings: Value::Object(settings.0),
+        advertise,
+        api_server: Some(host),
+    };
+    Ok(Service {
+        spec: TrainingServiceSpec::Plugin(spec),
+        commands: vec![(command_path, command.clone())],
+        command,
+        code,
+        gpus,
+        canonical: Value::Object(canonical.0),
+    })
+}
+
+/// Returns the interpreter of the environment that this program is installed in, which has the module; else the one on
+/// the PATH.
+fn python() -> String {
+    let beside = std::env::current_exe().ok().map(|program| program.with_file_name("python3"));
+    let beside = beside.filter(|program| program.is_file());
+    beside.map_or_else(|| "python3".to_owned(), |program| program.to_string_lossy().into_owned())
+}
+
+fn required(section: &mut Section, name: &str, example: &str) -> Result<String, Problem> {
+    let value = section.string(name)?;
+    value.ok_or_else(|| section.fault(name, format!("is missing; {example}")))
+}
+
+/// Reads `host`: an address of the web portal, with `https://` where it names no scheme.
+fn host(section: &mut Section) -> Result<String, Problem> {
+    let host =
+        required(section, "host", "the address of OpenPAI, such as https://pai.example.org")?;
+    let url = if host.contains("://") { host } else { format!("https://{host}") };
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    match rest {
+        Some(rest)
+            if !rest.is_empty() && !rest.starts_with('/') && !url.contains(['?', '#', ' ']) =>
+        {
+            Ok(url)
+        }
+        _ => {
+            let problem = format!("`{url}` is no address such as https://pai.example.org");
+            Err(section.fault("host", problem))
+        }
+    }
+}
+
+/// Reads `token` or `tokenFile`, of which there is one.
+fn token(section: &mut Section, settings: &mut Canonical, base: &Path) -> Result<(), Problem> {
+    let token = section.string("token")?;
+    let file = section.string("tokenFile")?.map(|file| resolve(&file, base));
+    match (&token, &file) {
+        (None, None) => {
+            let problem = "is missing; give it, or better a `tokenFile` that only you may read";
+            return Err(section.fault("token", problem));
+        }
+        (Some(_), Some(_)) => {
+            return Err(section.fault("tokenFile", "is given besides `token`; keep one of them"));
+        }
+        (Some(_), None) | (None, Some(_)) => {}
+    }
+    settings.put("token", token);
+    settings.put("tokenFile", file);
+    Ok(())
+}
+
+/// Reads `openpaiConfig` or `openpaiConfigFile`: a job of protocol 2.
+fn job(section: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
+    let inline = section.take("openpaiConfig");
+    let file = section.string("openpaiConfigFile")?;
+    let (name, job) = match (inline, file) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let problem = "is given besides `openpaiConfig`; keep one of them";
+            return Err(section.fault("openpaiConfigFile", problem));
+        }
+        (Some(job), None) => ("openpaiConfig", job),
+        (None, Some(file)) => ("openpaiConfigFile", read(section, &resolve(&file, base))?),
+    };
+    match fault_of_job(&job) {
+        None => Ok(Some(job)),
+        Some(problem) => Err(section.fault(name, problem)),
+    }
+}
+
+fn read(section: &Section, file: &PathBuf) -> Result<Value, Problem> {
+    let fault = |problem: String| {
+        section.fault("openpaiConfigFile", format!("{}: {problem}", file.display()))
+    };
+    let bytes = std::fs::read(file).map_err(|error| fault(format!("cannot be read: {error}")))?;
+    document::parse(&bytes).map_err(fault)
+}
+
+/// Returns why a job cannot run trials. OpenPAI checks the rest.
+fn fault_of_job(job: &Value) -> Option<String> {
+    if !job.is_object() {
+        return Some(format!("expected a job of OpenPAI's protocol 2, found {}", kind(job)));
+    }
+    if job["protocolVersion"].as_str() != Some("2") && job["protocolVersion"] != 2 {
+        return Some("needs `protocolVersion: 2`".to_owned());
+    }
+    let roles = job["taskRoles"].as_object();
+    let Some((name, role)) = roles.and_then(|roles| roles.iter().next()) else {
+        return Some("needs `taskRoles` with a role, whose command is the trial's".to_owned());
+    };
+    if !role.is_object() {
+        return Some(format!("taskRoles.{name}: expected fields, found {}", kind(role)));
+    }
+    // A trial has one agent.
+    match &role["instances"] {
+        Value::Null => None,
+        instances if *instances == 1 => None,
+        instances => Some(format!(
+            "taskRoles.{name}.instances: must be 1 in the first role, which runs the trial, found {}",
+            kind(instances)
+        )),
+    }
+}
+
+/// Returns the commands of a job's first role as a trial's command.
+fn command_of_job(job: &Value) -> Option<(String, String)> {
+    let (name, role) = job["taskRoles"].as_object()?.iter().next()?;
+    let lines: Vec<String> = serde_json::from_value(role["commands"].clone()).ok()?;
+    let command = lines.join("\n");
+    let path = format!("trainingService.openpaiConfig.taskRoles.{name}.commands");
+    (!command.trim().is_empty()).then_some((path, command))
+}
+
+/// Reads `trialCpuNumber` and `trialMemorySize`, which a job of the user's own has itself.
+fn sizes(section: &mut Section, settings: &mut Canonical, in_job: bool) -> Result<(), Problem> {
+    let cpus = section.integer("trialCpuNumber", 1)?;
+    let memory = section.take("trialMemorySize").map(|size| units::memory_mib(&size));
+    let memory = memory.transpose().map_err(|what| section.fault("trialMemorySize", what))?;
+    if !in_job {
+        for (name, is_missing, example) in
+            [("trialCpuNumber", cpus.is_none(), "4"), ("trialMemorySize", memory.is_none(), "8gb")]
+        {
+            if is_missing {
+                return Err(section.fault(name, format!("is missing; for example {example}")));
+            }
+        }
+    }
+    settings.put("trialCpuNumber", cpus);
+    settings.put("trialMemorySize", memory);
+    Ok(())
+}
+
+/// Reads the storage that this machine and the containers share.
+fn storage(section: &mut Section, settings: &mut Canonical, base: &Path) -> Result<(), Problem> {
+    let name = required(section, "storageConfigName", "a storage that OpenPAI lets you use")?;
+    let local =
+        required(section, "localStorageMountPoint", "the storage's folder on this machine")?;
+    let inside = required(
+        section,
+        "containerStorageMountPoint",
+        "the storage's folder in containers, such as /mnt/NAME",
+    )?;
+    if !inside.starts_with('/') {
+        let problem = format!("expected an absolute path, found `{inside}`");
+        return Err(section.fault("containerStorageMountPoint", problem));
+    }
+    settings.put("storageConfigName", name);
+    settings.put("localStorageMountPoint", resolve(&local, base));
+    settings.put("containerStorageMountPoint", inside);
+    Ok(())
+}
