@@ -15,6 +15,7 @@ The job's folder, the agent and the code lie on a disk that the site's machines 
 from a file that only its owner may read; it never stands in an argument, a variable or the experiment file.
 """
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -73,7 +74,7 @@ class HttpsJobs(TrainingService):
             if error.code >= 500:
                 raise Unavailable(f"{error.code}: {text}", pause) from error
             raise Refused(f"{error.code}: {text}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             # The request may have arrived: the same name is asked for again, and is answered with 409.
             raise Unavailable(f"{self.settings['url']}: {error}") from error
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import urllib.parse
 
-TOKEN = "a secret"
+TOKEN = "a-secret"
 USER = "me"
 
 _TOP = {

@@ -254,6 +254,10 @@ def test_a_token_that_has_expired_fails_no_trial(server, service, tmp_path):
             ask()
     file.write_text(TOKEN)
     assert service.start(wanted) == "me~tk_e_t-1"
+    for text in ("two\nlines", "", "\u00e9"):
+        file.write_text(text)
+        with pytest.raises(Unavailable, match=f"{file} holds no token$"):
+            service.poll({"h": wanted})
     file.unlink()
     with pytest.raises(Unavailable, match=r"trainingService\.tokenFile: .*No such file"):
         service.poll({"h": wanted})
@@ -325,6 +329,8 @@ def test_check_names_the_field_that_is_wrong(server, service, tmp_path):
         ({"localStorageMountPoint": "/none"}, "trainingService.localStorageMountPoint", "/none is no folder"),
         ({"token": "old"}, "", "the token has expired or was revoked: put a new one into trainingService.token"),
         ({"host": "http://127.0.0.1:1"}, "", "OpenPAI does not answer"),
+        ({"caFile": "/none/ca.pem"}, "", "trainingService.caFile: /none/ca.pem: "),
+        ({"host": "https://127.0.0.1:1 x"}, "", "OpenPAI does not answer"),
         ({"host": f"{server.host}/pai"}, "", "trainingService.host: there is no OpenPAI at"),
     ]
     for changes, path, message in table:

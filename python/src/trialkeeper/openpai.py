@@ -7,8 +7,10 @@ agent from the storage that this machine and the containers share.
 from __future__ import annotations
 
 import copy
+import http.client
 import json
 import os
+import re
 import shlex
 import shutil
 import ssl
@@ -159,12 +161,15 @@ class OpenPai(TrainingService):
     def token(self) -> str:
         """Reads the token. A file is read each time: a new token takes effect at once."""
         file = self.settings.get("tokenFile")
-        if file is None:
-            return str(self.settings["token"])
         try:
-            return Path(file).expanduser().read_text(encoding="utf-8").strip()
-        except OSError as error:
+            token = str(self.settings["token"]) if file is None else Path(file).expanduser().read_text("utf-8")
+        except (OSError, UnicodeError) as error:
             raise Unavailable(f"trainingService.tokenFile: {error}") from error
+        token = token.strip()
+        # A header with anything else is refused with its text, which must not reach a log.
+        if not re.fullmatch("[!-~]+", token):
+            raise Unavailable(f"{file or 'trainingService.token'} holds no token", after=60)
+        return token
 
     def api(self) -> str:
         """Returns the address of the REST API, below the host's proxy or not."""
@@ -208,14 +213,17 @@ class OpenPai(TrainingService):
             headers["Content-Type"] = "text/yaml" if method == "POST" else "application/json"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, data=data, headers=headers)
-        context = ssl.create_default_context(cafile=self.settings.get("caFile"))
+        try:
+            context = ssl.create_default_context(cafile=self.settings.get("caFile"))
+        except OSError as error:
+            raise Unavailable(f"trainingService.caFile: {self.settings['caFile']}: {error}") from error
         opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
         try:
             with opener.open(request, timeout=_REQUEST_SECONDS) as answer:
                 return json.loads(answer.read(_ANSWER_BYTES) or b"null")
         except urllib.error.HTTPError as error:
             raise _answer(error) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             # The request may have arrived: the same name is submitted again, and is answered with 409.
             raise Unavailable(f"OpenPAI does not answer at {url}: {error}") from error
 

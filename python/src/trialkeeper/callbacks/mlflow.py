@@ -61,12 +61,12 @@ class LogTrials:
         for at in range(0, len(params), _PARAMS):
             self._client.log_batch(run, params=params[at : at + _PARAMS])
         metrics = [
-            Metric(name, value, _ms(metric.observed_at), metric.step or 0)
+            Metric(name, value, _ms(metric.observed_at) or 0, metric.step or 0)
             for metric in trial.metrics()
             for name, value in numbers(metric).items()
         ]
         if trial.value is not None:
-            metrics.append(Metric("result", trial.value, _ms(trial.ended_at), 0))
+            metrics.append(Metric("result", trial.value, _ms(trial.ended_at) or 0, 0))
         for at in range(0, len(metrics), _METRICS):
             self._client.log_batch(run, metrics=metrics[at : at + _METRICS])
         status = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED"}.get(trial.state, "KILLED")
