@@ -7,9 +7,11 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::num::NonZero;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::thread;
 
 use nix::unistd::setsid;
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ use serde_json::{Value, json};
 use self::files::{folder, write_files};
 use self::job::Job;
 
+mod fence;
 mod files;
 mod job;
 mod lock;
@@ -112,14 +115,20 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
             write_files(root, &params["files"])?;
             Ok(json!({}))
         }
-        "room" => Ok(json!({"gpus": gpus()})),
+        "room" => Ok(json!({"gpus": gpus(), "cores": cores()})),
         "ping" | "close" => Ok(json!({})),
         "clean_up" => Ok(fs::remove_dir_all(root).map(|()| json!({}))?),
+        "fence" => fence::fence(root, params),
         "submit" => Job::of(root, params)?.submit(params),
         "adopt" => Job::of(root, params)?.adopt(params),
         "cancel" => Ok(Job::of(root, params)?.cancel()),
         _ => Err(Refusal { code: -32601, message: format!("there is no request {method:?}") }),
     }
+}
+
+/// The processors that this process may use. `None`: unknown.
+fn cores() -> Option<usize> {
+    thread::available_parallelism().ok().map(NonZero::get)
 }
 
 /// The GPUs of this machine as `nvidia-smi` shows them; none where it cannot be asked.

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
+use super::fence;
 use super::files::{folder, write_file, write_files};
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
 use super::{DETACHED, Refusal, WORD, invalid, send_message};
@@ -23,10 +24,10 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);
 /// An attempt of a trial and its folder.
 #[derive(Clone)]
 pub(super) struct Job {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     dir: PathBuf,
     key: Value,
-    attempt: String,
+    pub(super) attempt: String,
 }
 
 impl Job {
@@ -41,12 +42,12 @@ impl Job {
         Ok(Self { root, dir, key, attempt: attempt.as_str().to_owned() })
     }
 
-    fn lock_file(&self) -> PathBuf {
+    pub(super) fn lock_file(&self) -> PathBuf {
         self.dir.join("spool/lock")
     }
 
     /// The file that says that this attempt was started, or was cancelled before it could be.
-    fn begun(&self) -> PathBuf {
+    pub(super) fn begun(&self) -> PathBuf {
         self.dir.join(format!("begun-{}", self.attempt))
     }
 
@@ -64,8 +65,10 @@ impl Job {
         folder(&self.dir)?;
         write_files(&self.dir, &params["files"])?;
         let mut command = self.command(params)?;
+        let gate = fence::pass(&self)?;
         write_file(&self.begun(), "")?;
         let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.begun())))?;
+        drop(gate);
         thread::spawn(move || self.wait(child));
         Ok(json!({"created": true}))
     }
@@ -131,7 +134,7 @@ impl Job {
         json!({"known": true})
     }
 
-    fn lives(&self) -> Option<Pid> {
+    pub(super) fn lives(&self) -> Option<Pid> {
         match holder(&self.lock_file()) {
             LockHolder::By { attempt, pid, .. } if attempt == self.attempt => Some(pid),
             LockHolder::By { .. } | LockHolder::Free => None,
