@@ -143,6 +143,8 @@ const LOCAL: Renames = &[
     ("useActiveGpu", "useActiveGpu"),
 ];
 
+const REMOTE: Renames = &[("reuse", "reuseMode"), ("machinePatience", "machinePatience")];
+
 const MACHINE: Renames = &[
     ("ip", "host"),
     ("port", "port"),
@@ -160,6 +162,9 @@ const MACHINE: Renames = &[
     ("proxyJump", "proxyJump"),
     ("sshOptions", "sshOptions"),
     ("remoteDirectory", "remoteDirectory"),
+    ("maxTrialNumber", "maxTrialNumber"),
+    ("passwordFile", "passwordFile"),
+    ("sshPassphraseFile", "sshPassphraseFile"),
 ];
 
 const ROLE: Renames = &[
@@ -258,8 +263,7 @@ impl Converter {
                 self.algorithm(kind, algorithm, &mut v2)?;
             }
         }
-        for (field, known) in [("localConfig", LOCAL), ("remoteConfig", &[("reuse", "reuseMode")])]
-        {
+        for (field, known) in [("localConfig", LOCAL), ("remoteConfig", REMOTE)] {
             if let Some(config) = v1.take(field) {
                 let mut config = Section::open(field, config, &firsts(known))?;
                 self.rename(&mut config, "trainingService", known, &mut service);
