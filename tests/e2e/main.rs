@@ -48,6 +48,7 @@ mod pods;
 mod portal;
 mod registered;
 mod remote;
+mod remote_network;
 mod restored;
 mod same_again;
 mod sdk;
