@@ -76,6 +76,9 @@ pub struct JobEvent {
     /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
     /// once enough of them have succeeded.
     pub succeeded: bool,
+    /// True if the service has fenced the attempt: its machine is out of reach, and the service sees to it that the attempt
+    /// ends before anything else happens there. What it still reports counts for nothing.
+    pub fenced: bool,
 }
 
 impl JobEvent {
@@ -89,6 +92,7 @@ impl JobEvent {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         }
     }
 }

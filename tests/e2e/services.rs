@@ -3,3 +3,4 @@
 mod conformance;
 mod plugin;
 mod remote;
+mod remote_network;

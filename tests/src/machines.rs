@@ -48,9 +48,10 @@ impl<'a> Machines<'a> {
             self.bed.folder().display(),
         );
         let config = self.bed.write(&format!("{name}.conf"), &config).display().to_string();
-        let pids = path(&format!("{name}.pids"));
-        let line =
-            format!("#!/bin/sh\necho $$ >>{pids}\nexec {SSHD} -i -f {config} -E {config}.log\n");
+        let (pids, away) = (path(&format!("{name}.pids")), path(&format!("{name}.away")));
+        let line = format!(
+            "#!/bin/sh\n[ -e {away} ] && exit 1\necho $$ >>{pids}\nexec {SSHD} -i -f {config} -E {config}.log\n"
+        );
         let connect = self.bed.script(&format!("{name}.sh"), &line).display().to_string();
         json!({
             "name": name,
@@ -68,6 +69,17 @@ impl<'a> Machines<'a> {
             // One that has gone is cut already.
             kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
+    }
+
+    /// Cuts a machine off until it [comes back](Self::come_back); its trials live on.
+    pub fn leave(&self, name: &str) {
+        self.bed.write(&format!("{name}.away"), "");
+        self.cut(name);
+    }
+
+    /// Lets a machine be reached again.
+    pub fn come_back(&self, name: &str) {
+        fs::remove_file(self.bed.path(&format!("{name}.away"))).expect("it had left");
     }
 
     /// Gives a machine another host key, as one that is not the machine it was.

@@ -52,6 +52,11 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let found = app::look(common.agent.clone(), &spec).await;
     let place = platform(&spec.training_service).describe();
     good &= checks.check("place", found.map(|()| place).map_err(|error| chain(&error)));
+    if good {
+        for finding in platform(&spec.training_service).examine(&spec).await {
+            good &= checks.check("place", finding.found);
+        }
+    }
     if probe && good {
         let note = |text: &str| checks.tell("-", "probe", text);
         let found = probe::run(spec, settings(common), note).await;

@@ -1,16 +1,20 @@
 //! The section `trainingService` of `platform: remote`: machines that are reached over SSH.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
+use super::units;
 
-/// NNI 3.0's `RemoteConfig`.
-const FIELDS: [&str; 8] = [
+/// NNI 3.0's `RemoteConfig`, and ours.
+const FIELDS: [&str; 9] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -19,10 +23,11 @@ const FIELDS: [&str; 8] = [
     "debug",
     "machineList",
     "reuseMode",
+    "machinePatience",
 ];
 
 /// NNI 3.0's `RemoteMachineConfig`, and ours from `name` on.
-const MACHINE: [&str; 15] = [
+const MACHINE: [&str; 18] = [
     "host",
     "port",
     "user",
@@ -38,19 +43,27 @@ const MACHINE: [&str; 15] = [
     "proxyJump",
     "sshOptions",
     "remoteDirectory",
+    "maxTrialNumber",
+    "passwordFile",
+    "sshPassphraseFile",
 ];
+
+/// Where `machinePatience` is absent: as long as Kubernetes waits for a node before it runs its pods elsewhere.
+const DEFAULT_PATIENCE: Duration = Duration::from_mins(5);
 
 /// Machines that run trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
     /// `machineList`, at least one; their names differ.
     pub machines: Vec<MachineSpec>,
+    /// `machinePatience`: how long a machine may be out of reach before its trials run elsewhere.
+    pub patience: Duration,
 }
 
 impl ServiceSection for RemoteSpec {}
 
 /// A machine of `machineList`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSpec {
     /// `name`; else `host`, with the user and the port where they are given.
     pub name: String,
@@ -62,6 +75,10 @@ pub struct MachineSpec {
     pub user: Option<String>,
     /// `None`: the SSH configuration's keys and agent.
     pub key_file: Option<PathBuf>,
+    /// `passwordFile`: the file of the password, which only its owner can read.
+    pub password_file: Option<PathBuf>,
+    /// `sshPassphraseFile`: the file of the key's passphrase, likewise.
+    pub passphrase_file: Option<PathBuf>,
     /// `knownHosts: strict`: a machine whose key is not known is refused. Else its first key is written down.
     pub strict: bool,
     /// A machine to go through.
@@ -76,8 +93,34 @@ pub struct MachineSpec {
     pub max_trial_number_per_gpu: u64,
     /// `gpuIndices`. `None`: all.
     pub gpu_indices: Option<Vec<u64>>,
+    /// `maxTrialNumber`. `None`: no bound but the GPUs'.
+    pub max_trial_number: Option<u64>,
     /// Folder of the interpreter, for the beginning of a trial's PATH.
     pub python_path: Option<String>,
+}
+
+impl MachineSpec {
+    /// A machine of which the host alone is given.
+    pub fn new(host: &str) -> Self {
+        Self {
+            name: host.to_owned(),
+            host: host.to_owned(),
+            port: None,
+            user: None,
+            key_file: None,
+            password_file: None,
+            passphrase_file: None,
+            strict: false,
+            proxy_jump: None,
+            options: Vec::new(),
+            directory: None,
+            use_active_gpu: false,
+            max_trial_number_per_gpu: 1,
+            gpu_indices: None,
+            max_trial_number: None,
+            python_path: None,
+        }
+    }
 }
 
 pub(super) fn section(
@@ -92,6 +135,9 @@ pub(super) fn section(
         Inherited::take(&mut section, shared, shared_code, base)?;
     let Some((command_path, command)) = command else { return Err(no_command()) };
     let reuse = section.boolean("reuseMode")?;
+    let written = section.take("machinePatience");
+    let patience = written.as_ref().map(units::duration).transpose();
+    let patience = patience.map_err(|problem| section.fault("machinePatience", problem))?;
     let list = match section.take("machineList") {
         Some(Value::Array(list)) if !list.is_empty() => list,
         Some(Value::Array(_)) => {
@@ -122,9 +168,13 @@ pub(super) fn section(
     canonical.put("trialGpuNumber", gpus);
     canonical.put("debug", debug);
     canonical.put("reuseMode", reuse);
+    canonical.put("machinePatience", written);
     canonical.put("machineList", shown);
     Ok(Service {
-        spec: TrainingServiceSpec::Remote(RemoteSpec { machines }),
+        spec: TrainingServiceSpec::Remote(RemoteSpec {
+            machines,
+            patience: patience.unwrap_or(DEFAULT_PATIENCE),
+        }),
         commands: vec![(command_path, command.clone())],
         command,
         code,
@@ -143,8 +193,10 @@ fn machine(
     let mut section = Section::open(path, value, &MACHINE)?;
     for secret in ["password", "sshPassphrase"] {
         if section.string(secret)?.is_some() {
-            let problem =
-                "is not available in this build; use a key, and ssh-agent for its passphrase";
+            let problem = format!(
+                "a secret does not belong into this file; write it into a file of its own, `chmod 600` that, and name it in \
+                 `{secret}File`, or use a key and ssh-agent"
+            );
             return Err(section.fault(secret, problem));
         }
     }
@@ -157,6 +209,8 @@ fn machine(
     if let Some(file) = key.as_ref().filter(|file| !file.is_file()) {
         return Err(section.fault("sshKeyFile", format!("{} is no file", file.display())));
     }
+    let password_file = secret_file(&mut section, "passwordFile", base)?;
+    let passphrase_file = secret_file(&mut section, "sshPassphraseFile", base)?;
     let strict = strict(&mut section)?;
     let proxy_jump = word(&mut section, "proxyJump")?;
     let options = options(&mut section)?;
@@ -166,6 +220,7 @@ fn machine(
         let problem = format!("{per_gpu} has no meaning without `trialGpuNumber`");
         return Err(section.fault("maxTrialNumberPerGpu", problem));
     }
+    let max_trial_number = section.integer("maxTrialNumber", 1)?;
     let gpu_indices = section.indices("gpuIndices")?;
     let python_path = section.string("pythonPath")?;
     let directory = section.string("remoteDirectory")?;
@@ -182,6 +237,8 @@ fn machine(
         port,
         user,
         key_file: key,
+        password_file,
+        passphrase_file,
         strict,
         proxy_jump,
         options,
@@ -189,10 +246,28 @@ fn machine(
         use_active_gpu,
         max_trial_number_per_gpu: per_gpu,
         gpu_indices,
+        max_trial_number,
         python_path,
     };
     let canonical = canonical(&machine);
     Ok((machine, canonical))
+}
+
+/// Reads the path of a file with a secret, which only its owner may be able to read.
+fn secret_file(section: &mut Section, name: &str, base: &Path) -> Result<Option<PathBuf>, Problem> {
+    let Some(path) = section.string(name)?.map(|file| own_path(&file, base)) else {
+        return Ok(None);
+    };
+    let shown = path.display();
+    match path.metadata() {
+        Ok(file) if !file.is_file() => Err(section.fault(name, format!("{shown} is no file"))),
+        Ok(file) if file.permissions().mode() & 0o077 != 0 => {
+            let problem = format!("others can read {shown}; run `chmod 600 {shown}`");
+            Err(section.fault(name, problem))
+        }
+        Ok(_) => Ok(Some(path)),
+        Err(error) => Err(section.fault(name, format!("cannot use {shown}: {error}"))),
+    }
 }
 
 fn port(section: &mut Section) -> Result<Option<u16>, Problem> {
@@ -219,12 +294,17 @@ fn canonical(machine: &MachineSpec) -> Value {
     canonical.put("port", machine.port);
     canonical.put("user", &machine.user);
     canonical.put("sshKeyFile", machine.key_file.as_ref().map(|file| file.to_string_lossy()));
+    let shown =
+        |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
+    canonical.put("passwordFile", shown(&machine.password_file));
+    canonical.put("sshPassphraseFile", shown(&machine.passphrase_file));
     canonical.put("knownHosts", if machine.strict { "strict" } else { "acceptNew" });
     canonical.put("proxyJump", &machine.proxy_jump);
     canonical.put("sshOptions", (!machine.options.is_empty()).then_some(&machine.options));
     canonical.put("useActiveGpu", machine.use_active_gpu);
     canonical.put("maxTrialNumberPerGpu", machine.max_trial_number_per_gpu);
     canonical.put("gpuIndices", &machine.gpu_indices);
+    canonical.put("maxTrialNumber", machine.max_trial_number);
     canonical.put("pythonPath", &machine.python_path);
     canonical.put("remoteDirectory", &machine.directory);
     canonical.put("name", &machine.name);

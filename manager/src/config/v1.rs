@@ -144,6 +144,8 @@ const LOCAL: Renames = &[
     ("useActiveGpu", "useActiveGpu"),
 ];
 
+const REMOTE: Renames = &[("reuse", "reuseMode"), ("machinePatience", "machinePatience")];
+
 const MACHINE: Renames = &[
     ("ip", "host"),
     ("port", "port"),
@@ -161,6 +163,9 @@ const MACHINE: Renames = &[
     ("proxyJump", "proxyJump"),
     ("sshOptions", "sshOptions"),
     ("remoteDirectory", "remoteDirectory"),
+    ("maxTrialNumber", "maxTrialNumber"),
+    ("passwordFile", "passwordFile"),
+    ("sshPassphraseFile", "sshPassphraseFile"),
 ];
 
 const PAI: Renames = &[
@@ -286,7 +291,7 @@ impl Converter {
         }
         let configs: [(&str, Renames); 3] = [
             ("localConfig", LOCAL),
-            ("remoteConfig", &[("reuse", "reuseMode")]),
+            ("remoteConfig", REMOTE),
             ("paiConfig", PAI),
         ];
         for (field, known) in configs {

@@ -17,6 +17,7 @@ mod patience;
 mod prepare;
 mod recorder;
 mod requeue;
+mod retry;
 mod stop_rules;
 
 use std::collections::{HashMap, VecDeque};
@@ -520,6 +521,10 @@ impl ExperimentTask {
                 info!(%trial, "the trial failed: {message}");
                 self.record_retry(&trial, message).await?;
             }
+            Effect::Replace { trial, message } => {
+                warn!(%trial, "the attempt is given up: {message}");
+                self.record_replacement(&trial, message).await?;
+            }
             Effect::Tell(message) => self.announcer.notify(Notice::Told(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {
@@ -627,18 +632,6 @@ impl ExperimentTask {
         Ok(refused)
     }
 
-    /// Submits another attempt of a trial.
-    async fn relaunch(&mut self, trial: &TrialJobId) -> Result<Vec<state::Event>, store::Error> {
-        let Some(row) = self.recorder.trial(trial).await? else { return Ok(Vec::new()) };
-        let steps = self.new_steps();
-        let Some(job) = self.jobs.get_mut(trial) else { return Ok(Vec::new()) };
-        job.begin_next_attempt(trial, steps);
-        let attempt = job.attempt.clone();
-        self.recorder.record_intents(&[(trial.clone(), None)]).await?;
-        self.recorder.record_state(trial, JobState::Waiting, None, Some(attempt)).await?;
-        Ok(self.submit(trial, row.parameter_id).await)
-    }
-
     /// Submits a recorded trial. A refusal is the trial's end, not the experiment's: returns the events of it.
     async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
         let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
@@ -654,30 +647,11 @@ impl ExperimentTask {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         };
         let trial = trial.clone();
         let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
         stop.into_iter().chain([gone]).collect()
-    }
-
-    /// Records that a trial is to be tried again, with the number of its next attempt: a manager that dies before
-    /// that has begun finds nothing of it that has ended.
-    async fn record_retry(
-        &mut self,
-        trial: &TrialJobId,
-        message: String,
-    ) -> Result<(), store::Error> {
-        let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
-        self.recorder.record_retry(trial, message, attempt).await
-    }
-
-    fn reserve_next_attempt(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
-        self.leases.end(trial);
-        let steps = self.new_steps();
-        let job = self.jobs.get_mut(trial)?;
-        self.handle.forget(trial, &job.attempt);
-        job.reserve_next_attempt(trial, steps);
-        Some(job.attempt.clone())
     }
 
     /// Returns whether `attempt` is the submission that the trial waits for.

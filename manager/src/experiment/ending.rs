@@ -25,7 +25,7 @@ use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 use crate::job_state::JobState;
 
 /// The end of a job at its training service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Exit code of the job's first process as a shell shows it, where the service knows it.
     pub exit_code: Option<i32>,
@@ -37,6 +37,8 @@ pub struct Gone {
     pub disruption: Option<String>,
     /// True if the service calls the job a success, whatever its agent saw.
     pub succeeded: bool,
+    /// True if the service has fenced the attempt instead of seeing its end.
+    pub fenced: bool,
 }
 
 /// The verdict on a trial whose machine the platform took away: of that its agent sees a signal at most, which it tells;
@@ -184,6 +186,7 @@ mod tests {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
@@ -200,6 +203,7 @@ mod tests {
             class: None,
             disruption: None,
             succeeded: true,
+            fenced: false,
         };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
@@ -236,6 +240,7 @@ mod tests {
                 class: None,
                 disruption: taken.map(str::to_owned),
                 succeeded: false,
+                fenced: false,
             };
             let own = preempted(intent, verdict, &gone);
             assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
@@ -271,6 +276,7 @@ mod tests {
                 class: known,
                 disruption: None,
                 succeeded: false,
+                fenced: false,
             };
             assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
         }
@@ -312,6 +318,7 @@ mod tests {
                     class: None,
                     disruption: None,
                     succeeded: false,
+                    fenced: false,
                 },
             );
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");

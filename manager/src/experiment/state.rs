@@ -252,6 +252,14 @@ impl State {
     ) {
         // A second word about the same end is late news.
         let Some(live) = self.live.remove(&trial) else { return };
+        // Its machine is out of reach, which is no failure of the trial's: no limit of failures or retries counts it.
+        if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.stopping() {
+            let message = gone.message.clone().unwrap_or_default();
+            effects.push(Effect::Replace { trial: trial.clone(), message });
+            self.again_ids.insert(trial.clone(), live.parameter_id);
+            self.again.push_back(trial);
+            return;
+        }
         let end = conclude(live.intent, verdict, gone);
         let state = end.state;
         let succeeded = state == JobState::Succeeded;

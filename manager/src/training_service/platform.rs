@@ -61,6 +61,13 @@ pub struct CleanContext<'a> {
     pub dir: &'a ExperimentDir,
 }
 
+/// A sentence about one thing that an examination has looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The sentence; an error says what is wrong and how to mend it.
+    pub found: Result<String, String>,
+}
+
 /// A training service before anything has started, as its section of the experiment file describes it.
 #[async_trait]
 pub trait Platform: Send + Sync {
@@ -70,6 +77,11 @@ pub trait Platform: Send + Sync {
     ///
     /// Trials cannot run; the error says what is missing and how to mend it.
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError>;
+
+    /// Looks more closely than [`Self::check`], at each machine that trials may run on. By default there is nothing to see.
+    async fn examine(&self, _spec: &ExperimentSpec) -> Vec<Finding> {
+        Vec::new()
+    }
 
     /// Returns the sentence for a user about a successful check.
     fn describe(&self) -> String;

@@ -151,6 +151,11 @@ impl ExperimentDir {
         self.0.join("training-service")
     }
 
+    /// The record of the remote machines and of the attempts that were fenced there. Trials' ids are shorter.
+    pub fn remote_machines(&self) -> PathBuf {
+        self.0.join("remote-machines.json")
+    }
+
     /// The folder of one trial.
     pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
         TrialDir(self.0.join(trial.as_str()))

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use crate::security::strangers::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, Trial, wait_for};
 
 /// Writes down where it runs, reports before and after the gate, and ends as TERM asks it to.
 const TRAIN: &str = r#"#!/bin/sh
@@ -23,6 +23,12 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     let command = format!("BED='{}' ./train.sh", bed.folder().display());
     let service = json!({"platform": "remote", "machineList": machines});
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
+}
+
+/// A search that waits for an absent machine for a second only.
+fn impatient(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
+    let service = json!({"platform": "remote", "machineList": machines, "machinePatience": "1s"});
+    search(bed, machines, trials).with("trainingService", service)
 }
 
 fn started(bed: &TestBed, trials: usize) -> Vec<String> {
@@ -178,4 +184,99 @@ fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
     assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     let done = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
     expect_whole(&bed, &done, 2);
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let both = [machines.add("one"), machines.add("two")];
+    machines.leave("two");
+    let running = impatient(&bed, &both, 1).start(&bed);
+    started(&bed, 1);
+    machines.leave("one");
+    machines.come_back("two");
+    let started = started(&bed, 2);
+    let trial = started[0].strip_prefix("one ").expect("it is the only one that is there");
+    assert_eq!(started[1].strip_prefix("two "), Some(trial));
+    assert_eq!(bed.read("cleaned"), "", "no agent ends its trial because it is alone");
+    machines.come_back("one");
+    wait_for("the first attempt to be ended", BOUND, || {
+        (bed.read("cleaned").trim() == trial).then_some(())
+    });
+    gate.open(1);
+    let done = Outcome::of(running.finish(BOUND));
+    done.expect_done(1, 0);
+    let Trial { id, intermediate, final_result, .. } = done.trial(0);
+    assert_eq!((id.as_str(), final_result), (trial, &json!(0.5)));
+    assert_eq!(*intermediate, [json!(0.25), json!(0.5)], "the first attempt counts for nothing");
+    bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_stop_waits_for_no_absent_machine_and_holds_when_it_is_back() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let running = search(&bed, &[machines.add("one")], 2).start(&bed);
+    started(&bed, 2);
+    machines.leave("one");
+    running.signal(Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    assert_eq!(bed.read("cleaned"), "", "they run on where nobody reaches them");
+    machines.come_back("one");
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    started(&bed, 4);
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "they are ended before others start");
+    gate.open(2);
+    let done = Outcome::of(resumed.finish(BOUND));
+    done.expect_done(2, 0);
+    for trial in &done.trials {
+        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
+    }
+    bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn gpus_of_trials_that_outlived_their_manager_are_known_for_ours() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let busy = bed.path("started").display().to_string();
+    let smi = format!(
+        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n\
+         *) [ -e '{busy}' ] && printf 'GPU-a\\nGPU-b\\n' ;;\nesac\n"
+    );
+    bed.script("bin/nvidia-smi", &smi);
+    let mut machine = machines.add("one");
+    machine["pythonPath"] = json!(bed.path("bin"));
+    let running = search(&bed, &[machine], 3).with("trialGpuNumber", 1).start(&bed);
+    started(&bed, 2);
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    gate.open(3);
+    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 3);
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_configuration_that_ignores_host_keys_is_refused() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let mut machine = machines.add("one");
+    machine["sshOptions"][1] = json!("UserKnownHostsFile=/dev/null");
+    let finished = search(&bed, &[machine], 1).start(&bed).finish(BOUND);
+    assert_ne!(finished.code, Some(0));
+    for said in ["one", "UserKnownHostsFile /dev/null", "~/.ssh/config"] {
+        assert!(finished.stderr.contains(said), "{said}: {}", finished.stderr);
+    }
+    assert_eq!(bed.read("started"), "");
 }

@@ -20,6 +20,8 @@ mod agent;
 mod loads;
 #[path = "bench/measure.rs"]
 mod measure;
+#[path = "bench/remote.rs"]
+mod remote;
 #[path = "bench/sink.rs"]
 mod sink;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ["throughput"] => throughput(),
         ["idle"] => idle(),
         ["latency"] => latency(),
+        ["remote"] => remote::measure(),
         ["agent", ref wanted @ ..] => agent::table(wanted),
         ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
         // What the measured trials do.
@@ -37,7 +40,9 @@ fn main() -> ExitCode {
         ["echo", gate] => echo(Path::new(gate)),
         ref words if loads::run(words) => {}
         _ => {
-            say("usage: bench agent [ROW...] | turnover | throughput | idle | latency | all");
+            say(
+                "usage: bench agent [ROW...] | turnover | throughput | idle | latency | remote | all",
+            );
             return ExitCode::from(2);
         }
     }
@@ -74,27 +79,31 @@ fn turnover() {
         let command = trial(&format!("stamp '{}'", log.display()));
         let search = Search::new(&command, 200).with("trialConcurrency", concurrency).run(&bed);
         search.expect_done(200, 0);
-        let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = bed
-            .read("stamps")
-            .lines()
-            .map(|line| {
-                let (start, end) = line.split_once(' ').expect("two stamps stand on a line");
-                let ms = |text: &str| text.parse::<f64>().expect("a stamp is a number");
-                (ms(start), ms(end))
-            })
-            .unzip();
-        starts.sort_by(f64::total_cmp);
-        ends.sort_by(f64::total_cmp);
-        // The end number k frees the slot of the start number k + concurrency.
-        let mut gaps: Vec<f64> =
-            starts.iter().skip(concurrency).zip(&ends).map(|(start, end)| start - end).collect();
-        let (middle, slow) = median(&mut gaps);
+        let (middle, slow) = turnover_of(&bed.read("stamps"), concurrency);
         figure(
             &format!("trial turnover, concurrency {concurrency}, median (95th percentile)"),
             &format!("{middle:.1} ({slow:.1}) ms"),
             "1,084 ms",
         );
     }
+}
+
+/// The median and the 95th percentile of the times between one trial's end and the next one's start, in milliseconds.
+fn turnover_of(stamps: &str, concurrency: usize) -> (f64, f64) {
+    let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = stamps
+        .lines()
+        .map(|line| {
+            let (start, end) = line.split_once(' ').expect("two stamps stand on a line");
+            let ms = |text: &str| text.parse::<f64>().expect("a stamp is a number");
+            (ms(start), ms(end))
+        })
+        .unzip();
+    starts.sort_by(f64::total_cmp);
+    ends.sort_by(f64::total_cmp);
+    // The end number k frees the slot of the start number k + concurrency.
+    let mut gaps: Vec<f64> =
+        starts.iter().skip(concurrency).zip(&ends).map(|(start, end)| start - end).collect();
+    median(&mut gaps)
 }
 
 /// The trial of [`turnover`]: when it began and when it is about to end, in milliseconds.

@@ -69,8 +69,8 @@ impl ExperimentTask {
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let objective = self.spec.objective.as_deref();
             let found = result::pick_with_goals(metrics, &attempt, objective, &self.spec.goals);
-            let JobEvent { exit_code, message, class, disruption, succeeded, .. } = event;
-            let gone = Gone { exit_code, message, class, disruption, succeeded };
+            let JobEvent { exit_code, message, class, disruption, succeeded, fenced, .. } = event;
+            let gone = Gone { exit_code, message, class, disruption, succeeded, fenced };
             let intent = self.state.intent(&trial);
             let verdict = match ending::preempted(intent, verdict.as_ref(), &gone) {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),

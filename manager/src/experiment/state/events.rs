@@ -148,6 +148,13 @@ pub enum Effect {
         /// The reason that it failed, and how often it may.
         message: String,
     },
+    /// Record that a trial's attempt is fenced and that another will replace it: the trial has not failed.
+    Replace {
+        /// The trial.
+        trial: TrialJobId,
+        /// The reason.
+        message: String,
+    },
     /// Tell the people who watch.
     Tell(String),
     /// Too many failures hold the search: tell everybody, and why.

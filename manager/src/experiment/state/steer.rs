@@ -175,6 +175,7 @@ mod tests {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         };
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
         state.step(event, Duration::ZERO)
@@ -217,6 +218,7 @@ mod tests {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         };
         let verdict = Verdict {
             cause: Cause::Succeeded,

@@ -65,7 +65,14 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
 }
 
 fn unknown_end() -> Gone {
-    Gone { exit_code: None, message: None, class: None, disruption: None, succeeded: false }
+    Gone {
+        exit_code: None,
+        message: None,
+        class: None,
+        disruption: None,
+        succeeded: false,
+        fenced: false,
+    }
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
@@ -77,6 +84,7 @@ fn succeeded(number: u64, value: f64) -> Event {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
@@ -92,6 +100,7 @@ fn failed(number: u64) -> Event {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
@@ -236,12 +245,51 @@ fn how_often_a_trial_was_tried_again_outlives_the_manager() {
             class: None,
             disruption: None,
             succeeded: false,
+            fenced: false,
         };
         // Its end is unknown: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
         let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
         assert_eq!(again, tried_again, "{retries}: {effects:?}");
+    }
+}
+
+#[test]
+fn a_fenced_attempt_is_replaced_and_is_no_failure() {
+    use StopReason::{ManagerShutdown, User};
+    let fenced = || Gone {
+        message: Some("gpu1 is out of reach".to_owned()),
+        fenced: true,
+        ..Gone::default()
+    };
+    let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
+    #[rustfmt::skip]
+    let table = [
+        // what it says                    intent                 verdict      its end
+        ("it is replaced",                 None,                  None,        None),
+        ("a stop needs no other attempt",  Some(User),            None,        Some(JobState::UserCanceled)),
+        ("nor does the search's end",      Some(ManagerShutdown), None,        Some(JobState::SysCanceled)),
+        ("a verdict that came is its end", None,                  Some(&fine), Some(JobState::Succeeded)),
+    ];
+    for (says, intent, verdict, end) in table {
+        let policy = Policy { failures: FailureLimit::Consecutive(1), ..Policy::default() };
+        let mut state = State::new(limits(1, 9)).under(policy);
+        state.step(Event::Begin, Duration::ZERO);
+        state.step(proposed(0), Duration::ZERO);
+        if let Some(reason) = intent {
+            state.step(Event::StopRequested { trial: id(0), reason }, Duration::ZERO);
+        }
+        let verdict = verdict.cloned().map(Box::new);
+        let gone = Event::Gone { trial: id(0), gone: fenced(), verdict, result: None };
+        let effects = state.step(gone, Duration::ZERO);
+        assert_eq!(ends(&effects).into_iter().map(|(_, end)| end).next(), end, "{says}");
+        assert_eq!(told(&effects), Vec::<String>::new(), "{says}: nothing holds the search");
+        let replaced = [
+            Effect::Replace { trial: id(0), message: "gpu1 is out of reach".to_owned() },
+            Effect::Relaunch { trial: id(0) },
+        ];
+        assert_eq!(effects == replaced, end.is_none(), "{says}: {effects:?}");
     }
 }
 
@@ -433,7 +481,8 @@ proptest! {
                     | Effect::RecordState(_)
                     | Effect::Tell(_)
                     | Effect::Hold(_)
-                    | Effect::Retry { .. } => {}
+                    | Effect::Retry { .. }
+                    | Effect::Replace { .. } => {}
                 }
             }
             let over = matches!(state.state(), ExperimentState::Done | ExperimentState::Stopped);

@@ -435,7 +435,8 @@ impl Tracker {
         };
         let message = Some(message);
         self.finished.push_back(attempt.clone());
-        let event = JobEvent { trial, attempt, exit_code, message, class, disruption, succeeded };
+        let unexplained = JobEvent::unexplained(trial, attempt);
+        let event = JobEvent { exit_code, message, class, disruption, succeeded, ..unexplained };
         let mut acts = vec![Act::Tell(JobNews::Gone(event))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));

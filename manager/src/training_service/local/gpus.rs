@@ -103,6 +103,19 @@ impl Gpus {
         Some(visible)
     }
 
+    /// Returns the GPUs that a trial has.
+    pub fn given(&self, trial: &TrialJobId) -> Option<&[u64]> {
+        self.given.get(trial).map(Vec::as_slice)
+    }
+
+    /// Notes that a trial has these GPUs already: an earlier manager gave them to it.
+    pub fn restore(&mut self, trial: &TrialJobId, indices: &[u64]) {
+        for index in indices {
+            *self.users.entry(*index).or_default() += 1;
+        }
+        self.given.insert(trial.clone(), indices.to_vec());
+    }
+
     /// Takes a trial's GPUs back.
     pub fn give_back(&mut self, trial: &TrialJobId) {
         for index in self.given.remove(trial).into_iter().flatten() {
@@ -197,6 +210,15 @@ mod tests {
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
         gpus.give_back(&trial(0));
         gpus.give_back(&trial(0)); // Said twice.
+        assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn what_an_earlier_manager_gave_is_taken() {
+        let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
+        gpus.restore(&trial(0), &[0]);
+        assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
+        gpus.give_back(&trial(0));
         assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
     }
 

@@ -1,18 +1,25 @@
 //! PURE: the assignment of trials to machines, the trials that wait, and the requests to each machine.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::super::TrialJobSpec;
 use super::super::local::gpus::{Gpu, Gpus, Wanted};
 use super::request;
 use crate::config::MachineSpec;
+use crate::util::backoff::Backoff;
 
 /// Times that a helper is asked for reports that were left behind.
 const REPLAYS: u32 = 5;
+/// The pauses in which a machine that could not start a trial gets no other: the first, and the longest.
+const RESTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The time that the stop of a trial waits for an absent machine.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// All machines and jobs.
 #[derive(Debug)]
@@ -20,8 +27,19 @@ pub(super) struct Assignments {
     /// Jobs on machines.
     pub(super) jobs: HashMap<TrialJobId, Job>,
     /// Jobs without a machine, the oldest first.
-    pub(super) waiting: VecDeque<TrialJobSpec>,
+    waiting: VecDeque<WaitingJob>,
     machines: Vec<Machine>,
+    /// The time for which a machine may be absent before its trials run elsewhere.
+    patience: Duration,
+    /// The reason that was told last for the waiting of trials.
+    told: String,
+}
+
+#[derive(Debug)]
+struct WaitingJob {
+    spec: TrialJobSpec,
+    /// True if the present reason was told of it.
+    is_told: bool,
 }
 
 /// A job that was put on a machine.
@@ -32,10 +50,17 @@ pub(super) struct Job {
     pub(super) machine: usize,
     /// `None`: an earlier manager has submitted it.
     pub(super) spec: Option<TrialJobSpec>,
-    /// The value for `CUDA_VISIBLE_DEVICES`.
-    pub(super) gpus: Option<String>,
-    pub(super) stop_requested: bool,
+    /// The GPUs that it was given. `None`: they are left alone.
+    pub(super) gpus: Option<Vec<u64>>,
+    /// The time at which its stop was requested.
+    stop_requested: Option<Instant>,
     replays: u32,
+}
+
+impl Job {
+    pub(super) fn is_to_stop(&self) -> bool {
+        self.stop_requested.is_some()
+    }
 }
 
 /// A request that was not answered yet.
@@ -44,54 +69,164 @@ pub(super) struct PendingRequest {
     pub(super) method: &'static str,
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
+    asked_at: Instant,
+}
+
+/// A job on a machine that has been absent for too long.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct AbsentJob {
+    pub(super) trial: TrialJobId,
+    pub(super) attempt: AttemptId,
+    pub(super) machine: usize,
+    /// The reason for a person.
+    pub(super) why: String,
+}
+
+/// The facts that a machine tells when it is connected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) gpus: Vec<Gpu>,
+    /// Processors. `None`: unknown.
+    pub(super) cores: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Machine {
     name: String,
     wanted: Wanted,
+    /// `maxTrialNumber`.
+    max_trials: Option<usize>,
+    /// True if the experiment does not name it any more: it gets no trial, and keeps those that it has.
+    is_retired: bool,
+    /// Trials on it.
+    trials: usize,
+    cores: usize,
     gpus: Option<Gpus>,
     link: Option<UnboundedSender<String>>,
-    /// The reason that there is no link.
+    /// The reason that there is no link, and the time since when there is none.
     why: String,
+    absent_since: Instant,
+    rest: Option<Rest>,
     last_id: u64,
     asked: HashMap<u64, PendingRequest>,
 }
 
-impl Assignments {
-    pub(super) fn new(machines: &[MachineSpec], each: Option<u32>) -> Self {
-        let machine = |machine: &MachineSpec| Machine {
-            name: machine.name.clone(),
+/// The pause of a machine that could not start a trial.
+#[derive(Debug)]
+struct Rest {
+    pauses: Backoff,
+    until: Instant,
+    why: String,
+}
+
+impl Machine {
+    fn new(spec: &MachineSpec, each: Option<u32>, is_retired: bool, now: Instant) -> Self {
+        Self {
+            name: spec.name.clone(),
             wanted: Wanted {
                 each,
-                sharers: machine.max_trial_number_per_gpu,
-                indices: machine.gpu_indices.clone(),
-                active: machine.use_active_gpu,
+                sharers: spec.max_trial_number_per_gpu,
+                indices: spec.gpu_indices.clone(),
+                active: spec.use_active_gpu,
             },
+            max_trials: spec
+                .max_trial_number
+                .map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            is_retired,
+            trials: 0,
+            cores: 1,
             gpus: None,
             link: None,
             why: "not connected yet".to_owned(),
+            absent_since: now,
+            rest: None,
             last_id: 0,
             asked: HashMap::new(),
+        }
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.until > now)
+    }
+
+    fn is_full(&self) -> bool {
+        let room = self.gpus.as_ref().and_then(Gpus::room).unwrap_or(usize::MAX);
+        self.trials >= room.min(self.max_trials.unwrap_or(usize::MAX))
+    }
+
+    /// Trials for each of its processors once it has one more.
+    fn load(&self) -> usize {
+        (self.trials + 1).saturating_mul(1 << 10) / self.cores
+    }
+
+    /// Returns the reason that it takes no trial.
+    fn why(&self, now: Instant) -> String {
+        let why = match (&self.link, &self.rest) {
+            (None, _) => self.why.clone(),
+            (Some(_), Some(rest)) if rest.until > now => {
+                format!("it pauses, since it could not start a trial: {}", rest.why)
+            }
+            (Some(_), _) if self.max_trials.is_some_and(|most| self.trials >= most) => {
+                "maxTrialNumber trials run there".to_owned()
+            }
+            (Some(_), _) => "its GPUs are in use".to_owned(),
         };
-        let machines = machines.iter().map(machine).collect();
-        Self { jobs: HashMap::new(), waiting: VecDeque::new(), machines }
+        format!("{}: {why}", self.name)
+    }
+}
+
+impl Assignments {
+    /// Returns the machines without trials. Those from position `named` on are not in the experiment file any more.
+    pub(super) fn new(
+        machines: &[MachineSpec],
+        named: usize,
+        each: Option<u32>,
+        patience: Duration,
+        now: Instant,
+    ) -> Self {
+        let machines = machines.iter().enumerate();
+        let machines = machines.map(|(at, spec)| Machine::new(spec, each, at >= named, now));
+        Self {
+            jobs: HashMap::new(),
+            waiting: VecDeque::new(),
+            machines: machines.collect(),
+            patience,
+            told: String::new(),
+        }
     }
 
     /// A machine can be spoken to. An error is why it can run no trial all the same.
     pub(super) fn connected(
         &mut self,
         number: usize,
-        gpus: &[(u64, bool)],
+        facts: &Facts,
         link: UnboundedSender<String>,
     ) -> Result<(), String> {
         let machine = &mut self.machines[number];
+        machine.cores = facts.cores.unwrap_or(1).max(1);
         // Who has which is known from the first time on; a trial of ours makes its GPU look busy later.
         if machine.gpus.is_none() {
-            let found: Vec<Gpu> = gpus.iter().map(|&(index, busy)| Gpu { index, busy }).collect();
-            let mut gpus = Gpus::new(&machine.wanted, &found).map_err(|error| error.to_string())?;
-            for (trial, job) in self.jobs.iter_mut().filter(|(_, job)| job.machine == number) {
-                job.gpus = gpus.take(trial);
+            let on = self.jobs.iter().filter(|(_, job)| job.machine == number);
+            let given: Vec<_> =
+                on.filter_map(|(trial, job)| Some((trial, job.gpus.as_ref()?))).collect();
+            let own: HashSet<u64> =
+                given.iter().flat_map(|(_, gpus)| gpus.iter().copied()).collect();
+            let found = facts
+                .gpus
+                .iter()
+                .map(|gpu| Gpu { index: gpu.index, busy: gpu.busy && !own.contains(&gpu.index) });
+            let found: Vec<Gpu> = found.collect();
+            let mut gpus = match Gpus::new(&machine.wanted, &found) {
+                Ok(gpus) => gpus,
+                // It runs no trial any more, but those that it has.
+                Err(_) if machine.is_retired => {
+                    let none = Wanted { each: None, ..machine.wanted.clone() };
+                    Gpus::new(&none, &[]).map_err(|error| error.to_string())?
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            for (trial, indices) in given {
+                gpus.restore(trial, indices);
             }
             machine.gpus = Some(gpus);
         }
@@ -99,36 +234,48 @@ impl Assignments {
         Ok(())
     }
 
-    pub(super) fn disconnected(&mut self, number: usize, why: String) {
+    /// A machine cannot be spoken to.
+    pub(super) fn disconnected(&mut self, number: usize, why: String, now: Instant) {
         let machine = &mut self.machines[number];
-        machine.link = None;
+        if machine.link.take().is_some() {
+            machine.absent_since = now;
+        }
         machine.asked.clear();
         machine.why = why;
     }
 
-    /// Puts the first waiting job on the machine with the fewest trials of those that have room: which job, which machine.
-    pub(super) fn place(&mut self) -> Option<(TrialJobId, usize)> {
-        let free = (0..self.machines.len()).filter(|number| self.has_room(*number));
-        let number = free.min_by_key(|number| self.on(*number).count())?;
-        let spec = self.waiting.pop_front()?;
+    /// Lets a job wait for a machine.
+    pub(super) fn enqueue(&mut self, spec: TrialJobSpec) {
+        self.waiting.push_back(WaitingJob { spec, is_told: false });
+    }
+
+    /// Puts the first waiting job on the machine with the fewest trials for each processor, of those that have room: which
+    /// job, which machine.
+    pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
+        let has_room = |machine: &Machine| {
+            let takes = machine.link.is_some() && !machine.is_retired;
+            takes && !machine.rests(now) && !machine.is_full()
+        };
+        let free = self.machines.iter().enumerate().filter(|(_, machine)| has_room(machine));
+        let (number, _) = free.min_by_key(|(_, machine)| (machine.load(), machine.trials))?;
+        let WaitingJob { spec, .. } = self.waiting.pop_front()?;
         let (trial, attempt) = (spec.trial.clone(), spec.attempt.clone());
-        let gpus = self.machines[number].gpus.as_mut().and_then(|gpus| gpus.take(&trial));
+        let machine = &mut self.machines[number];
+        machine.trials += 1;
+        let gpus = machine.gpus.as_mut().and_then(|gpus| {
+            gpus.take(&trial)?;
+            gpus.given(&trial).map(<[u64]>::to_vec)
+        });
         let job = Job {
             attempt,
             machine: number,
             spec: Some(spec),
             gpus,
-            stop_requested: false,
+            stop_requested: None,
             replays: 0,
         };
         self.jobs.insert(trial.clone(), job);
         Some((trial, number))
-    }
-
-    fn has_room(&self, number: usize) -> bool {
-        let machine = &self.machines[number];
-        let room = machine.gpus.as_ref().and_then(Gpus::room);
-        machine.link.is_some() && room.is_none_or(|room| self.on(number).count() < room)
     }
 
     /// Trials on a machine.
@@ -136,14 +283,22 @@ impl Assignments {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
     }
 
-    /// Returns the reason that trials wait, for a person.
-    pub(super) fn why(&self) -> String {
-        let why = |machine: &Machine| match machine.link {
-            Some(_) => format!("{}: its GPUs are in use", machine.name),
-            None => format!("{}: {}", machine.name, machine.why),
-        };
-        let all: Vec<String> = self.machines.iter().map(why).collect();
-        format!("no machine has room ({})", all.join("; "))
+    /// Returns the reason that trials wait, for a person, and those that it was not told of yet.
+    pub(super) fn untold(&mut self, now: Instant) -> (String, Vec<(TrialJobId, AttemptId)>) {
+        if self.waiting.is_empty() {
+            return (String::new(), Vec::new());
+        }
+        let named = self.machines.iter().filter(|machine| !machine.is_retired);
+        let all: Vec<String> = named.map(|machine| machine.why(now)).collect();
+        let why = format!("no machine has room ({})", all.join("; "));
+        let is_new = why != self.told;
+        let mut untold = Vec::new();
+        for job in self.waiting.iter_mut().filter(|job| is_new || !job.is_told) {
+            job.is_told = true;
+            untold.push((job.spec.trial.clone(), job.spec.attempt.clone()));
+        }
+        self.told.clone_from(&why);
+        (why, untold)
     }
 
     /// Sends a request about a job, if its machine can be spoken to; else a new session says everything.
@@ -153,12 +308,14 @@ impl Assignments {
         trial: &TrialJobId,
         method: &'static str,
         params: &Value,
+        now: Instant,
     ) {
         let Some(job) = self.jobs.get(trial) else { return };
         let machine = &mut self.machines[number];
         let Some(link) = &machine.link else { return };
         machine.last_id += 1;
-        let asked = PendingRequest { method, trial: trial.clone(), attempt: job.attempt.clone() };
+        let (trial, attempt) = (trial.clone(), job.attempt.clone());
+        let asked = PendingRequest { method, trial, attempt, asked_at: now };
         machine.asked.insert(machine.last_id, asked);
         // A session that has ended is followed by one that says it again.
         drop(link.send(request(machine.last_id, method, params)));
@@ -167,6 +324,36 @@ impl Assignments {
     /// The request of this number, which is answered now.
     pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
         self.machines[number].asked.remove(&id)
+    }
+
+    /// Returns the request of a machine that has waited for its answer since before `since`.
+    pub(super) fn unanswered(&self, number: usize, since: Instant) -> Option<&'static str> {
+        let mut asked = self.machines[number].asked.values();
+        asked.find(|asked| asked.asked_at < since).map(|asked| asked.method)
+    }
+
+    /// A machine could not start a trial: others get the next ones for a while. Returns the length of the pause.
+    pub(super) fn rest(&mut self, number: usize, why: String, now: Instant) -> Duration {
+        let machine = &mut self.machines[number];
+        let last = machine.rest.take().map(|rest| rest.pauses);
+        let mut pauses = last.unwrap_or_else(|| Backoff::new(RESTS.0, RESTS.1));
+        let pause = pauses.next_pause();
+        machine.rest = Some(Rest { pauses, until: now + pause, why });
+        pause
+    }
+
+    /// A trial of a machine has run: it is trusted as before.
+    pub(super) fn trust(&mut self, number: usize) {
+        self.machines[number].rest = None;
+    }
+
+    /// Takes a job that its machine has refused off it, to wait for another; `false` if it is not to run any more.
+    pub(super) fn withdraw(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
+        let here = self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_to_stop());
+        let Some(spec) = here.and_then(|job| job.spec.clone()) else { return false };
+        self.remove(trial, attempt);
+        self.waiting.push_front(WaitingJob { spec, is_told: false });
+        true
     }
 
     /// Returns whether a helper may be asked once more for what a job left, and counts it.
@@ -183,12 +370,28 @@ impl Assignments {
         true
     }
 
-    /// Takes a job for one that an earlier manager put on a machine.
-    pub(super) fn take_over(&mut self, trial: &TrialJobId, attempt: &AttemptId, number: usize) {
-        let gpus = self.machines[number].gpus.as_mut().and_then(|gpus| gpus.take(trial));
+    /// Takes a job for one that an earlier manager put on a machine, with the GPUs that it was given.
+    pub(super) fn take_over(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        number: usize,
+        given: Option<Vec<u64>>,
+    ) {
+        let machine = &mut self.machines[number];
+        machine.trials += 1;
+        if let (Some(gpus), Some(given)) = (&mut machine.gpus, &given) {
+            gpus.restore(trial, given);
+        }
         let attempt = attempt.clone();
-        let job =
-            Job { attempt, machine: number, spec: None, gpus, stop_requested: false, replays: 0 };
+        let job = Job {
+            attempt,
+            machine: number,
+            spec: None,
+            gpus: given,
+            stop_requested: None,
+            replays: 0,
+        };
         self.jobs.insert(trial.clone(), job);
     }
 
@@ -197,7 +400,9 @@ impl Assignments {
         let Some(job) = self.jobs.get(trial).filter(|job| job.attempt == *attempt) else {
             return false;
         };
-        if let Some(gpus) = &mut self.machines[job.machine].gpus {
+        let machine = &mut self.machines[job.machine];
+        machine.trials = machine.trials.saturating_sub(1);
+        if let Some(gpus) = &mut machine.gpus {
             gpus.give_back(trial);
         }
         self.jobs.remove(trial).is_some()
@@ -207,15 +412,62 @@ impl Assignments {
     pub(super) fn request_stop(
         &mut self,
         trial: &TrialJobId,
+        now: Instant,
     ) -> (Option<AttemptId>, Option<(usize, AttemptId)>) {
-        if let Some(at) = self.waiting.iter().position(|job| job.trial == *trial) {
-            return (self.waiting.remove(at).map(|job| job.attempt), None);
+        if let Some(at) = self.waiting.iter().position(|job| job.spec.trial == *trial) {
+            return (self.waiting.remove(at).map(|job| job.spec.attempt), None);
         }
         let job = self.jobs.get_mut(trial);
         let on = job.map(|job| {
-            job.stop_requested = true;
+            job.stop_requested.get_or_insert(now);
             (job.machine, job.attempt.clone())
         });
         (None, on)
     }
+
+    /// Returns the jobs that wait no longer for their absent machines, in the order of their ids: they are to be fenced.
+    pub(super) fn absent(&self, now: Instant) -> Vec<AbsentJob> {
+        let late =
+            self.jobs.iter().filter(|(_, job)| self.deadline(job).is_some_and(|at| at <= now));
+        let absent = late.map(|(trial, job)| {
+            let Machine { name, why, absent_since, .. } = &self.machines[job.machine];
+            let seconds = now.saturating_duration_since(*absent_since).as_secs();
+            let why = format!(
+                "{name} has been out of reach for {seconds} s ({why}); what the trial does there counts no more, and it runs \
+                 again elsewhere"
+            );
+            AbsentJob {
+                trial: trial.clone(),
+                attempt: job.attempt.clone(),
+                machine: job.machine,
+                why,
+            }
+        });
+        let mut absent: Vec<AbsentJob> = absent.collect();
+        absent.sort_by(|one, other| one.trial.cmp(&other.trial));
+        absent
+    }
+
+    /// Returns the time at which something changes by itself: an absent machine is waited for no longer, or a pause is over.
+    pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
+        let deadlines = self.jobs.values().filter_map(|job| self.deadline(job));
+        let rests = self.machines.iter().filter_map(|machine| machine.rest.as_ref());
+        let rests = rests.map(|rest| rest.until).filter(|until| *until > now);
+        deadlines.chain(rests).min()
+    }
+
+    /// The time until which a job waits for its machine. `None`: the machine is there.
+    fn deadline(&self, job: &Job) -> Option<Instant> {
+        let machine = &self.machines[job.machine];
+        if machine.link.is_some() {
+            return None;
+        }
+        let absent_since = machine.absent_since;
+        let stop = job.stop_requested.map(|at| at.max(absent_since) + STOP_PATIENCE);
+        let patience = absent_since + self.patience;
+        Some(stop.map_or(patience, |stop| stop.min(patience)))
+    }
 }
+
+#[cfg(test)]
+mod tests;

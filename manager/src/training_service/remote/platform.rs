@@ -1,28 +1,60 @@
 //! `platform: remote` before its trials start. The machines are asked when the search has begun.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::ssh::Ssh;
 use super::{Error as RemoteError, Remote, Settings};
-use crate::config::{MachineSpec, RemoteSpec};
+use super::{clean, examine};
+use crate::config::{ExperimentSpec, MachineSpec, RemoteSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
 };
+use crate::util::clock::{Clock as _, SystemClock};
 
 /// The reason that the service cannot begin.
 #[derive(Debug, thiserror::Error)]
 #[error("the connections to the machines cannot be prepared")]
 struct StartError(#[from] RemoteError);
 
+/// The SSH configuration of a machine is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the machine {name} cannot be used: {why}")]
+struct ConfigurationError {
+    name: String,
+    why: String,
+}
+
 #[async_trait]
 impl Platform for RemoteSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let agent = agent_program::find(context.agent)?;
-        Ok(Box::new(CheckedRemote { agent, machines: self.machines.clone() }))
+        for machine in self.machines.iter().filter(|_| context.is_new) {
+            // Nothing is connected: no socket is made at this path.
+            let ssh = Ssh::new(machine, Path::new(""), 0);
+            let checked = ssh.check_configuration().await;
+            let name = machine.name.clone();
+            checked.map_err(|why| ConfigurationError { name, why })?;
+        }
+        Ok(Box::new(CheckedRemote {
+            agent,
+            machines: self.machines.clone(),
+            patience: self.patience,
+        }))
+    }
+
+    async fn examine(&self, spec: &ExperimentSpec) -> Vec<Finding> {
+        let now_s = SystemClock.now_ms() / 1000;
+        examine::examine(&self.machines, spec.trial_gpu_number, now_s).await
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        Ok(clean::clean(&self.machines, context.id, context.dir).await?)
     }
 
     fn describe(&self) -> String {
@@ -34,6 +66,7 @@ impl Platform for RemoteSpec {
 struct CheckedRemote {
     agent: PathBuf,
     machines: Vec<MachineSpec>,
+    patience: Duration,
 }
 
 #[async_trait]
@@ -48,6 +81,7 @@ impl CheckedPlatform for CheckedRemote {
             experiment: id.clone(),
             dir,
             machines: self.machines,
+            patience: self.patience,
             gpus_each: spec.trial_gpu_number,
             objective: spec.objective.clone(),
             direction: spec.stated_direction(),

@@ -1,22 +1,38 @@
-//! A session on a machine: connection, agent and code, the manager's socket, helper. Then messages in both directions until it ends.
+//! A session on a machine: connection, agent and code, helper, fences, the manager's socket. Then messages in both directions
+//! until it ends.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::process::{Child, ChildStdin};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader,
+};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tracing::warn;
 
+use super::examine;
+use super::machine_assignment::Facts;
+use super::records::Fence;
 use super::ssh::{Ssh, quoted};
 use crate::config::MachineSpec;
+use crate::training_service::local::gpus::Gpu;
+use crate::util::clock::{Clock as _, SystemClock};
 
 /// The time that the helper may take to answer the first requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest message, in bytes with its newline.
-const MESSAGE_BYTES: u64 = 1 << 20;
+pub(super) const MESSAGE_BYTES: u64 = 1 << 20;
+/// Attempts that are fenced with one request, which keeps the message short.
+const FENCES_AT_ONCE: usize = 500;
+/// The lines of a helper's standard error that are kept, and their longest length in bytes.
+const ERROR_LINES: usize = 3;
+const ERROR_LINE_BYTES: u64 = 500;
 /// Messages that are read ahead.
 const AHEAD: usize = 64;
 /// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
@@ -26,7 +42,7 @@ const NEW_SOCKET: &str = "manager.new";
 /// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
 /// The mark of our scripts' lines, which a login shell's banner does not have.
-const MARK: &str = "tk:";
+pub(super) const MARK: &str = "tk:";
 
 /// The files and names that a machine is given.
 #[derive(Debug)]
@@ -41,6 +57,8 @@ pub(super) struct Luggage<'a> {
     pub(super) code: &'a Path,
     /// The socket of the manager on this machine.
     pub(super) socket: &'a Path,
+    /// The attempts that must not run there.
+    pub(super) fences: &'a [Fence],
 }
 
 /// A session that is open. Dropping it ends its processes here, and the helper there.
@@ -50,8 +68,10 @@ pub(super) struct Session {
     pub(super) master: Child,
     /// Lines of the helper.
     pub(super) lines: mpsc::Receiver<String>,
-    /// GPUs of the machine: index, and whether a process computes on it.
-    pub(super) gpus: Vec<(u64, bool)>,
+    /// The facts that scheduling needs.
+    pub(super) facts: Facts,
+    /// The last lines that the helper wrote to its standard error.
+    pub(super) errors: LastLines,
     stdin: ChildStdin,
     _helper: Child,
 }
@@ -65,51 +85,60 @@ impl Session {
     ) -> Result<Self, String> {
         let master = ssh.connect().await?;
         let (agent, root) = bootstrap(ssh, machine, luggage).await?;
-        forward_back(ssh, &root, luggage.socket).await?;
-        let path = machine.python_path.as_ref();
-        let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
-        let line = format!(
-            "{}exec {} machine {}",
-            path.unwrap_or_default(),
-            quoted(&agent),
-            quoted(&root)
-        );
-        let mut helper = ssh.script(&line);
-        helper.stdin(Stdio::piped()).stderr(Stdio::null());
-        let mut helper = helper.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
-        let (Some(stdin), Some(stdout)) = (helper.stdin.take(), helper.stdout.take()) else {
-            return Err("ssh has no pipes".to_owned());
-        };
-        let (sender, lines) = mpsc::channel(AHEAD);
-        tokio::spawn(async move {
-            let mut reader = BufReader::new(stdout);
-            loop {
-                let mut line = Vec::new();
-                let read = (&mut reader).take(MESSAGE_BYTES).read_until(b'\n', &mut line).await;
-                // A longer line or half a line is the end: no message of the helper's is.
-                if read.is_err() || !line.ends_with(b"\n") {
-                    return;
-                }
-                if sender.send(String::from_utf8_lossy(&line).into_owned()).await.is_err() {
-                    return;
-                }
-            }
-        });
-        let mut session = Self { master, lines, gpus: Vec::new(), stdin, _helper: helper };
-        session.begin().await?;
+        let mut session = Self::start_helper(ssh, machine, master, &agent, &root)?;
+        let begun = session.begin(ssh, &root, luggage).await;
+        begun.map_err(|why| session.errors.explain(why))?;
         Ok(session)
     }
 
-    async fn begin(&mut self) -> Result<(), String> {
+    fn start_helper(
+        ssh: &Ssh,
+        machine: &MachineSpec,
+        master: Child,
+        agent: &str,
+        root: &str,
+    ) -> Result<Self, String> {
+        let path = machine.python_path.as_ref();
+        let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
+        let line =
+            format!("{}exec {} machine {}", path.unwrap_or_default(), quoted(agent), quoted(root));
+        let mut helper = ssh.script(&line);
+        helper.stdin(Stdio::piped());
+        let mut helper = helper.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
+        let pipes = (helper.stdin.take(), helper.stdout.take(), helper.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err("ssh has no pipes".to_owned());
+        };
+        let (sender, lines) = mpsc::channel(AHEAD);
+        tokio::spawn(read_messages(stdout, sender));
+        let errors = LastLines::default();
+        tokio::spawn(errors.clone().keep(stderr));
+        Ok(Self { master, lines, facts: Facts::default(), errors, stdin, _helper: helper })
+    }
+
+    /// Makes the machine ready. What was given up is fenced before anything else happens there.
+    async fn begin(&mut self, ssh: &Ssh, root: &str, luggage: &Luggage<'_>) -> Result<(), String> {
         let hello = self.ask(0, "initialize", &json!({"protocol": {"min": 1, "max": 1}})).await?;
         if hello["protocol"] != 1 {
             return Err("the agent there speaks another version of the protocol".to_owned());
         }
+        let key = |fence: &Fence| {
+            let Fence { trial, attempt, .. } = fence;
+            json!({"experiment": luggage.experiment, "trial": trial, "attempt": attempt})
+        };
+        for fences in luggage.fences.chunks(FENCES_AT_ONCE) {
+            let keys: Vec<Value> = fences.iter().map(key).collect();
+            self.ask(0, "fence", &json!({"attempts": keys})).await?;
+        }
+        forward_back(ssh, root, luggage.socket).await?;
         let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
         let room = self.ask(0, "room", &json!({})).await?;
-        let gpu = |gpu: &Value| Some((gpu["index"].as_u64()?, gpu["busy"].as_bool()?));
-        self.gpus = room["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
+        let gpu =
+            |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
+        let gpus = room["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
+        let cores = room["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
+        self.facts = Facts { gpus, cores };
         Ok(())
     }
 
@@ -143,6 +172,62 @@ impl Session {
     }
 }
 
+/// Reads a helper's messages until it ends.
+async fn read_messages(stdout: ChildStdout, sender: mpsc::Sender<String>) {
+    let mut reader = BufReader::new(stdout);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut reader).take(MESSAGE_BYTES).read_until(b'\n', &mut line).await;
+        // A longer line or half a line is the end: no message of the helper's is.
+        if read.is_err() || !line.ends_with(b"\n") {
+            return;
+        }
+        if sender.send(String::from_utf8_lossy(&line).into_owned()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The last lines that a process wrote to its standard error.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
+
+impl LastLines {
+    async fn keep(self, stderr: impl AsyncRead + Unpin) {
+        let mut reader = BufReader::new(stderr);
+        loop {
+            let mut line = Vec::new();
+            // A longer line comes in pieces.
+            match (&mut reader).take(ERROR_LINE_BYTES).read_until(b'\n', &mut line).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => self.enter(&String::from_utf8_lossy(&line)),
+            }
+        }
+    }
+
+    fn enter(&self, line: &str) {
+        let line = line.trim();
+        if line.is_empty() {
+            return;
+        }
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == ERROR_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+
+    /// Adds the lines to the reason of an end.
+    pub(super) fn explain(&self, why: String) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.is_empty() {
+            return why;
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("{why}; it said: {}", lines.join(" / "))
+    }
+}
+
 /// A request as a line.
 pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
@@ -167,23 +252,40 @@ async fn forward_back(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String
     Ok(())
 }
 
+/// Warns of what a machine can work with and may be the reason of what is odd later.
+fn warn_of_oddities(machine: &str, answers: &[&str]) {
+    let answer = |word: &str| answers.iter().find_map(|answer| answer.strip_prefix(word));
+    let time = answer("time ").and_then(|time| time.parse().ok());
+    let clock = examine::clock(time, SystemClock.now_ms() / 1000).err();
+    let files = answer("files ").and_then(examine::file_system);
+    for oddity in clock.into_iter().chain(files) {
+        warn!(%machine, "{machine}: {oddity}");
+    }
+}
+
+/// Returns the folders of agents and of experiments, as words of a shell.
+pub(super) fn folders(machine: &MachineSpec) -> (String, String) {
+    match &machine.directory {
+        Some(folder) => (quoted(&format!("{folder}/agent")), quoted(folder)),
+        None => (
+            r#""${XDG_CACHE_HOME:-$HOME/.cache}/trialkeeper/agent""#.to_owned(),
+            r#""$HOME/.local/share/trialkeeper/remote""#.to_owned(),
+        ),
+    }
+}
+
 /// Brings the agent and the code, unless they are there: the agent's path and the experiment's folder.
 async fn bootstrap(
     ssh: &Ssh,
     machine: &MachineSpec,
     luggage: &Luggage<'_>,
 ) -> Result<(String, String), String> {
-    let (cache, root) = match &machine.directory {
-        Some(folder) => (quoted(&format!("{folder}/agent")), quoted(folder)),
-        None => (
-            r#""${XDG_CACHE_HOME:-$HOME/.cache}/trialkeeper/agent""#.to_owned(),
-            r#""$HOME/.local/share/trialkeeper/remote""#.to_owned(),
-        ),
-    };
+    let (cache, root) = folders(machine);
     let (sha256, experiment) = (luggage.agent_sha256, luggage.experiment);
     let said = ssh
         .run(&format!(
             r#"cache={cache}; root={root}; echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/{experiment}"
+echo "{MARK}time $(date +%s)"; echo "{MARK}files $(stat -f -c %T "$root" 2>/dev/null || stat -f -c %T "$HOME" 2>/dev/null)"
 if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
 if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
         ))
@@ -197,6 +299,7 @@ if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
         return Err(format!("the machine is {system}, and the agent is for {ours}"));
     }
     let rest: Vec<&str> = said.collect();
+    warn_of_oddities(&machine.name, &rest);
     let (file, folder) = (quoted(agent), quoted(root));
     if !rest.contains(&"agent") {
         let script = format!(
@@ -214,4 +317,19 @@ mv "$new" {folder}/code.tar.gz"#
         ssh.send(&script, luggage.code).await?;
     }
     Ok((agent.to_owned(), root.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_lines_of_a_helper_explain_its_end() {
+        let errors = LastLines::default();
+        assert_eq!(errors.explain("it ended".to_owned()), "it ended");
+        let long = "x".repeat(2_000);
+        let said = format!("one\n{long}\n\n two\r\nthree\nfour\n");
+        errors.clone().keep(said.as_bytes()).await;
+        assert_eq!(errors.explain("it ended".to_owned()), "it ended; it said: two / three / four");
+    }
 }

@@ -11,13 +11,15 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::{askpass, host_keys};
 use crate::config::MachineSpec;
+use crate::util::files::write_file;
 
 /// The time that a connection may take from its start, name resolution and all jumps included.
 const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time that a short command or a forward may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time that a file may take to be sent.
+/// The time that a file may take to be sent, or many to be deleted.
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest message of ssh's that is kept, in bytes.
 const SAID_BYTES: u64 = 16 << 10;
@@ -37,8 +39,36 @@ impl Ssh {
         Self { machine: machine.clone(), socket: sockets.join(number.to_string()) }
     }
 
+    /// Checks that the user's SSH configuration has host keys checked, of the machine and of those on the way to it. Returns
+    /// the machine's, as `ssh -G` prints it.
+    pub(super) async fn check_configuration(&self) -> Result<String, String> {
+        let mut command = Command::new("ssh");
+        command.arg("-G");
+        // `knownHosts` of ours would hide what the configuration says.
+        for option in self.machine_options() {
+            command.arg("-o").arg(option);
+        }
+        command.arg("--").arg(&self.machine.host);
+        let configuration = configuration(command).await?;
+        if let Some(fault) = host_keys::fault(&self.machine.host, &configuration) {
+            return Err(fault);
+        }
+        for (host, port) in host_keys::jumps(&configuration) {
+            let mut command = Command::new("ssh");
+            command.arg("-G");
+            command.args(port.map(|port| format!("-p{port}")));
+            command.arg("--").arg(&host);
+            if let Some(fault) = host_keys::fault(&host, &self::configuration(command).await?) {
+                return Err(fault);
+            }
+        }
+        Ok(configuration)
+    }
+
     /// Opens the control connection: its process, whose end is the end of the connection.
     pub(super) async fn connect(&self) -> Result<Child, String> {
+        let configuration = self.check_configuration().await?;
+        let askpass = self.write_askpass(&configuration)?;
         // It is left by a manager that was killed.
         drop(std::fs::remove_file(&self.socket));
         let mut command = Command::new("ssh");
@@ -48,6 +78,16 @@ impl Ssh {
         }
         if let Some(file) = &self.machine.key_file {
             command.arg("-i").arg(file);
+        }
+        match askpass {
+            Some(program) => {
+                command.args(["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]);
+                // Also where there is a terminal.
+                command.env("SSH_ASKPASS", program).env("SSH_ASKPASS_REQUIRE", "force");
+            }
+            None => {
+                command.args(["-o", "BatchMode=yes"]);
+            }
         }
         command.arg("--").arg(&self.machine.host);
         // A group of its own: the terminal's Ctrl-C is for the manager.
@@ -77,21 +117,36 @@ impl Ssh {
         }
     }
 
+    /// Writes the program that answers ssh's questions. `None`: ssh is to ask none.
+    fn write_askpass(&self, configuration: &str) -> Result<Option<PathBuf>, String> {
+        let Some(script) = askpass::script(&self.machine, configuration) else { return Ok(None) };
+        let path = self.socket.with_extension("askpass");
+        let written = write_file(&path, 0o700, &script);
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(Some(path))
+    }
+
     fn options(&self) -> Vec<String> {
-        let machine = &self.machine;
-        let check = if machine.strict { "yes" } else { "accept-new" };
+        let check = if self.machine.strict { "yes" } else { "accept-new" };
         let mut options = vec![
             "ControlMaster=yes".to_owned(),
             "ControlPersist=no".to_owned(),
-            "BatchMode=yes".to_owned(),
-            "ConnectTimeout=10".to_owned(),
-            "ServerAliveInterval=5".to_owned(),
-            "ServerAliveCountMax=3".to_owned(),
             format!("StrictHostKeyChecking={check}"),
             "ForwardAgent=no".to_owned(),
             "PermitLocalCommand=yes".to_owned(),
             format!("LocalCommand=echo {CONNECTED}"),
         ];
+        options.extend(self.machine_options());
+        // The first value of an option counts: these are the user's to choose.
+        let defaults = ["ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
+        options.extend(defaults.map(str::to_owned));
+        options
+    }
+
+    /// The options of the experiment file.
+    fn machine_options(&self) -> Vec<String> {
+        let machine = &self.machine;
+        let mut options = Vec::new();
         options.extend(machine.port.map(|port| format!("Port={port}")));
         options.extend(machine.user.as_ref().map(|user| format!("User={user}")));
         options.extend(machine.proxy_jump.as_ref().map(|jump| format!("ProxyJump={jump}")));
@@ -124,6 +179,11 @@ impl Ssh {
         finished(timeout(COMMAND_TIMEOUT, self.script(script).output()).await)
     }
 
+    /// Runs a script that may take minutes and returns what it prints.
+    pub(super) async fn run_slowly(&self, script: &str) -> Result<String, String> {
+        finished(timeout(COPY_TIMEOUT, self.script(script).output()).await)
+    }
+
     /// Runs a script with a file as its input.
     pub(super) async fn send(&self, script: &str, file: &Path) -> Result<String, String> {
         let input = std::fs::File::open(file);
@@ -141,6 +201,12 @@ impl Ssh {
         command.arg(&self.machine.host);
         finished(timeout(COMMAND_TIMEOUT, command.output()).await).map(|_| ())
     }
+}
+
+/// Returns what `ssh -G` prints.
+async fn configuration(mut command: Command) -> Result<String, String> {
+    command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+    finished(timeout(COMMAND_TIMEOUT, command.output()).await)
 }
 
 /// A path as ssh reads it in a forward: a colon ends a field, a percent sign begins a token.

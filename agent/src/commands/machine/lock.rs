@@ -1,0 +1,49 @@
+//! The locks by which agents are found.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::Pid;
+
+/// The time that an agent may take from its start to its lock.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval at which a slow agent is looked at.
+pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Waits between two looks at a lock, whose end no event tells.
+#[expect(clippy::disallowed_methods, reason = "a helper's thread: no trial waits for it")]
+pub(super) fn pause() {
+    thread::sleep(LOCK_INTERVAL);
+}
+
+/// State of an agent's lock.
+pub(super) enum LockHolder {
+    /// An agent that lives.
+    By { pid: Pid, attempt: String, file: File },
+    /// No agent lives.
+    Free,
+}
+
+pub(super) fn holder(path: &Path) -> LockHolder {
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else {
+        return LockHolder::Free;
+    };
+    let Err((mut file, _)) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+        return LockHolder::Free;
+    };
+    let mut text = String::new();
+    drop(file.read_to_string(&mut text));
+    let mut lines = text.lines().map(str::trim);
+    // 0, 1 and negative ids name groups or the system.
+    let pid = lines.next().and_then(|line| line.parse().ok()).filter(|pid| *pid > 1);
+    match (pid, lines.next()) {
+        (Some(pid), Some(attempt)) => {
+            LockHolder::By { pid: Pid::from_raw(pid), attempt: attempt.to_owned(), file }
+        }
+        _ => LockHolder::Free,
+    }
+}

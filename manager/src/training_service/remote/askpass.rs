@@ -1,0 +1,75 @@
+//! PURE: the program that `ssh` asks for passwords and passphrases. It holds the paths of files, and no secret.
+
+use std::path::Path;
+
+use super::ssh::quoted;
+use crate::config::MachineSpec;
+
+/// Returns the script for a machine, as `ssh -G` prints its `configuration`. `None`: the machine has no files of secrets, and
+/// `ssh` is to ask nobody.
+///
+/// A password is for its machine alone: a jump host asks through the same program. Sources of the prompts: OpenSSH,
+/// `sshconnect2.c`, `userauth_passwd` and `input_userauth_info_req`, and `load_identity_file`.
+pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<String> {
+    let MachineSpec { password_file, passphrase_file, .. } = machine;
+    let mut cases = String::new();
+    if let Some(file) = password_file {
+        let host = hostname(configuration).unwrap_or(&machine.host);
+        let plain = quoted(&format!("@{host}'s password: "));
+        let interactive = quoted(&format!("@{host}) "));
+        cases.push_str(&case(&format!("*{plain}|'('*{interactive}*assword*"), file));
+    }
+    if let Some(file) = passphrase_file {
+        cases.push_str(&case("'Enter passphrase for key '*", file));
+    }
+    (!cases.is_empty()).then(|| format!("#!/bin/sh\ncase $1 in\n{cases}esac\nexit 1\n"))
+}
+
+fn case(pattern: &str, file: &Path) -> String {
+    format!("{pattern}) exec cat -- {} ;;\n", quoted(&file.to_string_lossy()))
+}
+
+fn hostname(configuration: &str) -> Option<&str> {
+    configuration.lines().find_map(|line| line.strip_prefix("hostname "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn each_prompt_gets_its_own_secret_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("{text}\n")).unwrap();
+            Some(path)
+        };
+        let machine = MachineSpec {
+            password_file: file("it's", "pw"),
+            passphrase_file: file("phrase", "pp"),
+            ..MachineSpec::new("alias")
+        };
+        let script = script(&machine, "user me\nhostname gpu1.example.org\nport 22\n").unwrap();
+        #[rustfmt::skip]
+        let table = [
+            // the prompt                                       what it gets
+            ("me@gpu1.example.org's password: ",                "pw\n"),
+            ("(me@gpu1.example.org) Password: ",                "pw\n"),
+            ("me@jump.example.org's password: ",                ""),
+            ("(me@jump) Verification code: ",                   ""),
+            ("(me@gpu1.example.org) Verification code: ",       ""),
+            ("Enter passphrase for key '/home/me/.ssh/id': ",   "pp\n"),
+            ("Are you sure you want to continue connecting? ",  ""),
+        ];
+        for (prompt, answer) in table {
+            let output = Command::new("/bin/sh").args(["-c", &script, "askpass", prompt]).output();
+            let said = output.unwrap().stdout;
+            assert_eq!(String::from_utf8(said).unwrap(), answer, "{prompt}");
+        }
+        let none = MachineSpec { password_file: None, ..MachineSpec::new("alias") };
+        assert_eq!(super::script(&none, ""), None::<String>);
+    }
+}

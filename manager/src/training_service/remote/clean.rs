@@ -1,0 +1,91 @@
+//! The removal of an experiment from its machines, without a manager and without the agent's help: agents that still live are
+//! ended, and the experiment's files are deleted.
+
+use std::path::Path;
+
+use futures_util::future::join_all;
+use trial_protocol::ExperimentId;
+
+use super::records::Records;
+use super::session::folders;
+use super::ssh::{Ssh, quoted};
+use crate::config::MachineSpec;
+use crate::util::layout::ExperimentDir;
+
+/// The machines on which something may be left.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// A folder for the connections' sockets, or the record of machines.
+    #[error("cannot use {what}")]
+    Local {
+        /// The file or folder.
+        what: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Machines that could not be cleaned.
+    #[error("the experiment's files may be left on {}; mend that and run `clean` again", .0.join("; on "))]
+    Left(Vec<String>),
+}
+
+/// Removes an experiment from the machines of its file and from those that it was on before.
+pub(super) async fn clean(
+    named: &[MachineSpec],
+    experiment: &ExperimentId,
+    dir: &ExperimentDir,
+) -> Result<(), Error> {
+    let local = |what: &Path| {
+        let what = what.display().to_string();
+        move |source| Error::Local { what, source }
+    };
+    let path = dir.remote_machines();
+    let records = Records::load(path.clone()).map_err(local(&path))?;
+    let mut builder = tempfile::Builder::new();
+    let tmp = Path::new("/tmp");
+    let sockets = builder.prefix("tk-").tempdir_in(tmp).map_err(local(tmp))?;
+    let machines = named.iter().chain(records.retired(named));
+    let cleaned = machines.enumerate().map(|(number, machine)| {
+        let ssh = Ssh::new(machine, sockets.path(), number);
+        async move {
+            let cleaned = clean_machine(&ssh, machine, experiment).await;
+            cleaned.err().map(|why| format!("{}: {why}", machine.name))
+        }
+    });
+    let left: Vec<String> = join_all(cleaned).await.into_iter().flatten().collect();
+    if left.is_empty() { Ok(()) } else { Err(Error::Left(left)) }
+}
+
+async fn clean_machine(
+    ssh: &Ssh,
+    machine: &MachineSpec,
+    experiment: &ExperimentId,
+) -> Result<(), String> {
+    // Its end is the end of the connection.
+    let _master = ssh.connect().await?;
+    let (cache, root) = folders(machine);
+    let experiment = quoted(experiment.as_str());
+    // An agent is known by its lock, its program and its command line, so that no other process is ended that has its
+    // number by now. What is left of the agents' cache is removed with the last experiment.
+    let script = format!(
+        r#"cache={cache}; root={root}; dir=$root/{experiment}
+[ -d "$dir" ] || exit 0
+programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=
+agents() {{
+  for lock in "$dir"/trials/*/spool/lock; do
+    read -r pid < "$lock" 2>/dev/null || continue
+    case $(readlink "/proc/$pid/exe" 2>/dev/null) in
+      "$programs"/*) tr '\0' '\n' < "/proc/$pid/cmdline" | grep -qF "$dir/" && echo "$pid" ;;
+    esac
+  done
+}}
+for pid in $(agents); do kill -TERM "$pid"; done
+left=20
+while [ -n "$(agents)" ] && [ "$left" -gt 0 ]; do sleep 1; left=$((left - 1)); done
+for pid in $(agents); do kill -KILL "$pid"; done
+cd / && rm -rf "$dir" || exit 1
+for other in "$root"/*; do [ "$other" = "$cache" ] || [ ! -e "$other" ] || exit 0; done
+rm -rf "$cache""#
+    );
+    ssh.run_slowly(&script).await.map(|_| ())
+}

@@ -1,0 +1,106 @@
+//! The connection to a machine: one session after the other, for ever, and what is said in each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep, sleep_until};
+use tracing::{info, warn};
+
+use super::session::{Luggage, Session};
+use super::ssh::Ssh;
+use super::{MANAGER_LINK, Shared};
+use crate::util::backoff::Backoff;
+
+/// The pauses between two attempts to reach a machine: the first, and the longest.
+const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The life of a session after which the next pause is the first again.
+const STEADY_SESSION: Duration = Duration::from_mins(1);
+/// The time that a helper may take to answer: one that hangs is as good as absent.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
+/// The interval at which the answers are looked at.
+const ANSWER_CHECK: Duration = Duration::from_secs(5);
+
+/// Waits until a time, or for ever.
+pub(super) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Keeps a session on a machine, for ever.
+pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
+    let machine = &shared.machines[number];
+    let ssh = Ssh::new(machine, shared.sockets.path(), number);
+    let mut backoff = Backoff::new(RECONNECT_PAUSES.0, RECONNECT_PAUSES.1);
+    loop {
+        let begun = Instant::now();
+        let why = match session(shared, number, &ssh).await {
+            Ok(why) | Err(why) => why,
+        };
+        warn!(machine = %machine.name, "not connected: {why}");
+        shared.assignments().disconnected(number, why, Instant::now());
+        shared.changed.notify_one();
+        shared.tell_waiting();
+        if begun.elapsed() > STEADY_SESSION {
+            backoff.reset();
+        }
+        sleep(backoff.next_pause()).await;
+    }
+}
+
+/// One session from its beginning to its end: why it ended.
+async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<String, String> {
+    let settings = &shared.settings;
+    let machine = &shared.machines[number];
+    let code = settings.dir.code_archive();
+    let fences = shared.records().unconfirmed(&machine.name);
+    let luggage = Luggage {
+        experiment: settings.experiment.as_str(),
+        agent: &settings.agent,
+        agent_sha256: &shared.agent_sha256,
+        code: &code,
+        socket: &shared.sockets.path().join(MANAGER_LINK),
+        fences: &fences,
+    };
+    let mut session = Session::open(ssh, machine, &luggage).await?;
+    let (sender, mut outgoing) = mpsc::unbounded_channel();
+    {
+        let mut assignments = shared.assignments();
+        let mut records = shared.records();
+        let confirmed = records.confirm(&fences);
+        confirmed
+            .map_err(|error| format!("cannot record what {} confirmed: {error}", machine.name))?;
+        // One that was given up while the session began is fenced by the next session, before all else.
+        if !records.unconfirmed(&machine.name).is_empty() {
+            return Err("a trial there was given up meanwhile".to_owned());
+        }
+        assignments.connected(number, &session.facts, sender)?;
+    }
+    info!(machine = %machine.name, "connected");
+    shared.say_everything(number);
+    shared.place();
+    let mut answers = interval(ANSWER_CHECK);
+    loop {
+        tokio::select! {
+            line = session.lines.recv() => match line {
+                Some(line) => shared.heard(number, &line),
+                None => return Ok(session.errors.explain("the helper there ended".to_owned())),
+            },
+            Some(line) = outgoing.recv() => session.send(&line).await?,
+            ended = session.master.wait() => return Ok(match ended {
+                Ok(status) => format!("the connection was lost (ssh: {status})"),
+                Err(error) => format!("the connection was lost: {error}"),
+            }),
+            now = answers.tick() => {
+                let since = now.checked_sub(ANSWER_TIMEOUT);
+                let hangs = since.and_then(|since| shared.assignments().unanswered(number, since));
+                if let Some(method) = hangs {
+                    let seconds = ANSWER_TIMEOUT.as_secs();
+                    return Ok(format!("the helper there has not answered {method} for {seconds} s"));
+                }
+            }
+        }
+    }
+}

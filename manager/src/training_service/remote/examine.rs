@@ -1,0 +1,251 @@
+//! The examination of machines for `doctor`: login, shell, files, clock, GPUs, and the way back to the manager. It leaves
+//! nothing there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+
+use super::session::{MARK, folders};
+use super::ssh::{Ssh, quoted};
+use crate::config::MachineSpec;
+use crate::training_service::platform::Finding;
+
+/// The space below which a machine is reported: an agent, its code, and what trials write.
+const LEAST_SPACE_MIB: u64 = 200;
+/// The difference between two clocks that is reported. Times of a trial are its machine's.
+pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
+
+/// What a machine says about itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Answers {
+    system: String,
+    tools: String,
+    space_kib: Option<u64>,
+    file_system: String,
+    time_s: Option<i64>,
+    gpus: usize,
+}
+
+/// Looks at all machines at once. `now_s` is the time of this machine's clock, in seconds since the Unix epoch.
+pub(super) async fn examine(
+    machines: &[MachineSpec],
+    gpus: Option<u32>,
+    now_s: i64,
+) -> Vec<Finding> {
+    let mut builder = tempfile::Builder::new();
+    let sockets = match builder.prefix("tk-").tempdir_in("/tmp") {
+        Ok(sockets) => sockets,
+        Err(error) => return vec![finding("/tmp", Err(format!("cannot make a folder: {error}")))],
+    };
+    let found = machines.iter().enumerate().map(|(number, machine)| {
+        let ssh = Ssh::new(machine, sockets.path(), number);
+        let sockets = &sockets;
+        async move { of_machine(&ssh, machine, sockets, number, gpus, now_s).await }
+    });
+    join_all(found).await.into_iter().flatten().collect()
+}
+
+fn finding(name: &str, found: Result<String, String>) -> Finding {
+    let say = |text: String| format!("{name}: {text}");
+    Finding { found: found.map(say).map_err(say) }
+}
+
+async fn of_machine(
+    ssh: &Ssh,
+    machine: &MachineSpec,
+    sockets: &TempDir,
+    number: usize,
+    gpus: Option<u32>,
+    now_s: i64,
+) -> Vec<Finding> {
+    let name = &machine.name;
+    // Its end is the end of the connection.
+    let _master = match ssh.connect().await {
+        Ok(master) => master,
+        Err(why) => return vec![finding(name, Err(format!("cannot log in: {why}")))],
+    };
+    let (_, root) = folders(machine);
+    let answers = match ssh.run(&questions(&root)).await {
+        Ok(text) => read(&text),
+        Err(why) => return vec![finding(name, Err(format!("its shell runs no script: {why}")))],
+    };
+    let mut findings: Vec<_> =
+        judge(&answers, gpus, now_s).into_iter().map(|found| finding(name, found)).collect();
+    findings.push(finding(name, way_back(ssh, sockets.path(), number).await));
+    findings
+}
+
+/// The script of the questions; each answer has a line with a mark, which a login shell's banner has not.
+fn questions(root: &str) -> String {
+    format!(
+        r#"root={root}; at=$root
+while [ ! -d "$at" ]; do at=$(dirname "$at"); done
+echo "{MARK}system $(uname -sm)"
+for tool in sha256sum mktemp; do command -v $tool >/dev/null || echo "{MARK}lacks $tool"; done
+[ -w "$at" ] || echo "{MARK}lacks the right to write into $at"
+echo "{MARK}space $(df -Pk "$at" | awk 'NR == 2 {{ print $4 }}')"
+echo "{MARK}files $(stat -f -c %T "$at" 2>/dev/null)"
+echo "{MARK}time $(date +%s)"
+echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')""#
+    )
+}
+
+/// PURE: reads the answers; other lines are passed over.
+fn read(text: &str) -> Answers {
+    let mut answers = Answers::default();
+    for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {
+        let (word, value) = line.split_once(' ').unwrap_or((line, ""));
+        let value = value.trim();
+        match word {
+            "system" => value.clone_into(&mut answers.system),
+            "lacks" => {
+                let comma = if answers.tools.is_empty() { "" } else { ", " };
+                answers.tools.push_str(&format!("{comma}{value}"));
+            }
+            "space" => answers.space_kib = value.parse().ok(),
+            "files" => value.clone_into(&mut answers.file_system),
+            "time" => answers.time_s = value.parse().ok(),
+            "gpus" => answers.gpus = value.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    answers
+}
+
+/// PURE: judges the answers.
+fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String, String>> {
+    let ours = format!("Linux {}", std::env::consts::ARCH);
+    let system = if answers.system == ours {
+        Ok(format!("login and shell work; it is {ours}"))
+    } else {
+        Err(format!("it is {:?}, and the agent is for {ours}", answers.system))
+    };
+    let tools = if answers.tools.is_empty() {
+        None
+    } else {
+        Some(Err(format!("it lacks {}", answers.tools)))
+    };
+    let mut judged = vec![system];
+    judged.extend(tools);
+    judged.push(space(answers));
+    judged.extend(file_system(&answers.file_system).map(Err));
+    judged.push(clock(answers.time_s, now_s));
+    let wanted = gpus.map_or(0, |gpus| usize::try_from(gpus).unwrap_or(usize::MAX));
+    judged.push(if answers.gpus < wanted {
+        let there = answers.gpus;
+        Err(format!("nvidia-smi shows {there} GPUs there, and trialGpuNumber is {wanted}"))
+    } else {
+        Ok(format!("nvidia-smi shows {} GPUs there", answers.gpus))
+    });
+    judged
+}
+
+fn space(answers: &Answers) -> Result<String, String> {
+    match answers.space_kib.map(|kib| kib / 1024) {
+        Some(mib) if mib < LEAST_SPACE_MIB => Err(format!(
+            "it has {mib} MiB of space left; make room, or set `remoteDirectory` to a folder on another disk"
+        )),
+        Some(mib) => Ok(format!("it has {mib} MiB of space")),
+        None => Err("df does not say how much space is left".to_owned()),
+    }
+}
+
+/// Returns the reason that a file system does not suit: locks and sockets of agents are not reliable on it.
+pub(super) fn file_system(kind: &str) -> Option<String> {
+    let is_shared = ["nfs", "smb", "cifs", "fuse", "lustre", "afs", "ceph", "gpfs"];
+    let kind = kind.to_lowercase();
+    is_shared.iter().any(|shared| kind.contains(shared)).then(|| {
+        format!(
+            "its folder for trials lies on {kind}, where locks and sockets are not reliable; set `remoteDirectory` to a folder \
+             on a disk of the machine"
+        )
+    })
+}
+
+/// Compares a machine's clock with this one's, in seconds since the Unix epoch.
+pub(super) fn clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
+    let Some(theirs) = theirs else { return Err("date does not tell the time".to_owned()) };
+    let apart = theirs.saturating_sub(ours);
+    if Duration::from_secs(apart.unsigned_abs()) <= CLOCK_TOLERANCE {
+        return Ok("its clock is right".to_owned());
+    }
+    let word = if apart > 0 { "ahead of" } else { "behind" };
+    Err(format!(
+        "its clock is {} s {word} this machine's, and the times of its trials with it; set it, best with NTP",
+        apart.unsigned_abs()
+    ))
+}
+
+/// Forwards a socket there to one here, as the manager does.
+async fn way_back(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, String> {
+    let here = sockets.join(format!("back-{number}"));
+    let _listener = UnixListener::bind(&here).map_err(|error| format!("no socket: {error}"))?;
+    let folder = ssh.run("umask 077; mktemp -d /tmp/tk-XXXXXX").await?;
+    let folder = folder.lines().last().unwrap_or_default().trim();
+    let forwarded = ssh.forward(&format!("{folder}/sock"), &here).await;
+    ssh.run(&format!("rm -rf {}", quoted(folder))).await?;
+    forwarded.map(|()| "it can reach the manager through SSH".to_owned()).map_err(|why| {
+        format!("it forwards no socket to the manager; AllowStreamLocalForwarding in its sshd_config must allow it: {why}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_judged_by_its_answers() {
+        let fine = Answers {
+            system: format!("Linux {}", std::env::consts::ARCH),
+            tools: String::new(),
+            space_kib: Some(1 << 30),
+            file_system: "ext2/ext3".to_owned(),
+            time_s: Some(1_000_000),
+            gpus: 2,
+        };
+        let of = |change: fn(&mut Answers)| {
+            let mut answers = Answers {
+                system: fine.system.clone(),
+                tools: String::new(),
+                file_system: fine.file_system.clone(),
+                ..fine
+            };
+            change(&mut answers);
+            answers
+        };
+        #[rustfmt::skip]
+        let table: [(Answers, &[&str]); 9] = [
+            // the answers                                              what fails
+            (of(|_| {}),                                                &[]),
+            (of(|answers| answers.system = "Darwin arm64".to_owned()),  &["Darwin arm64"]),
+            (of(|answers| answers.tools = "sha256sum".to_owned()),      &["sha256sum"]),
+            (of(|answers| answers.space_kib = Some(1024)),              &["1 MiB"]),
+            (of(|answers| answers.space_kib = None),                    &["df"]),
+            (of(|answers| answers.file_system = "nfs".to_owned()),      &["remoteDirectory"]),
+            (of(|answers| answers.time_s = Some(1_003_600)),            &["3600 s ahead of"]),
+            (of(|answers| answers.time_s = Some(996_400)),              &["3600 s behind"]),
+            (of(|answers| answers.gpus = 0),                            &["0 GPUs"]),
+        ];
+        for (answers, failing) in table {
+            let judged = judge(&answers, Some(1), 1_000_000);
+            let failures: Vec<_> = judged.into_iter().filter_map(Result::err).collect();
+            assert_eq!(failures.len(), failing.len(), "{failures:?}");
+            for (failure, part) in failures.iter().zip(failing) {
+                assert!(failure.contains(part), "{failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_banner_is_no_answer() {
+        let text = format!(
+            "Welcome!\n{MARK}system Linux x86_64\n{MARK}lacks a\n{MARK}lacks b\n{MARK}gpus many\nbye"
+        );
+        let answers = read(&text);
+        assert_eq!((answers.system.as_str(), answers.tools.as_str()), ("Linux x86_64", "a, b"));
+        assert_eq!((answers.gpus, answers.space_kib), (0, None));
+    }
+}

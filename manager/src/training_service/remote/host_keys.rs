@@ -1,0 +1,126 @@
+//! PURE: the settings of an SSH configuration that turn the check of host keys off. The manager refuses them: trials' tokens
+//! and code would go to whatever answers.
+
+/// Returns the reason that a configuration is refused, as `ssh -G` prints it for `host`.
+pub(super) fn fault(host: &str, configuration: &str) -> Option<String> {
+    let mut lines = configuration.lines().filter_map(|line| line.split_once(' '));
+    let (setting, remedy) =
+        lines.find_map(|(name, value)| unsafe_setting(host, name, value.trim()))?;
+    Some(format!(
+        "the SSH configuration of {host} does not check host keys ({setting}); remove that line, or write {remedy} before \
+         it in ~/.ssh/config"
+    ))
+}
+
+/// Returns the setting as a person writes it and what to write instead, if it turns the check off.
+fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String)> {
+    let instead = |setting: &str| format!("`Host {host}` with `{setting}`");
+    match name {
+        "stricthostkeychecking" if matches!(value, "no" | "off" | "false") => {
+            let setting = "StrictHostKeyChecking no".to_owned();
+            Some((setting, instead("StrictHostKeyChecking accept-new")))
+        }
+        "userknownhostsfile" if nowhere(value) => {
+            let setting = format!("UserKnownHostsFile {value}");
+            Some((setting, instead("UserKnownHostsFile ~/.ssh/known_hosts")))
+        }
+        "knownhostscommand" if value != "none" => {
+            Some((format!("KnownHostsCommand {value}"), instead("KnownHostsCommand none")))
+        }
+        "nohostauthenticationforlocalhost" if matches!(value, "yes" | "true") && is_local(host) => {
+            let setting = "NoHostAuthenticationForLocalhost yes".to_owned();
+            Some((setting, instead("NoHostAuthenticationForLocalhost no")))
+        }
+        _ => None,
+    }
+}
+
+/// Returns whether no file of a list can keep a key.
+fn nowhere(files: &str) -> bool {
+    files.split_whitespace().all(|file| matches!(file, "/dev/null" | "none"))
+}
+
+fn is_local(host: &str) -> bool {
+    host == "localhost" || host == "::1" || host.starts_with("127.")
+}
+
+/// Returns the machines that a connection goes through, as destinations and ports for `ssh -G`.
+pub(super) fn jumps(configuration: &str) -> Vec<(String, Option<String>)> {
+    let line = configuration.lines().find_map(|line| line.strip_prefix("proxyjump "));
+    let jumps = line.into_iter().flat_map(|line| line.split(','));
+    jumps.map(str::trim).filter(|jump| !jump.is_empty() && *jump != "none").map(jump).collect()
+}
+
+/// Reads `[user@]host[:port]` or `ssh://[user@]host[:port]`.
+fn jump(text: &str) -> (String, Option<String>) {
+    let text = text.strip_prefix("ssh://").unwrap_or(text);
+    let (user, place) =
+        text.rsplit_once('@').map_or((None, text), |(user, place)| (Some(user), place));
+    let in_brackets = place.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (host, port) = match in_brackets {
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        None => match place.split_once(':') {
+            // An address of version 6 has more than one colon.
+            Some((host, port)) if !port.contains(':') => (host, Some(port)),
+            _ => (place, None),
+        },
+    };
+    let host = user.map_or_else(|| host.to_owned(), |user| format!("{user}@{host}"));
+    (host, port.map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_does_not_check_host_keys_is_refused() {
+        #[rustfmt::skip]
+        let table = [
+            // the host     its configuration                                       what is refused
+            ("gpu1",        "stricthostkeychecking ask",                            None),
+            ("gpu1",        "stricthostkeychecking accept-new",                     None),
+            ("gpu1",        "stricthostkeychecking false",                          Some("StrictHostKeyChecking no")),
+            ("gpu1",        "stricthostkeychecking off",                            Some("StrictHostKeyChecking no")),
+            ("gpu1",        "userknownhostsfile /home/me/.ssh/known_hosts",         None),
+            ("gpu1",        "userknownhostsfile /dev/null /home/me/keys",           None),
+            ("gpu1",        "userknownhostsfile /dev/null",                         Some("UserKnownHostsFile /dev/null")),
+            ("gpu1",        "userknownhostsfile none",                              Some("UserKnownHostsFile none")),
+            ("gpu1",        "knownhostscommand none",                               None),
+            ("gpu1",        "knownhostscommand /bin/keys %H",                       Some("KnownHostsCommand /bin/keys %H")),
+            ("gpu1",        "nohostauthenticationforlocalhost yes",                 None),
+            ("localhost",   "nohostauthenticationforlocalhost no",                  None),
+            ("localhost",   "nohostauthenticationforlocalhost yes",                 Some("NoHostAuthenticationForLocalhost yes")),
+            ("127.0.0.1",   "nohostauthenticationforlocalhost true",                Some("NoHostAuthenticationForLocalhost yes")),
+        ];
+        for (host, configuration, refused) in table {
+            let text = format!("host {host}\n{configuration}\nport 22\n");
+            let found = fault(host, &text);
+            let named = refused.map(|setting| format!("({setting})"));
+            assert_eq!(found.is_some(), named.is_some(), "{configuration}: {found:?}");
+            if let (Some(found), Some(named)) = (found, named) {
+                assert!(found.contains(&named) && found.contains("~/.ssh/config"), "{found}");
+            }
+        }
+    }
+
+    #[test]
+    fn machines_on_the_way_are_found() {
+        let of = |text: &str| jumps(&format!("user me\nproxyjump {text}\n"));
+        let jump = |host: &str, port: Option<&str>| (host.to_owned(), port.map(str::to_owned));
+        assert_eq!(of("none"), []);
+        assert_eq!(jumps("user me\n"), []);
+        assert_eq!(of("me@a:2222,b"), [jump("me@a", Some("2222")), jump("b", None)]);
+        assert_eq!(of("ssh://me@[::1]:7"), [jump("me@::1", Some("7"))]);
+        assert_eq!(of("fe80::1"), [jump("fe80::1", None)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in ".*") {
+            drop((fault("h", &text), jumps(&format!("proxyjump {text}"))));
+        }
+    }
+}

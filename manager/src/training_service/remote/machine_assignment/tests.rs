@@ -1,0 +1,223 @@
+use super::*;
+use crate::training_service::Token;
+use serde_json::json;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use trial_protocol::ExperimentId;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn id(name: &str) -> TrialJobId {
+    TrialJobId::new(name).unwrap()
+}
+
+fn attempt(name: &str) -> AttemptId {
+    AttemptId::new(format!("{name}-1")).unwrap()
+}
+
+fn job(name: &str) -> TrialJobSpec {
+    TrialJobSpec {
+        experiment: ExperimentId::new("e").unwrap(),
+        trial: id(name),
+        attempt: attempt(name),
+        sequence: 0,
+        command: "true".to_owned(),
+        parameter_record: json!({}),
+        token: Token(String::new()),
+    }
+}
+
+fn machine(name: &str, max_trial_number: Option<u64>) -> MachineSpec {
+    MachineSpec { max_trial_number, ..MachineSpec::new(name) }
+}
+
+fn facts(cores: usize, busy: &[bool]) -> Facts {
+    let gpu = |(index, busy): (u64, &bool)| Gpu { index, busy: *busy };
+    Facts { gpus: (0..).zip(busy).map(gpu).collect(), cores: Some(cores) }
+}
+
+/// Machines, and the requests that each would have been sent.
+struct Bed {
+    assignments: Assignments,
+    now: Instant,
+    links: Vec<UnboundedReceiver<String>>,
+}
+
+impl Bed {
+    fn new(machines: &[MachineSpec], each: Option<u32>) -> Self {
+        let now = Instant::now();
+        let assignments = Assignments::new(machines, machines.len(), each, 300 * SECOND, now);
+        Self { assignments, now, links: Vec::new() }
+    }
+
+    fn connect(&mut self, number: usize, facts: &Facts) -> Result<(), String> {
+        let (sender, receiver) = unbounded_channel();
+        self.links.push(receiver);
+        self.assignments.connected(number, facts, sender)
+    }
+
+    /// Enqueues a job, and returns the machine that it is put on.
+    fn put(&mut self, name: &str) -> Option<usize> {
+        self.assignments.enqueue(job(name));
+        self.assignments.place(self.now).map(|(_, machine)| machine)
+    }
+}
+
+#[test]
+fn a_trial_goes_where_the_fewest_run_for_each_processor() {
+    let machines = [machine("small", None), machine("large", None)];
+    let mut bed = Bed::new(&machines, None);
+    assert_eq!(bed.put("a"), None, "no machine is connected");
+    bed.connect(0, &facts(2, &[])).unwrap();
+    bed.connect(1, &facts(6, &[])).unwrap();
+    let mut on = vec![bed.assignments.place(bed.now).unwrap().1];
+    on.extend((1..8).map(|number| bed.put(&format!("t{number}")).unwrap()));
+    assert_eq!(on.iter().filter(|machine| **machine == 0).count(), 2, "{on:?}");
+}
+
+#[test]
+fn a_machine_takes_as_many_trials_as_it_may() {
+    let mut bed = Bed::new(&[machine("one", Some(1))], None);
+    bed.connect(0, &facts(8, &[])).unwrap();
+    assert_eq!((bed.put("a"), bed.put("b")), (Some(0), None));
+    let (why, untold) = bed.assignments.untold(bed.now);
+    assert_eq!(why, "no machine has room (one: maxTrialNumber trials run there)");
+    assert_eq!(untold, [(id("b"), attempt("b"))]);
+    assert!(bed.assignments.remove(&id("a"), &attempt("a")));
+    assert_eq!(bed.assignments.place(bed.now), Some((id("b"), 0)));
+}
+
+#[test]
+fn a_reason_is_told_to_each_trial_once() {
+    let mut bed = Bed::new(&[machine("one", None)], None);
+    let mut told = 0;
+    for number in 0..100 {
+        bed.put(&format!("t{number}"));
+        told += bed.assignments.untold(bed.now).1.len();
+    }
+    assert_eq!(told, 100, "not each one again for each that comes");
+    bed.assignments.disconnected(0, "Permission denied".to_owned(), bed.now);
+    assert_eq!(bed.assignments.untold(bed.now).1.len(), 100, "the reason is another");
+}
+
+#[test]
+fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
+    let machines = [machine("full", None), machine("fine", None)];
+    let mut bed = Bed::new(&machines, None);
+    bed.connect(0, &facts(4, &[])).unwrap();
+    bed.connect(1, &facts(1, &[])).unwrap();
+    assert_eq!(bed.put("a"), Some(0), "it has most processors");
+    let space = "No space left on device".to_owned();
+    let pause = bed.assignments.rest(0, space.clone(), bed.now);
+    assert!(bed.assignments.withdraw(&id("a"), &attempt("a")));
+    assert_eq!(bed.assignments.place(bed.now), Some((id("a"), 1)), "the same attempt elsewhere");
+    assert_eq!(bed.put("b"), Some(1));
+    bed.assignments.disconnected(1, "the connection was lost".to_owned(), bed.now);
+    assert_eq!(bed.put("c"), None);
+    let why = bed.assignments.untold(bed.now).0;
+    assert!(why.contains("full: it pauses, since it could not start a trial: No space"), "{why}");
+    assert_eq!(bed.assignments.next_change(bed.now), Some(bed.now + pause));
+    bed.now += pause;
+    assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)), "it is tried again");
+    let longer = bed.assignments.rest(0, space.clone(), bed.now);
+    assert!(longer > pause, "{longer:?}");
+    bed.assignments.trust(0);
+    assert_eq!(bed.assignments.rest(0, space, bed.now), pause, "a trial has run meanwhile");
+}
+
+#[test]
+fn a_trial_that_is_to_stop_is_not_put_elsewhere() {
+    let mut bed = Bed::new(&[machine("one", None)], None);
+    bed.connect(0, &facts(1, &[])).unwrap();
+    bed.put("a");
+    bed.assignments.request_stop(&id("a"), bed.now);
+    assert!(!bed.assignments.withdraw(&id("a"), &attempt("a")));
+}
+
+#[test]
+fn an_absent_machine_is_waited_for_so_long() {
+    let mut bed = Bed::new(&[machine("one", None)], None);
+    bed.connect(0, &facts(8, &[])).unwrap();
+    for name in ["a", "b", "c"] {
+        bed.put(name);
+    }
+    bed.assignments.request_stop(&id("a"), bed.now);
+    let start = bed.now;
+    assert_eq!(bed.assignments.next_change(start), None, "it is there");
+    let lost = start + 60 * SECOND;
+    bed.assignments.disconnected(0, "cut".to_owned(), lost);
+    bed.assignments.disconnected(0, "still cut".to_owned(), lost + 5 * SECOND);
+    bed.assignments.request_stop(&id("b"), lost + 20 * SECOND);
+    let absent = |assignments: &Assignments, seconds: u32| {
+        let absent = assignments.absent(lost + seconds * SECOND).into_iter();
+        absent.map(|job| job.trial.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    #[rustfmt::skip]
+    let table: [(u32, &[&str]); 6] = [
+        // seconds after the loss   to be fenced
+        (9,                         &[]),
+        (10,                        &["a"]), // Its stop had been requested before.
+        (29,                        &["a"]),
+        (30,                        &["a", "b"]),
+        (299,                       &["a", "b"]),
+        (300,                       &["a", "b", "c"]),
+    ];
+    for (seconds, expected) in table {
+        assert_eq!(absent(&bed.assignments, seconds), expected, "after {seconds} s");
+    }
+    assert_eq!(bed.assignments.next_change(lost), Some(lost + 10 * SECOND));
+    let why = bed.assignments.absent(lost + 10 * SECOND).remove(0).why;
+    assert!(why.starts_with("one has been out of reach for 10 s (still cut)"), "{why}");
+    bed.connect(0, &facts(8, &[])).unwrap();
+    assert_eq!(absent(&bed.assignments, 999), [""; 0], "it is back");
+}
+
+#[test]
+fn gpus_of_adopted_trials_are_neither_foreign_nor_free() {
+    for adopted_first in [true, false] {
+        let mut bed = Bed::new(&[machine("one", None)], Some(1));
+        let all_busy = facts(8, &[true, true, false]);
+        let adopt = |bed: &mut Bed| {
+            bed.assignments.take_over(&id("a"), &attempt("a"), 0, Some(vec![1]));
+        };
+        if adopted_first {
+            adopt(&mut bed);
+        }
+        bed.connect(0, &all_busy).unwrap();
+        if !adopted_first {
+            adopt(&mut bed);
+        }
+        assert_eq!(bed.put("b"), Some(0));
+        assert_eq!(bed.assignments.jobs[&id("b")].gpus, Some(vec![2]), "the free one");
+        assert_eq!(bed.put("c"), None, "the first is another user's");
+        bed.assignments.remove(&id("a"), &attempt("a"));
+        assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)));
+        assert_eq!(bed.assignments.jobs[&id("c")].gpus, Some(vec![1]), "it was ours");
+    }
+}
+
+#[test]
+fn a_machine_that_the_file_does_not_name_keeps_its_trials_and_gets_none() {
+    let now = Instant::now();
+    let machines = [machine("named", None), machine("retired", None)];
+    let assignments = Assignments::new(&machines, 1, Some(1), 300 * SECOND, now);
+    let mut bed = Bed { assignments, now, links: Vec::new() };
+    bed.assignments.take_over(&id("a"), &attempt("a"), 1, Some(vec![0]));
+    bed.connect(1, &facts(8, &[])).unwrap();
+    assert_eq!(bed.put("b"), None);
+    let why = bed.assignments.untold(now).0;
+    assert_eq!(why, "no machine has room (named: not connected yet)");
+    assert!(bed.assignments.remove(&id("a"), &attempt("a")));
+}
+
+#[test]
+fn a_request_that_is_not_answered_is_found() {
+    let mut bed = Bed::new(&[machine("one", None)], None);
+    bed.connect(0, &facts(1, &[])).unwrap();
+    bed.put("a");
+    bed.assignments.request(0, &id("a"), "submit", &json!({}), bed.now);
+    assert_eq!(bed.assignments.unanswered(0, bed.now), None);
+    assert_eq!(bed.assignments.unanswered(0, bed.now + SECOND), Some("submit"));
+    assert!(bed.links[0].try_recv().unwrap().contains("\"submit\""));
+    bed.assignments.answered(0, 1);
+    assert_eq!(bed.assignments.unanswered(0, bed.now + SECOND), None);
+}

@@ -1,0 +1,145 @@
+//! Machines in network namespaces: cables that are pulled, machines that hang or lose power, a daemon that dies, a full disk.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use trialkeeper_tests::{
+    BOUND, Gate, Network, Outcome, Running, Search, SmallDisk, TestBed, wait_for,
+};
+
+/// Writes down where it runs, and reports before and after its machine's gate.
+const TRAIN: &str = r#"#!/bin/sh
+echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
+trap 'echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/ended"; exit 143' TERM
+echo score=0.25
+read _ <"$BED/$MACHINE.gate"
+echo score=0.5
+"#;
+
+fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Search {
+    bed.script("code/train.sh", TRAIN);
+    let command = format!("BED='{}' ./train.sh", bed.folder().display());
+    let service =
+        json!({"platform": "remote", "machineList": machines, "machinePatience": patience});
+    Search::new(&command, trials)
+        .with("trialConcurrency", machines.len())
+        .with("trainingService", service)
+}
+
+fn start(bed: &TestBed, network: &Network<'_>, search: &Search) -> Running {
+    bed.start(&mut network.beside_manager(&search.command(bed)))
+}
+
+fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
+    wait_for(&format!("{count} lines in {file}"), BOUND, || {
+        let lines: Vec<_> = bed.read(file).lines().map(str::to_owned).collect();
+        (lines.len() >= count).then_some(lines)
+    })
+}
+
+/// The trial that was started on a machine as number `at` of those there, from 0.
+fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
+    wait_for(&format!("trial {at} on {machine}"), BOUND, || {
+        let started = bed.read("started");
+        let here = |line: &str| line.strip_prefix(&format!("{machine} ")).map(str::to_owned);
+        started.lines().filter_map(here).nth(at)
+    })
+}
+
+/// Every trial has succeeded, and what its last attempt printed is what is stored.
+fn expect_whole(done: &Outcome, trials: usize) {
+    done.expect_done(trials, 0);
+    for trial in &done.trials {
+        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
+        assert_eq!(trial.final_result, 0.5, "{trial:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root, ip netns and sshd"]
+fn a_pulled_cable_and_a_frozen_machine_lose_no_trial_and_run_none_twice() {
+    let bed = TestBed::new();
+    let network = Network::new(&bed);
+    let machines = [network.add("a"), network.add("b"), network.add("c")];
+    let gates = ["a", "b", "c"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
+    let running = start(&bed, &network, &search(&bed, &machines, 3, "1s"));
+    lines(&bed, "started", 3);
+    let (pulled, frozen) = (trial_on(&bed, "a", 0), trial_on(&bed, "b", 0));
+    network.plug("a", false);
+    network.signal("b", Signal::SIGSTOP);
+    // Both trials find room on the third machine, one after the other.
+    gates[2].open(1);
+    trial_on(&bed, "c", 1);
+    assert_eq!(bed.read("ended"), "", "what is out of reach runs on");
+    network.plug("a", true);
+    network.signal("b", Signal::SIGCONT);
+    let ended = lines(&bed, "ended", 2);
+    for old in [format!("a {pulled}"), format!("b {frozen}")] {
+        assert!(ended.contains(&old), "{old}: {ended:?}");
+    }
+    for gate in &gates {
+        gate.open(2);
+    }
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&done, 3);
+    assert_eq!(bed.read("started").lines().count(), 5, "each cut off trial has begun once more");
+    for machine in ["a", "b", "c"] {
+        network.wait_until_idle(machine);
+    }
+}
+
+#[test]
+#[ignore = "needs root, ip netns and sshd"]
+fn a_daemon_that_dies_costs_nothing_and_a_machine_without_power_is_replaced() {
+    let bed = TestBed::new();
+    let network = Network::new(&bed);
+    let machines = [network.add("a"), network.add("b")];
+    let gates = ["a", "b"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
+    let running = start(&bed, &network, &search(&bed, &machines, 2, "5s"));
+    lines(&bed, "started", 2);
+    let lost = trial_on(&bed, "b", 0);
+    network.restart_sshd("a");
+    network.signal("b", Signal::SIGKILL);
+    gates[0].open(1);
+    assert_eq!(trial_on(&bed, "a", 1), lost, "it runs where there is power");
+    gates[0].open(1);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&done, 2);
+    assert_eq!(bed.read("started").lines().count(), 3, "the first trial has run once");
+    network.wait_until_idle("a");
+}
+
+#[test]
+#[ignore = "needs root, ip netns and sshd"]
+fn a_machine_whose_disk_is_full_gets_no_trials_until_there_is_room() {
+    let bed = TestBed::new();
+    let network = Network::new(&bed);
+    let disk = SmallDisk::mount(&bed.path("a"), 400);
+    let machines = [network.add("a"), network.add("b")];
+    let gates = ["a", "b"].map(|name| Gate::new(&bed.path(&format!("{name}.gate"))));
+    let running = start(&bed, &network, &search(&bed, &machines, 4, "1m"));
+    lines(&bed, "started", 2);
+    disk.fill();
+    // Both places are free, and one machine takes all.
+    gates[0].open(1);
+    for at in 1..3 {
+        gates[1].open(1);
+        trial_on(&bed, "b", at);
+    }
+    gates[1].open(1);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&done, 4);
+    assert!(
+        done.stderr.contains("a: it pauses") || done.stderr.contains("No space left"),
+        "{}",
+        done.stderr
+    );
+    let on = |machine: &str| {
+        let started = bed.read("started");
+        started.lines().filter(|line| line.starts_with(machine)).count()
+    };
+    assert_eq!((on("a "), on("b ")), (1, 3));
+    drop(disk);
+    fs::remove_dir_all(bed.path("a")).unwrap();
+}

@@ -1,0 +1,72 @@
+//! Trials over SSH on this machine: their turnover beside that of local ones, and what many of them cost the manager.
+
+use std::time::Instant;
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, wait_for};
+
+use super::{figure, megabytes, trial, turnover_of};
+
+/// Trials whose turnover is measured.
+const TRIALS: u32 = 60;
+/// Machines and trials of the crowd.
+const MACHINES: usize = 10;
+const CROWD: u32 = 200;
+
+pub(super) fn measure() {
+    turnover();
+    crowd();
+}
+
+fn turnover() {
+    let local = TestBed::new();
+    let command = trial(&format!("stamp '{}'", local.path("stamps").display()));
+    Search::new(&command, TRIALS).run(&local).expect_done(60, 0);
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let command = trial(&format!("stamp '{}'", bed.path("stamps").display()));
+    let service = json!({"platform": "remote", "machineList": [machines.add("one")]});
+    Search::new(&command, TRIALS).with("trainingService", service).run(&bed).expect_done(60, 0);
+    for (place, bed) in [("local", local), ("over SSH", bed)] {
+        let (middle, slow) = turnover_of(&bed.read("stamps"), 1);
+        figure(
+            &format!("trial turnover {place}, median (95th percentile)"),
+            &format!("{middle:.1} ({slow:.1}) ms"),
+            "over SSH not measured",
+        );
+    }
+}
+
+/// Many trials at once, which all wait at a gate.
+fn crowd() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let all: Vec<_> = (0..MACHINES).map(|number| machines.add(&format!("m{number}"))).collect();
+    bed.script(
+        "code/train.sh",
+        "#!/bin/sh\necho x >>\"$1/started\"\nread _ <\"$1/gate\"\necho score=1\n",
+    );
+    let service = json!({"platform": "remote", "machineList": all});
+    let began = Instant::now();
+    let running = Search::new(&format!("./train.sh '{}'", bed.folder().display()), CROWD)
+        .with("trialConcurrency", CROWD)
+        .with("trainingService", service)
+        .start(&bed);
+    let trials = usize::try_from(CROWD).expect("a small number");
+    wait_for("all trials at once", 5 * BOUND, || {
+        (bed.read("started").lines().count() >= trials).then_some(())
+    });
+    let pid = running.pid().as_raw();
+    let what = format!("{CROWD} trials at once on {MACHINES} machines");
+    let seconds = began.elapsed().as_secs_f64();
+    figure(&format!("{what}: until the last runs"), &format!("{seconds:.1} s"), "");
+    figure(
+        &format!("{what}: manager, resident"),
+        &format!("{:.1} MB", megabytes(pid, "VmRSS")),
+        "",
+    );
+    figure(&format!("{what}: at most so far"), &format!("{:.1} MB", megabytes(pid, "VmHWM")), "");
+    gate.open(trials);
+    Outcome::of(running.finish(5 * BOUND)).expect_done(trials, 0);
+}

@@ -1,0 +1,242 @@
+//! Machines in network namespaces, each with an `sshd` of its own on a cable of its own. All addresses are the test's, and
+//! nothing leaves the namespaces.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::{BOUND, TestBed, wait_for};
+
+const SSHD: &str = "/usr/sbin/sshd";
+/// The manager's address; those of machines follow it.
+const NETWORK: &str = "10.213.77";
+
+/// The machines and the manager's own namespace. Dropping it ends what runs on the machines.
+#[derive(Debug)]
+pub struct Network<'a> {
+    bed: &'a TestBed,
+    /// What the names of the namespaces begin with.
+    prefix: String,
+    machines: Mutex<Vec<Machine>>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    name: String,
+    sshd: Child,
+}
+
+impl<'a> Network<'a> {
+    /// Makes the manager's namespace.
+    ///
+    /// # Panics
+    ///
+    /// If this is not root, the kernel gives no namespaces, or there is no `sshd`: a test that calls this is ignored as one
+    /// that needs them.
+    pub fn new(bed: &'a TestBed) -> Self {
+        let number = bed.folder().file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let letters = number.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+        let prefix = format!("tk{}", &letters[letters.len().saturating_sub(6)..]);
+        let network = Self { bed, prefix, machines: Mutex::default() };
+        let is_root = nix::unistd::geteuid().is_root();
+        let begun = is_root && Path::new(SSHD).exists() && network.begin();
+        assert!(begun, "root, `ip netns` and {SSHD} are needed");
+        fs::create_dir_all("/run/sshd").expect("root may make sshd's folder");
+        keygen(&bed.path("id"));
+        network
+    }
+
+    fn begin(&self) -> bool {
+        let manager = self.namespace("m");
+        let made = ip(&["netns", "add", &manager]);
+        let cabled = made && ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
+        let address = format!("{NETWORK}.1/24");
+        cabled
+            && ip(&["-n", &manager, "addr", "add", &address, "dev", "hub"])
+            && ip(&["-n", &manager, "link", "set", "hub", "up"])
+            && ip(&["-n", &manager, "link", "set", "lo", "up"])
+    }
+
+    fn namespace(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
+    }
+
+    /// Makes a machine, and returns it as `machineList` has it. A lost connection is noticed within 3 s.
+    pub fn add(&self, name: &str) -> Value {
+        let mut machines = self.machines.lock().expect("no test panics meanwhile");
+        let (machine, manager) = (self.namespace(name), self.namespace("m"));
+        let (cable, host) = (format!("to-{name}"), format!("{NETWORK}.{}", machines.len() + 2));
+        let address = format!("{host}/24");
+        #[rustfmt::skip]
+        let steps: [&[&str]; 7] = [
+            &["netns", "add", &machine],
+            &["link", "add", &cable, "netns", &manager, "type", "veth", "peer", "name", "cable", "netns", &machine],
+            &["-n", &manager, "link", "set", &cable, "master", "hub"],
+            &["-n", &manager, "link", "set", &cable, "up"],
+            &["-n", &machine, "addr", "add", &address, "dev", "cable"],
+            &["-n", &machine, "link", "set", "cable", "up"],
+            &["-n", &machine, "link", "set", "lo", "up"],
+        ];
+        for step in steps {
+            assert!(ip(step), "ip {step:?}");
+        }
+        let path = |file: &str| self.bed.path(file).display().to_string();
+        keygen(&self.bed.path(&format!("{name}-host")));
+        let config = format!(
+            "ListenAddress {host}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes no\n\
+             PasswordAuthentication no\nPermitRootLogin yes\nSetEnv TEST_BED={} MACHINE={name} SHLVL=1\n",
+            path(&format!("{name}-host")),
+            path("id.pub"),
+            self.bed.folder().display(),
+        );
+        self.bed.write(&format!("{name}.conf"), &config);
+        machines.push(Machine { name: name.to_owned(), sshd: self.start_sshd(name) });
+        json!({
+            "name": name,
+            "host": host,
+            "user": "root",
+            "sshKeyFile": path("id"),
+            "remoteDirectory": path(name),
+            "maxTrialNumber": 1,
+            "sshOptions": [
+                format!("UserKnownHostsFile={}", path("known_hosts")),
+                "ServerAliveInterval=1",
+                "ServerAliveCountMax=2",
+                "ConnectTimeout=2",
+            ],
+        })
+    }
+
+    fn start_sshd(&self, name: &str) -> Child {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(name), SSHD, "-D", "-f"]);
+        command.arg(self.bed.path(&format!("{name}.conf")));
+        command.arg("-E").arg(self.bed.path(&format!("{name}.log")));
+        command.stdin(Stdio::null()).spawn().expect("sshd can be started")
+    }
+
+    /// The same command in the manager's namespace.
+    pub fn beside_manager(&self, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.namespace("m")]);
+        inside.arg(command.get_program()).args(command.get_args());
+        inside.env_clear();
+        for (name, value) in command.get_envs() {
+            if let Some(value) = value {
+                inside.env(name, value);
+            }
+        }
+        if let Some(folder) = command.get_current_dir() {
+            inside.current_dir(folder);
+        }
+        inside
+    }
+
+    /// Pulls a machine's cable, or plugs it in.
+    pub fn plug(&self, name: &str, is_in: bool) {
+        let word = if is_in { "up" } else { "down" };
+        assert!(ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
+    }
+
+    /// Sends a signal to all processes of a machine: `SIGSTOP` freezes it, `SIGKILL` is a power failure.
+    pub fn signal(&self, name: &str, signal: Signal) {
+        for pid in self.processes(name) {
+            // One that has just ended is no error.
+            kill(pid, signal).ok();
+        }
+    }
+
+    /// Kills a machine's `sshd` with all its connections, and starts another.
+    pub fn restart_sshd(&self, name: &str) {
+        for pid in self.processes(name) {
+            let program = fs::read_link(format!("/proc/{pid}/exe"));
+            if program.is_ok_and(|program| program == Path::new(SSHD)) {
+                kill(pid, Signal::SIGKILL).ok();
+            }
+        }
+        let mut machines = self.machines.lock().expect("no test panics meanwhile");
+        let machine = machines.iter_mut().find(|machine| machine.name == name);
+        let machine = machine.expect("the machine was added");
+        machine.sshd.wait().expect("it is our child");
+        machine.sshd = self.start_sshd(name);
+    }
+
+    fn processes(&self, name: &str) -> Vec<Pid> {
+        let output = Command::new("ip").args(["netns", "pids", &self.namespace(name)]).output();
+        let text = output.expect("ip is there").stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.lines().filter_map(|line| line.trim().parse().ok()).map(Pid::from_raw).collect()
+    }
+
+    /// Waits until nothing but `sshd` runs on a machine.
+    pub fn wait_until_idle(&self, name: &str) {
+        wait_for("the machine to be idle", BOUND, || {
+            let is_other = |pid: &Pid| {
+                let program = fs::read_link(format!("/proc/{pid}/exe"));
+                program.is_ok_and(|program| program != Path::new(SSHD))
+            };
+            (!self.processes(name).iter().any(is_other)).then_some(())
+        });
+    }
+}
+
+impl Drop for Network<'_> {
+    fn drop(&mut self) {
+        let machines = std::mem::take(&mut *self.machines.lock().expect("no test holds it"));
+        for mut machine in machines {
+            self.signal(&machine.name, Signal::SIGKILL);
+            machine.sshd.kill().ok();
+            machine.sshd.wait().ok();
+            ip(&["netns", "del", &self.namespace(&machine.name)]);
+        }
+        ip(&["netns", "del", &self.namespace("m")]);
+    }
+}
+
+fn ip(words: &[&str]) -> bool {
+    let status = Command::new("ip").args(words).stdin(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn keygen(path: &Path) {
+    // ssh-keygen asks before it overwrites.
+    fs::remove_file(path).ok();
+    let mut keygen = Command::new("ssh-keygen");
+    let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
+    assert!(made.expect("ssh-keygen is there").success());
+}
+
+/// A small disk at a folder of the bed. Dropping it takes it away.
+#[derive(Debug)]
+pub struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// Mounts a disk of so many MiB.
+    pub fn mount(folder: &Path, mebibytes: u64) -> Self {
+        fs::create_dir_all(folder).expect("the bed is writable");
+        let size = format!("size={mebibytes}m");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder);
+        assert!(mount.status().expect("mount is there").success());
+        Self(folder.to_owned())
+    }
+
+    /// Fills it to the last byte.
+    pub fn fill(&self) {
+        let zeros = fs::File::open("/dev/zero").expect("it is a device");
+        let mut filler = fs::File::create(self.0.join("filler")).expect("it has an inode left");
+        let full = std::io::copy(&mut std::io::BufReader::with_capacity(4096, zeros), &mut filler);
+        assert!(full.is_err(), "it is full");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
