@@ -289,11 +289,8 @@ impl Converter {
                 self.algorithm(kind, algorithm, &mut v2)?;
             }
         }
-        let configs: [(&str, Renames); 3] = [
-            ("localConfig", LOCAL),
-            ("remoteConfig", REMOTE),
-            ("paiConfig", PAI),
-        ];
+        let configs: [(&str, Renames); 3] =
+            [("localConfig", LOCAL), ("remoteConfig", REMOTE), ("paiConfig", PAI)];
         for (field, known) in configs {
             if let Some(config) = v1.take(field) {
                 let mut config = Section::open(field, config, &firsts(known))?;

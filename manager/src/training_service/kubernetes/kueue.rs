@@ -91,9 +91,14 @@ pub fn read(workload: &Value) -> Option<QueueState> {
         if let Some(why) = reason.strip_prefix("Deactivated").filter(|_| !is_active) {
             return Some(QueueState::Ended(deactivated(why, &message)));
         }
-        let why = format!("its queue took it back{}: {message}", times(status));
-        return Some(QueueState::Waits(why));
+        // The eviction stays true until it runs again, and meanwhile the queue says what it waits for.
+        if !is_queued_again(status, &message) {
+            let why = format!("its queue took it back{}: {message}", times(status));
+            return Some(QueueState::Waits(why));
+        }
     }
+    let begins =
+        if holds("Evicted").is_some() { "its queue took it back" } else { "it waits in its queue" };
     let reserved = condition(status, "QuotaReserved")?;
     if holds("Admitted").is_some() {
         return Some(QueueState::Admitted);
@@ -107,8 +112,15 @@ pub fn read(workload: &Value) -> Option<QueueState> {
     let message = text(reserved, "message");
     let never = message.contains("> maximum capacity");
     let end = if never { "; it never fits as the queue is now" } else { "" };
-    let why = format!("it waits in its queue{}: {message}{end}", times(status));
+    let why = format!("{begins}{}: {message}{end}", times(status));
     Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
+}
+
+/// Returns whether a Workload that was evicted with these words has been looked at again since, and has no room.
+fn is_queued_again(status: &Value, evicted: &str) -> bool {
+    condition(status, "QuotaReserved").is_some_and(|reserved| {
+        is(reserved, "status", "False") && text(reserved, "message") != evicted
+    })
 }
 
 /// The end of a Workload that was deactivated for this reason, `DueToX` or none.
@@ -235,6 +247,10 @@ mod tests {
             (checked, waits("its queue has room for it in the flavor spot and waits for the admission check by-hand: waiting for a node".to_owned())),
             (conditions(&[reserved, admitted, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload")]),
                 waits("its queue took it back: Preempted to accommodate a workload".to_owned())),
+            (conditions(&[("QuotaReserved", "False", "Pending", "Preempted to"), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
+                waits("its queue took it back: Preempted to".to_owned())),
+            (conditions(&[("QuotaReserved", "False", "Pending", room), ("Admitted", "False", "NoReservation", ""), ("Evicted", "True", "Preempted", "Preempted to")]),
+                waits(format!("its queue took it back: {room}"))),
             (conditions(&[reserved, admitted, ("Evicted", "False", "QuotaReserved", "Previously: Preempted")]), Some(QueueState::Admitted)),
             (conditions(&[reserved, ("Finished", "True", "Succeeded", "")]), Some(QueueState::Admitted)),
         ];
