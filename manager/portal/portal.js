@@ -54,14 +54,30 @@ const paced = (pace, work) => {
 // A header has room for so many names of parts; the others are sent again.
 const NAMED = 500;
 
+// The time after which a page that could not be fetched is fetched once more, and the longest that is waited for one, in milliseconds.
+const AGAIN = 3000, LONGEST = 60000;
+
 let skipped = false;
+// Answers with the page as it stands now, or null where it cannot be had. What changed meanwhile is told once, so that it is fetched
+// again until it comes.
+const fetched = async (parts) => {
+  const headers = { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") };
+  try {
+    const response = await fetch(location.href, { headers, signal: AbortSignal.timeout(LONGEST) });
+    // Another page, such as the one to log in, stands for this one.
+    if (response.redirected) return null;
+    if (response.ok) return new DOMParser().parseFromString(await response.text(), "text/html");
+    console.warn(`${location.pathname}: ${response.status}`);
+  } catch (error) { console.warn(error); }
+  setTimeout(refresh, AGAIN);
+  return null;
+};
 // A result is to be seen within a second of being printed; agent and manager gather for a quarter of one each.
 const refresh = paced(400, async () => {
   skipped = false;
   const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
-  const response = await fetch(location.href, { headers: { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") } });
-  if (!response.ok || response.redirected) return;
-  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  const fresh = await fetched(parts);
+  if (!fresh) return;
   sameExperiment(fresh.body.dataset.experiment);
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
@@ -368,7 +384,7 @@ const compare = async () => {
 // The home of several experiments hears of none of them, and looks again.
 const experiments = async () => tick();
 
-const list = async () => { followAll(byId("list").dataset.change, { trial: refresh }); };
+const list = async () => { tick(); followAll(byId("list").dataset.change, { trial: refresh }); };
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;

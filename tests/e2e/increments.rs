@@ -107,8 +107,23 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     );
 
     // A filter is the server's: what begins to be like that comes, what is no longer goes.
+    // A page that cannot be had just then is fetched again: the change is told once only.
     browser.open(&format!("{url}/trials?state=FAILED"));
+    browser.wait(
+        "the page",
+        BOUND,
+        "return location.search === '?state=FAILED' && document.readyState === 'complete'",
+    );
     let failed = rows(&browser).len();
+    browser.script(
+        "const real = window.fetch; let refused = 0;
+         window.fetch = (...request) => {
+           refused += 1;
+           if (refused === 1) return Promise.reject(new TypeError('the network is away'));
+           if (refused === 2) return Promise.resolve(new Response('', { status: 503 }));
+           return real(...request);
+         };",
+    );
     elsewhere
         .0
         .execute("UPDATE trial SET state = 'FAILED', message = '<b>late</b>' WHERE key = ?", [last])

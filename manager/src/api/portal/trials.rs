@@ -191,6 +191,8 @@ pub(super) async fn list(
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<ListQuery>,
 ) -> Result<Response, Refusal> {
+    // Before the rows are read: a change that comes between is told once more, rather than never.
+    let change = shared.state.board.refresh().await?.through;
     let (found, fault) = match trial_page(&shared, &query).await {
         // What is wrong with an expression is said where it was written.
         Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
@@ -198,7 +200,6 @@ pub(super) async fn list(
         }
         found => (found?, None),
     };
-    let change = shared.state.board.refresh().await?.through;
     let rows: Vec<_> = found.trials.iter().collect();
     let sorting = Sorting { query: &query };
     let content = html! {
