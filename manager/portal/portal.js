@@ -90,7 +90,6 @@ const refresh = paced(400, async () => {
     old.hidden = next.hidden;
     Object.assign(old.dataset, next.dataset);
     if (inUse || same) continue;
-    const chosen = [...old.querySelectorAll("input:checked")].map((box) => box.value);
     const open = [...old.querySelectorAll("details")].map((one) => one.open);
     const scrolled = [...old.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     for (const one of next.querySelectorAll("[data-part]:empty")) {
@@ -98,7 +97,6 @@ const refresh = paced(400, async () => {
       if (known) one.replaceWith(known);
     }
     old.replaceChildren(...next.childNodes);
-    for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
     choosing();
     old.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? one.open; });
     old.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] ?? 0; });
@@ -384,20 +382,67 @@ const compare = async () => {
 // The home of several experiments hears of none of them, and looks again.
 const experiments = async () => tick();
 
-const list = async () => { tick(); followAll(byId("list").dataset.change, { trial: refresh }); };
+// The columns that were chosen last are those of the next visit, unless the address names others.
+const columns = () => {
+  const kept = `columns:${base}:${document.body.dataset.experiment}`;
+  const asked = new URLSearchParams(location.search), chosen = asked.getAll("column");
+  document.querySelector("[data-usual]")?.addEventListener("click", () => localStorage.removeItem(kept));
+  if (chosen.length) { localStorage.setItem(kept, JSON.stringify(chosen)); return; }
+  const last = JSON.parse(localStorage.getItem(kept) ?? "[]");
+  if (last.length === 0) return;
+  for (const column of last) asked.append("column", column);
+  location.replace(`${location.pathname}?${asked}`);
+};
+const list = async () => {
+  columns();
+  tick();
+  followAll(byId("list").dataset.change, { trial: refresh });
+};
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-// A button that needs something chosen can be pressed once something is.
+// What is chosen in a table stays chosen however it is sorted, filtered or brought up to date, until something is done with it.
+// Chosen rows that are not on this page are members of the form, and are counted.
+const chosenKey = (name) => `chosen:${base}:${document.body.dataset.experiment ?? ""}:${name}`;
+const chosenOf = (name) => new Set(JSON.parse(sessionStorage.getItem(chosenKey(name)) ?? "[]"));
+const choose = (name, chosen) => sessionStorage.setItem(chosenKey(name), JSON.stringify([...chosen]));
 const choosing = () => {
   for (const form of document.querySelectorAll("form[data-chosen]")) {
-    const chosen = document.querySelectorAll(`input[name="${form.dataset.chosen}"][form="${form.id}"]:checked`).length;
-    for (const button of form.querySelectorAll("button")) button.disabled = chosen === 0;
+    const name = form.dataset.chosen, chosen = chosenOf(name);
+    const boxes = [...document.querySelectorAll(`input[type=checkbox][name="${name}"][form="${form.id}"]`)];
+    for (const box of boxes) box.checked = chosen.has(box.value);
+    const shown = new Set(boxes.map((box) => box.value)), away = [...chosen].filter((value) => !shown.has(value));
+    for (const one of form.querySelectorAll("input[data-away]")) one.remove();
+    for (const value of away) {
+      const member = Object.assign(document.createElement("input"), { type: "hidden", name, value });
+      member.dataset.away = "";
+      form.append(member);
+    }
+    for (const button of form.querySelectorAll("button:not([type=button])")) button.disabled = chosen.size === 0;
+    const told = form.querySelector(".away");
+    if (told && told.dataset.chosen !== `${chosen.size} ${away.length}`) {
+      told.dataset.chosen = `${chosen.size} ${away.length}`;
+      told.textContent = chosen.size === 0 ? "" : `${chosen.size} chosen${away.length ? `, ${away.length} not on this page` : ""}`;
+      const forget = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Forget" });
+      forget.addEventListener("click", () => { choose(name, []); choosing(); });
+      if (chosen.size) told.append(" ", forget);
+    }
   }
 };
-document.addEventListener("change", choosing);
+document.addEventListener("change", ({ target }) => {
+  const form = target.type === "checkbox" && target.form?.dataset.chosen === target.name ? target.form : null;
+  if (!form) return;
+  const chosen = chosenOf(target.name);
+  if (target.checked) chosen.add(target.value); else chosen.delete(target.value);
+  choose(target.name, chosen);
+  choosing();
+});
+// What was stopped or begun again is chosen no more.
+addEventListener("submit", ({ target, submitter, defaultPrevented }) => {
+  if (!defaultPrevented && target.dataset.chosen && submitter?.formMethod === "post") choose(target.dataset.chosen, []);
+});
 addEventListener("pageshow", choosing);
 choosing();
 

@@ -33,6 +33,7 @@ fn nothing_on_any_page_leaves_somebody_out() {
     for (path, ready) in [
         ("/", drawn),
         ("/trials?sort=final&order=desc&limit=20", there),
+        ("/trials?column=final&column=machine&column=parameters.lr", there),
         ("/trials?state=WAITING", there),
         ("/plots", plots),
         ("/trials/t00001", curves),

@@ -27,6 +27,7 @@ pub(super) use files::files;
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use points::axes;
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
+pub(super) use timeline::machines;
 pub(super) use trials::{
     ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
 };
