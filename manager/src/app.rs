@@ -194,7 +194,7 @@ async fn begin(
         server.serve(listener, None, api::legacy::router(&intake));
     }
     let code = CodeArchive::new(spec.trial_code_directory.clone(), dir.code_archive());
-    let recorded = code_source(&spec, &code).await?;
+    let recorded = code_source(&spec, &code, dir.code_diffs()).await?;
     record_packages(&spec, &dir).await;
     let advertise = settings.advertise.as_deref().or(spec.training_service.section().advertise());
     let endpoint =
@@ -300,13 +300,15 @@ async fn begin(
 async fn code_source(
     spec: &ExperimentSpec,
     code: &CodeArchive,
+    diffs: PathBuf,
 ) -> Result<Option<CodeSource>, Error> {
     let section = spec.training_service.section();
     Ok(if section.needs_code() {
         // An archive is made now: edits made later do not change what trials run.
         code.version().await?.map(CodeSource::Archive)
     } else if section.is_local() {
-        Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+        let tracker = CodeTracker::new(spec.trial_code_directory.clone());
+        Some(CodeSource::Directory(tracker.keeping_diffs(diffs)))
     } else {
         None
     })

@@ -23,7 +23,7 @@ use super::Shared;
 use super::answers::make_in_turn;
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
-pub(super) use files::files;
+pub(super) use files::{code_diff, files};
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use points::axes;
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
@@ -53,6 +53,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/trials/{trial}/samples", get(trials::samples).layer(in_turn()))
         .route("/api/v1/trials/{trial}/log", get(log::part))
         .route("/api/v1/trials/{trial}/log/{stream}", get(log::whole))
+        .route("/api/v1/trials/{trial}/diff", get(files::diff))
         .route("/api/v1/trials/{trial}/files", get(files::list))
         .route("/api/v1/trials/{trial}/file", get(files::file))
         .route("/api/v1/trials/{trial}/events", get(follow::trial_events))

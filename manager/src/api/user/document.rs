@@ -35,6 +35,7 @@ use super::{act, curves, experiment, export, files, follow, log, points, timelin
         log::whole,
         files::list,
         files::file,
+        files::diff,
         follow::trial_events,
         act::add,
         act::kill,
