@@ -179,7 +179,7 @@ const overview = async () => {
     const { name } = byId("summary").dataset;
     const series = [
       { label: named(name), stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
-      { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true },
+      { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
     ];
     const data = top === null ? [[]] : [points.sequence, points.final, so_far];
     draw(chart("best"), series, data, { x: "trial", y: named(name), empty: "Nothing to show yet: no trial has succeeded with a number." });
@@ -285,7 +285,8 @@ const trial = async () => {
   };
   await fetchAll();
   for (const label of document.querySelectorAll("label.follow")) label.hidden = "ended" in byId("summary").dataset;
-  for (const stream of ["stdout", "stderr"]) { const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
+  const { controls } = await import("./log.js");
+  for (const stream of ["stdout", "stderr"]) { searched[stream] = controls(stream); const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
   // An ended trial may be run once more: its page begins anew then.
   const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
   if ("ended" in byId("summary").dataset) { rest(); return; }
@@ -313,7 +314,7 @@ const trial = async () => {
 // Output grows at the end, a few times a second at most: whatever is added has all of it laid out again. A view of more than
 // SEEN characters forgets its beginning.
 const SEEN = 256 * 1024;
-const waiting = { stdout: "", stderr: "" };
+const waiting = { stdout: "", stderr: "" }, searched = {};
 const append = (stream, text) => { waiting[stream] = (waiting[stream] + text).slice(-SEEN); grow(); };
 const grow = paced(250, async () => {
   for (const [stream, text] of Object.entries(waiting)) {
@@ -321,6 +322,7 @@ const grow = paced(250, async () => {
     waiting[stream] = "";
     const log = byId(`log-${stream}`);
     log.append(tame(text));
+    searched[stream]?.();
     let length = log.textContent.length;
     while (length > SEEN && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }
     if (document.querySelector(`[data-follow=${stream}]`)?.checked) log.scrollTop = log.scrollHeight;
