@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,10 +93,27 @@ def make_sbom(metadata: Mapping[str, Any]) -> bytes:
     return (json.dumps(bom, indent=1, sort_keys=True) + "\n").encode()
 
 
-def write_archive(out: Path, target: str, programs: Mapping[str, bytes], sbom: bytes) -> Path:
+def make_man_pages(programs: Path) -> dict[str, bytes]:
+    """Returns the pages for ``man`` by their names; none where the programs cannot run here, as those of another processor."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run([programs / "trial-manager", "man", folder], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return {}
+        return {page.name: page.read_bytes() for page in sorted(Path(folder).iterdir())}
+
+
+def write_archive(
+    out: Path,
+    target: str,
+    programs: Mapping[str, bytes],
+    sbom: bytes,
+    man_pages: Mapping[str, bytes] | None = None,
+) -> Path:
     """Writes the archive with both programs and returns its path."""
     stem = f"trialkeeper-{workspace_version()}-{target}"
     files = {f"{stem}/{name}": (content, 0o755) for name, content in programs.items()}
+    files |= {f"{stem}/man/man1/{name}": (page, 0o644) for name, page in (man_pages or {}).items()}
     files[f"{stem}/README.md"] = ((ROOT / "README.md").read_bytes(), 0o644)
     files[f"{stem}/sbom.cdx.json"] = (sbom, 0o644)
     for licence in sorted(ROOT.glob("LICENSE*")):
@@ -105,11 +123,19 @@ def write_archive(out: Path, target: str, programs: Mapping[str, bytes], sbom: b
     return archive
 
 
-def write_debian_package(out: Path, target: str, programs: Mapping[str, bytes], sbom: bytes) -> Path:
+def write_debian_package(
+    out: Path,
+    target: str,
+    programs: Mapping[str, bytes],
+    sbom: bytes,
+    man_pages: Mapping[str, bytes] | None = None,
+) -> Path:
     """Writes the Debian package ``trialkeeper`` and returns its path. It depends on nothing."""
     version, architecture = workspace_version(), ARCHITECTURES[target]
     licence = b"Source: the repository of TrialKeeper\nLicense: MIT OR Apache-2.0\n"
     files = {f"./usr/bin/{name}": (content, 0o755) for name, content in programs.items()}
+    for name, page in (man_pages or {}).items():
+        files[f"./usr/share/man/man1/{name}.gz"] = (gzip.compress(page, mtime=0), 0o644)
     files["./usr/share/doc/trialkeeper/copyright"] = (licence, 0o644)
     files["./usr/share/doc/trialkeeper/sbom.cdx.json"] = (sbom, 0o644)
     size = sum(len(content) for content, _ in files.values()) // 1024 + 1
@@ -139,13 +165,14 @@ def write_release(out: Path, target: str, programs: Path, metadata: Mapping[str,
     """Writes all files of a release for one target and returns their paths."""
     out.mkdir(parents=True, exist_ok=True)
     contents, sbom = read_programs(target, programs), make_sbom(metadata)
+    pages = make_man_pages(programs)
     sbom_file = out / f"trialkeeper-{workspace_version()}-{target}.cdx.json"
     sbom_file.write_bytes(sbom)
     files = [
         write_main_wheel(out, target, programs, sbom),
         write_nni_wheel(out),
-        write_archive(out, target, contents, sbom),
-        write_debian_package(out, target, contents, sbom),
+        write_archive(out, target, contents, sbom, pages),
+        write_debian_package(out, target, contents, sbom, pages),
         sbom_file,
     ]
     return [*files, write_checksums(out, files)]

@@ -104,6 +104,29 @@ const switchable = (plot, row, at) => {
   });
 };
 
+// Buttons that save a chart as it is seen; what draws the file is fetched when it is asked for.
+const files = (figure, series, settings) => {
+  const title = figure.getAttribute("aria-label") ?? document.getElementById(figure.getAttribute("aria-labelledby"))?.textContent ?? "Chart";
+  const buttons = ["PNG", "SVG"].map((kind) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "second small", textContent: kind });
+    button.setAttribute("aria-label", `${title} as ${kind}`);
+    button.addEventListener("click", async () => {
+      const { saved } = await import("./charts-file.js");
+      const { plot } = plots.get(figure), { x, y } = plot.scales, [columns, ...values] = plot.data;
+      const all = series.map((one, at) => ({ label: one.label, values: values[at], colour: typeof one.stroke === "function" ? one.stroke() : one.stroke, width: one.width, dash: one.dash, dots: one.points?.show === true, steps: one.steps }));
+      const shown = all.filter((_, at) => plot.series[at + 1].show);
+      saved(kind.toLowerCase(), { ...settings, name: figure.dataset.chart, title, columns, series: shown, range: [x.min, x.max, y.min, y.max] });
+    });
+    return button;
+  });
+  const [bar, group] = ["div", "span"].map((name) => document.createElement(name));
+  bar.className = "plot-bar";
+  group.className = "files";
+  group.append(...buttons);
+  bar.append(group);
+  return bar;
+};
+
 // Draws curves into a figure, or the newer values of curves that are there. `data` is uPlot's: places, then a column for
 // each curve. `kind` says what the values are.
 const draw = (figure, series, data, { x, y = "", kind = "number", time = false, empty = "Nothing to show yet." }) => {
@@ -144,6 +167,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   const plot = new uPlot(options, data, figure);
   plots.set(figure, { shape, plot });
   sizes.observe(figure);
+  figure.prepend(files(figure, series, { x, y, time, written }));
   if (series.length > 1) plot.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > 0) switchable(plot, row, at); });
 };
 

@@ -1,6 +1,6 @@
 // The plots of trials as marks: optimisation history, a slice for each parameter, and histograms.
 
-import { short, tame } from "./charts.js";
+import { short, stroke, tame } from "./charts.js";
 import { axisOf, parameterNames, said, WORDS } from "./points.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, parameter, roomy, spread, times } from "./plots-scale.js";
@@ -124,16 +124,22 @@ const slice = (points, objective, { log }) => {
 // ---- how long trials ran ----
 const BARS = 24;
 const span = (ms) => ms < 1000 ? `${Math.round(ms)} ms` : ms < 120e3 ? `${short(ms / 1000, 3)} s` : ms < 7200e3 ? `${short(ms / 60e3, 3)} min` : `${short(ms / 3600e3, 3)} h`;
-const durations = (points, { log }) => {
-  const rows = points.id.map((_, at) => at).filter((at) => points.started[at] && points.ended[at] && points.ended[at] >= points.started[at]);
-  if (rows.length === 0) return { panels: [], empty: "Nothing to show yet: no trial has ended." };
+// `by` is `state`, or `cause`: then failed trials only.
+const durations = (points, { by = "state", log }) => {
+  const causes = by === "cause";
+  const rows = points.id.map((_, at) => at).filter((at) => (!causes || points.state[at] === "FAILED") && points.started[at] && points.ended[at] && points.ended[at] >= points.started[at]);
+  if (rows.length === 0) return { panels: [], empty: `Nothing to show yet: no trial has ${causes ? "failed after its start" : "ended"}.` };
   const length = (at) => Math.max(1, points.ended[at] - points.started[at]);
   let [low, high] = spread(rows.map(length));
   if (low === high) [low, high] = [low * 0.9, high * 1.1];
   const x = numbers(log ? low : 0, high * 1.0001, { log, written: span, ticksAt: log ? null : (most) => lengths(high, most) });
-  const states = [...new Set(rows.map((at) => points.state[at]))].sort((a, b) => Object.keys(LOOKS).indexOf(a) - Object.keys(LOOKS).indexOf(b));
+  const kindOf = (at) => causes ? points.cause?.[at] ?? "unknown" : points.state[at];
+  const kinds = Map.groupBy ? Map.groupBy(rows, kindOf) : rows.reduce((map, at) => map.set(kindOf(at), [...map.get(kindOf(at)) ?? [], at]), new Map());
+  const rank = (kind) => causes ? -kinds.get(kind).length : Object.keys(LOOKS).indexOf(kind);
+  const states = [...kinds.keys()].sort((a, b) => rank(a) - rank(b));
+  const colourOf = (kind) => causes ? stroke(states.indexOf(kind)) : lookOf(kind).colour, wordOf = (kind) => causes ? tame(kind) : WORDS[kind];
   const counts = Array.from({ length: BARS }, () => Object.fromEntries(states.map((state) => [state, 0])));
-  for (const at of rows) counts[Math.min(BARS - 1, Math.floor(x.part(length(at)) * BARS))][points.state[at]] += 1;
+  for (const at of rows) counts[Math.min(BARS - 1, Math.floor(x.part(length(at)) * BARS))][kindOf(at)] += 1;
   const totals = counts.map((bar) => states.reduce((sum, state) => sum + bar[state], 0));
   const y = numbers(0, Math.max(...totals) * 1.05, { written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
   const inner = (box, at) => [box.px(at / BARS) + 1, box.px((at + 1) / BARS) - 1];
@@ -143,7 +149,7 @@ const durations = (points, { log }) => {
     for (const state of states) {
       if (!bar[state]) continue;
       const top = box.py(y.part(sum + bar[state])), bottom = box.py(y.part(sum));
-      surface.rect(left, top, Math.max(1, right - left), bottom - top, { fill: colours[lookOf(state).colour] });
+      surface.rect(left, top, Math.max(1, right - left), bottom - top, { fill: colours[colourOf(state)] ?? colourOf(state) });
       sum += bar[state];
     }
   });
@@ -151,13 +157,13 @@ const durations = (points, { log }) => {
   const limits = (at) => [x.value(at / BARS), x.value((at + 1) / BARS)];
   const words = (at) => { const [from, to] = limits(at); return `${span(from)} to ${span(to)}`; };
   const panel = {
-    x, y, xs: Float64Array.from(shown, (at) => (at + 0.5) / BARS), ys: Float64Array.from(shown, (at) => y.part(totals[at])), labels: [`duration${log ? " (log)" : ""}`, "trials"], paint,
+    x, y, xs: Float64Array.from(shown, (at) => (at + 0.5) / BARS), ys: Float64Array.from(shown, (at) => y.part(totals[at])), labels: [`duration${log ? " (log)" : ""}`, causes ? "failed trials" : "trials"], paint,
     point: (surface, box, colours, mark) => { const [left, right] = inner(box, shown[mark]); surface.rect(left, box.py(y.part(totals[shown[mark]])), right - left, box.py(0) - box.py(y.part(totals[shown[mark]])), { stroke: colours.text, width: 2 }); },
     hit: (box, px) => { const at = shown.findIndex((one) => { const [left, right] = inner(box, one); return px >= left - 1 && px <= right + 1; }); return at < 0 ? null : at; },
-    tell: (mark) => [words(shown[mark]), ...states.filter((state) => counts[shown[mark]][state]).map((state) => `${WORDS[state]}: ${counts[shown[mark]][state]}`)],
+    tell: (mark) => [words(shown[mark]), ...states.filter((state) => counts[shown[mark]][state]).map((state) => `${wordOf(state)}: ${counts[shown[mark]][state]}`)],
   };
-  const table = () => ({ head: ["Duration", ...states.map((state) => WORDS[state])], rows: shown.map((at) => [words(at), ...states.map((state) => counts[at][state])]) });
-  return { panels: [panel], legend: states.map((state) => ({ label: WORDS[state], kind: "bar", colour: lookOf(state).colour })), table };
+  const table = () => ({ head: ["Duration", ...states.map(wordOf)], rows: shown.map((at) => [words(at), ...states.map((state) => counts[at][state])]) });
+  return { panels: [panel], legend: states.map((state) => ({ label: wordOf(state), kind: "bar", colour: colourOf(state) })), table };
 };
 // Ticks of a span: whole seconds, minutes, hours.
 const lengths = (high, most) => {
@@ -165,4 +171,4 @@ const lengths = (high, most) => {
   return Array.from({ length: Math.floor(high / step) + 1 }, (_, at) => at * step);
 };
 
-export { durations, history, legendOf, lookOf, NOTHING, sizeFor, slice, span, trialAddress, trialTable, trialTold };
+export { drawMarks, durations, history, legendOf, lookOf, NOTHING, sizeFor, slice, span, trialAddress, trialTable, trialTold };

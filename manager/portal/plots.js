@@ -7,6 +7,7 @@ import { objectives, parameterNames, ready, take } from "./points.js";
 import { durations, history, slice } from "./plots-kinds.js";
 import { contour } from "./plots-contour.js";
 import { curves } from "./plots-curves.js";
+import { pareto } from "./plots-pareto.js";
 import { timeline } from "./plots-timeline.js";
 
 const COLUMNS = "created,started,ended,cause,latest,host,attempts,space";
@@ -31,9 +32,12 @@ const slide = (label, most, work) => {
 
 // `json` fetches, `paced` spreads work out, `follow` hears of what changes.
 const show = async ({ json, paced, follow, tick, refresh }) => {
-  const points = ready(await json(`/api/v1/experiment/points?columns=${COLUMNS}`));
+  const several = figure("pareto") !== null;
+  const points = ready(await json(`/api/v1/experiment/points?columns=${COLUMNS}${several ? ",objectives" : ""}`));
   const { mode, name } = document.getElementById("summary").dataset;
-  const objective = () => objectives(points, mode, document.getElementById("summary").dataset.name ?? name)[0];
+  const all = () => objectives(points, mode, document.getElementById("summary").dataset.name ?? name);
+  const [which, whichChoice] = select("Objective", all().map((one, at) => [String(at), named(one.name)]), () => { past.plot.zoomed.clear(); for (const update of plots) update(); });
+  const objective = () => all()[Number(whichChoice.value)];
   const plots = [];
   const add = (id, controls, model, settings = {}) => {
     const plot = new Plot(figure(id), { name: id, title: title(id), controls, ...settings });
@@ -45,9 +49,10 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
 
   const [by, byChoice] = select("X", [["number", "number"], ["started", "start"], ["ended", "end"]], () => { past.plot.zoomed.clear(); past.update(); });
   const [pastLog, pastLogBox] = check("log y", () => { past.plot.zoomed.clear(); past.update(); });
-  const past = add("history", [by, pastLog], () => history(points, objective(), { by: byChoice.value, log: pastLogBox.checked }));
+  const past = add("history", [...several ? [which] : [], by, pastLog], () => history(points, objective(), { by: byChoice.value, log: pastLogBox.checked }));
 
   brushes(points, objective, plots);
+  if (several) fronts(points, objective, add);
 
   const [sliceLog, sliceLogBox] = check("log y", () => slices.update());
   const slices = add("slice", [sliceLog], () => slice(points, objective(), { log: sliceLogBox.checked }));
@@ -65,7 +70,8 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const field = add("contour", [a, b], () => contour(points, objective(), { a: aChoice.value, b: bChoice.value }), { high: 0.6 });
 
   const [longLog, longLogBox] = check("log x", () => { lengths.plot.zoomed.clear(); lengths.update(); });
-  const lengths = add("durations", [longLog], () => durations(points, { log: longLogBox.checked }), { high: 0.6 });
+  const [longBy, longByChoice] = select("Show", [["state", "all trials by state"], ["cause", "failures by cause"]], () => { lengths.plot.zoomed.clear(); lengths.update(); });
+  const lengths = add("durations", [longBy, longLog], () => durations(points, { by: longByChoice.value, log: longLogBox.checked }), { high: 0.6 });
 
   const bulk = { curves: null, timeline: null };
   const [smoothing, smoothingRange] = slide("Smoothing", 0.99, () => steps.update());
@@ -76,7 +82,17 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
 
   const again = paced(1000, async () => { for (const update of plots) update(); });
   tick();
-  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh(); }, experiment: refresh });
+  follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(() => { if (several) again(); }); }, experiment: refresh });
+};
+
+// The front of two objectives; the page knows which trials are on it.
+const fronts = (points, objective, add) => {
+  const metrics = points.objectives.map(({ metric }) => [metric, named(metric)]);
+  const again = () => { plane.plot.zoomed.clear(); plane.update(); };
+  const [a, aChoice] = select("X", metrics, again), [b, bChoice] = select("Y", metrics, again);
+  bChoice.value = metrics[1][0];
+  const front = () => document.getElementById("front").dataset.front.split(" ").filter(Boolean).map(Number);
+  const plane = add("pareto", [a, b], () => pareto(points, objective(), { a: aChoice.value, b: bChoice.value, front: front() }));
 };
 
 // A plot whose data are fetched once it comes into view, and again when there is something new and it is seen.

@@ -40,6 +40,7 @@ const take = (points, trial) => {
     points.final.push(null);
     points.state.push(trial.state);
     points.host?.push(null);
+    for (const { values } of points.objectives ?? []) values.push(null);
     points.attempts?.push(1);
     for (const column of Object.values(points.parameters)) column.push(null);
     flat(trial.parameters, "", (name, value) => {
@@ -48,11 +49,15 @@ const take = (points, trial) => {
   }
   points.state[at] = trial.state;
   points.final[at] = trial.state === "SUCCEEDED" ? number(trial.final) : null;
+  for (const { metric, values } of points.objectives ?? []) values[at] = trial.state === "SUCCEEDED" ? finite(trial.final?.[metric]) : null;
   for (const [name, of] of Object.entries(MORE)) if (points[name]) points[name][at] = of(trial);
 };
 
-// The objectives of a search, each with its values by trial. There is one; a plot of two takes the first two.
-const objectives = (points, mode, name) => [{ name, mode, values: points.final, better: mode === "minimize" ? (a, b) => a < b : (a, b) => a > b }];
+// The objectives of a search, each with its values by trial; there is one unless several were asked for.
+const better = (mode) => mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
+const objectives = (points, mode, name) => points.objectives
+  ? points.objectives.map((one) => ({ name: one.metric, mode: one.direction, values: one.values, better: better(one.direction) }))
+  : [{ name, mode, values: points.final, better: better(mode) }];
 
 // The parameters that any trial has, in the order of the search space, then as trials have them.
 const parameterNames = (points) => {

@@ -54,14 +54,30 @@ const paced = (pace, work) => {
 // A header has room for so many names of parts; the others are sent again.
 const NAMED = 500;
 
+// The time after which a page that could not be fetched is fetched once more, and the longest that is waited for one, in milliseconds.
+const AGAIN = 3000, LONGEST = 60000;
+
 let skipped = false;
+// Answers with the page as it stands now, or null where it cannot be had. What changed meanwhile is told once, so that it is fetched
+// again until it comes.
+const fetched = async (parts) => {
+  const headers = { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") };
+  try {
+    const response = await fetch(location.href, { headers, signal: AbortSignal.timeout(LONGEST) });
+    // Another page, such as the one to log in, stands for this one.
+    if (response.redirected) return null;
+    if (response.ok) return new DOMParser().parseFromString(await response.text(), "text/html");
+    console.warn(`${location.pathname}: ${response.status}`);
+  } catch (error) { console.warn(error); }
+  setTimeout(refresh, AGAIN);
+  return null;
+};
 // A result is to be seen within a second of being printed; agent and manager gather for a quarter of one each.
 const refresh = paced(400, async () => {
   skipped = false;
   const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
-  const response = await fetch(location.href, { headers: { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") } });
-  if (!response.ok || response.redirected) return;
-  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  const fresh = await fetched(parts);
+  if (!fresh) return;
   sameExperiment(fresh.body.dataset.experiment);
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
@@ -74,7 +90,6 @@ const refresh = paced(400, async () => {
     old.hidden = next.hidden;
     Object.assign(old.dataset, next.dataset);
     if (inUse || same) continue;
-    const chosen = [...old.querySelectorAll("input:checked")].map((box) => box.value);
     const open = [...old.querySelectorAll("details")].map((one) => one.open);
     const scrolled = [...old.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     for (const one of next.querySelectorAll("[data-part]:empty")) {
@@ -82,7 +97,6 @@ const refresh = paced(400, async () => {
       if (known) one.replaceWith(known);
     }
     old.replaceChildren(...next.childNodes);
-    for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = chosen.includes(box.value);
     choosing();
     old.querySelectorAll("details").forEach((one, at) => { one.open = open[at] ?? one.open; });
     old.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] ?? 0; });
@@ -165,7 +179,7 @@ const overview = async () => {
     const { name } = byId("summary").dataset;
     const series = [
       { label: named(name), stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
-      { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false }, spanGaps: true },
+      { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
     ];
     const data = top === null ? [[]] : [points.sequence, points.final, so_far];
     draw(chart("best"), series, data, { x: "trial", y: named(name), empty: "Nothing to show yet: no trial has succeeded with a number." });
@@ -271,7 +285,8 @@ const trial = async () => {
   };
   await fetchAll();
   for (const label of document.querySelectorAll("label.follow")) label.hidden = "ended" in byId("summary").dataset;
-  for (const stream of ["stdout", "stderr"]) { const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
+  const { controls } = await import("./log.js");
+  for (const stream of ["stdout", "stderr"]) { searched[stream] = controls(stream); const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
   // An ended trial may be run once more: its page begins anew then.
   const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
   if ("ended" in byId("summary").dataset) { rest(); return; }
@@ -299,7 +314,7 @@ const trial = async () => {
 // Output grows at the end, a few times a second at most: whatever is added has all of it laid out again. A view of more than
 // SEEN characters forgets its beginning.
 const SEEN = 256 * 1024;
-const waiting = { stdout: "", stderr: "" };
+const waiting = { stdout: "", stderr: "" }, searched = {};
 const append = (stream, text) => { waiting[stream] = (waiting[stream] + text).slice(-SEEN); grow(); };
 const grow = paced(250, async () => {
   for (const [stream, text] of Object.entries(waiting)) {
@@ -307,6 +322,7 @@ const grow = paced(250, async () => {
     waiting[stream] = "";
     const log = byId(`log-${stream}`);
     log.append(tame(text));
+    searched[stream]?.();
     let length = log.textContent.length;
     while (length > SEEN && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }
     if (document.querySelector(`[data-follow=${stream}]`)?.checked) log.scrollTop = log.scrollHeight;
@@ -368,20 +384,67 @@ const compare = async () => {
 // The home of several experiments hears of none of them, and looks again.
 const experiments = async () => tick();
 
-const list = async () => { followAll(byId("list").dataset.change, { trial: refresh }); };
+// The columns that were chosen last are those of the next visit, unless the address names others.
+const columns = () => {
+  const kept = `columns:${base}:${document.body.dataset.experiment}`;
+  const asked = new URLSearchParams(location.search), chosen = asked.getAll("column");
+  document.querySelector("[data-usual]")?.addEventListener("click", () => localStorage.removeItem(kept));
+  if (chosen.length) { localStorage.setItem(kept, JSON.stringify(chosen)); return; }
+  const last = JSON.parse(localStorage.getItem(kept) ?? "[]");
+  if (last.length === 0) return;
+  for (const column of last) asked.append("column", column);
+  location.replace(`${location.pathname}?${asked}`);
+};
+const list = async () => {
+  columns();
+  tick();
+  followAll(byId("list").dataset.change, { trial: refresh });
+};
 
 addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-// A button that needs something chosen can be pressed once something is.
+// What is chosen in a table stays chosen however it is sorted, filtered or brought up to date, until something is done with it.
+// Chosen rows that are not on this page are members of the form, and are counted.
+const chosenKey = (name) => `chosen:${base}:${document.body.dataset.experiment ?? ""}:${name}`;
+const chosenOf = (name) => new Set(JSON.parse(sessionStorage.getItem(chosenKey(name)) ?? "[]"));
+const choose = (name, chosen) => sessionStorage.setItem(chosenKey(name), JSON.stringify([...chosen]));
 const choosing = () => {
   for (const form of document.querySelectorAll("form[data-chosen]")) {
-    const chosen = document.querySelectorAll(`input[name="${form.dataset.chosen}"][form="${form.id}"]:checked`).length;
-    for (const button of form.querySelectorAll("button")) button.disabled = chosen === 0;
+    const name = form.dataset.chosen, chosen = chosenOf(name);
+    const boxes = [...document.querySelectorAll(`input[type=checkbox][name="${name}"][form="${form.id}"]`)];
+    for (const box of boxes) box.checked = chosen.has(box.value);
+    const shown = new Set(boxes.map((box) => box.value)), away = [...chosen].filter((value) => !shown.has(value));
+    for (const one of form.querySelectorAll("input[data-away]")) one.remove();
+    for (const value of away) {
+      const member = Object.assign(document.createElement("input"), { type: "hidden", name, value });
+      member.dataset.away = "";
+      form.append(member);
+    }
+    for (const button of form.querySelectorAll("button:not([type=button])")) button.disabled = chosen.size === 0;
+    const told = form.querySelector(".away");
+    if (told && told.dataset.chosen !== `${chosen.size} ${away.length}`) {
+      told.dataset.chosen = `${chosen.size} ${away.length}`;
+      told.textContent = chosen.size === 0 ? "" : `${chosen.size} chosen${away.length ? `, ${away.length} not on this page` : ""}`;
+      const forget = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Forget" });
+      forget.addEventListener("click", () => { choose(name, []); choosing(); });
+      if (chosen.size) told.append(" ", forget);
+    }
   }
 };
-document.addEventListener("change", choosing);
+document.addEventListener("change", ({ target }) => {
+  const form = target.type === "checkbox" && target.form?.dataset.chosen === target.name ? target.form : null;
+  if (!form) return;
+  const chosen = chosenOf(target.name);
+  if (target.checked) chosen.add(target.value); else chosen.delete(target.value);
+  choose(target.name, chosen);
+  choosing();
+});
+// What was stopped or begun again is chosen no more.
+addEventListener("submit", ({ target, submitter, defaultPrevented }) => {
+  if (!defaultPrevented && target.dataset.chosen && submitter?.formMethod === "post") choose(target.dataset.chosen, []);
+});
 addEventListener("pageshow", choosing);
 choosing();
 

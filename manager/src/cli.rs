@@ -24,6 +24,7 @@ mod doctor;
 mod experiment;
 mod export;
 mod follow;
+mod man;
 mod nni_node;
 mod open;
 mod out;
@@ -33,6 +34,7 @@ mod run;
 mod screen;
 mod serve;
 mod signals;
+mod spark;
 mod suggest;
 mod table;
 mod top;
@@ -180,6 +182,12 @@ enum Command {
         /// Which shell.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
+    },
+    /// Write pages for man(1) into a folder, one for each command.
+    #[command(hide = true)]
+    Man {
+        /// The folder; it is made if it is missing.
+        folder: PathBuf,
     },
     /// List the experiments on this machine, as `experiment ls` does.
     #[command(hide = true, alias = "list")]
@@ -344,10 +352,10 @@ pub fn main() -> ExitCode {
         }
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
-            return match out::written(line.as_bytes()) {
-                Ok(()) => ExitCode::from(DONE),
-                Err(error) => fail(&error, NOTHING_SUCCEEDED),
-            };
+            return printed(out::written(line.as_bytes()));
+        }
+        Command::Man { folder } => {
+            return printed(man::write(Cli::command(), &folder).map_err(ask::Error::Output));
         }
         Command::Trial(command) => Invocation::Trial(command),
         Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),
@@ -357,10 +365,7 @@ pub fn main() -> ExitCode {
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
             let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
-            return match script.and_then(|script| out::written(script.as_bytes())) {
-                Ok(()) => ExitCode::from(DONE),
-                Err(error) => fail(&error, NOTHING_SUCCEEDED),
-            };
+            return printed(script.and_then(|script| out::written(script.as_bytes())));
         }
         Command::Conformance { settings, agent, case, command } => {
             Invocation::Conformance(settings, agent, case, command)
@@ -421,6 +426,14 @@ impl Invocation {
             Self::Serve(host, port, place) => serve::serve(&place, &host, port).await,
             Self::NniNode(arguments) => Box::pin(nni_node::nni_node(&arguments)).await,
         }
+    }
+}
+
+/// Returns the exit code of a command that only writes.
+fn printed(written: Result<(), ask::Error>) -> ExitCode {
+    match written {
+        Ok(()) => ExitCode::from(DONE),
+        Err(error) => fail(&error, NOTHING_SUCCEEDED),
     }
 }
 

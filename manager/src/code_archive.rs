@@ -22,6 +22,7 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
 use self::listing::{Entry, Kind};
 use self::version::{CodeTracker, CodeVersion};
+use crate::util::layout::DIFFS_FOLDER;
 
 /// The limits beyond which code is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries
 /// and 300 MiB.
@@ -170,7 +171,8 @@ impl CodeArchive {
             let text = tokio::fs::read(note).await.ok();
             return Ok(text.and_then(|text| serde_json::from_slice(&text).ok()));
         }
-        let tracker = CodeTracker::new(self.0.directory.clone());
+        let tracker = CodeTracker::new(self.0.directory.clone())
+            .keeping_diffs(self.0.file.with_file_name(DIFFS_FOLDER));
         let failed = |source| Error::Read { path: self.0.directory.clone(), source };
         let version = tracker.look_with_git().await.1.map_err(failed)?;
         let text =

@@ -6,6 +6,7 @@ mod actions;
 mod api_page;
 mod assets;
 pub(super) mod base;
+mod columns;
 mod overview;
 mod page;
 mod pareto;

@@ -23,10 +23,11 @@ use super::answers::make_in_turn;
 use super::{Shared, auth, ticket};
 pub(super) use act::{Change, Changes, add_trial};
 pub(super) use experiment::{improvements_of, parameter_importance, shown};
-pub(super) use files::files;
+pub(super) use files::{code_diff, files};
 pub(super) use log::{LogQuery, speaker, view as log_view, whole_log};
 pub(super) use points::axes;
 pub(super) use query_extractor::{CheckedQuery, TrialPath, large_json_body};
+pub(super) use timeline::machines;
 pub(super) use trials::{
     ListQuery, TrialPage, ValuesQuery, attempt, metric_page, page as trial_page,
 };
@@ -53,6 +54,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(trials::samples).layer(in_turn()))
         .routes(routes!(log::part))
         .routes(routes!(log::whole))
+        .routes(routes!(files::diff))
         .routes(routes!(files::list))
         .routes(routes!(files::file))
         .routes(routes!(follow::trial_events))

@@ -83,7 +83,7 @@ impl Parts<'_> {
         }
         let archive =
             CodeArchive::new(self.spec.trial_code_directory.clone(), self.dir.code_archive());
-        let code = code_source(self.spec, &archive).await?;
+        let code = code_source(self.spec, &archive, self.dir.code_diffs()).await?;
         record_packages(self.spec, self.dir).await;
         let advertise =
             settings.advertise.as_deref().or(self.spec.training_service.section().advertise());
@@ -157,13 +157,15 @@ impl Parts<'_> {
 async fn code_source(
     spec: &ExperimentSpec,
     code: &CodeArchive,
+    diffs: PathBuf,
 ) -> Result<Option<CodeSource>, Error> {
     let section = spec.training_service.section();
     Ok(if section.needs_code() {
         // An archive is made now: edits made later do not change what trials run.
         code.version().await?.map(CodeSource::Archive)
     } else if section.is_local() {
-        Some(CodeSource::Directory(CodeTracker::new(spec.trial_code_directory.clone())))
+        let tracker = CodeTracker::new(spec.trial_code_directory.clone());
+        Some(CodeSource::Directory(tracker.keeping_diffs(diffs)))
     } else {
         None
     })

@@ -9,13 +9,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 use trial_protocol::{ExperimentId, MetricValue};
 
+use super::spark::spark;
 use crate::app::Running;
 use crate::config::ExperimentSpec;
 use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
-use crate::view::turns_writing;
+use crate::view::{self, turns_writing};
 
 /// The number of lines of a failed trial's output that are shown.
 const LAST_LINES: usize = 5;
@@ -37,6 +38,9 @@ pub(super) struct Progress {
     terminal: bool,
     /// When how it stands was said last.
     said: Option<Instant>,
+    began: Instant,
+    /// Results that were better than all before them.
+    improvements: Vec<f64>,
     /// Reasons for waiting that were shown.
     waits: HashSet<String>,
 }
@@ -65,6 +69,8 @@ impl Progress {
             trials,
             terminal,
             said: None,
+            began: Instant::now(),
+            improvements: Vec::new(),
             waits: HashSet::new(),
         };
         progress.line(&format!("experiment {} on {}", running.id, running.url));
@@ -124,6 +130,7 @@ impl Progress {
                         is_better(self.spec.optimize_mode, number, self.best.map(|(_, best)| best));
                     if leads && !self.spec.goals.has_several_objectives() {
                         self.best = number.map(|number| (sequence, number));
+                        self.improvements.extend(number);
                     }
                     if let Some(but) = drawback(result.last.as_ref()) {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {but}"));
@@ -152,7 +159,10 @@ impl Progress {
             Notice::Told(message) => self.line(&message),
             Notice::State(_) => {}
         }
-        self.bar.set_message(self.message());
+        let pace = pace(self.ended, self.trials, self.began.elapsed());
+        let curve = Some(spark(&self.improvements)).filter(|_| self.improvements.len() > 1);
+        let curve = curve.map(|curve| format!(" {curve}")).unwrap_or_default();
+        self.bar.set_message(format!("{}{curve}{pace}", self.message()));
     }
 
     fn message(&self) -> String {
@@ -205,6 +215,21 @@ impl Progress {
             drop(writeln!(std::io::stderr().lock(), "{clean}"));
         });
     }
+}
+
+/// PURE: the trials that end in an hour, and the time that the others take. Empty where none has ended yet.
+fn pace(ended: u64, trials: Option<u64>, elapsed: Duration) -> String {
+    let real = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
+    let rate = real(ended) / elapsed.as_secs_f64();
+    if ended == 0 || !rate.is_finite() {
+        return String::new();
+    }
+    let per_hour = format!(", {:.0}/h", rate * 3600.0);
+    let left = trials.and_then(|all| all.checked_sub(ended)).filter(|left| *left > 0);
+    let left = left.and_then(|left| Duration::try_from_secs_f64(real(left) / rate).ok());
+    let left = left.and_then(|left| u64::try_from(left.as_millis()).ok());
+    let left = left.map(|ms| format!(", {} left", view::span(ms))).unwrap_or_default();
+    per_hour + &left
 }
 
 /// A number of things, in words.
@@ -270,6 +295,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_bar_tells_the_rate_and_the_time_that_is_left() {
+        #[rustfmt::skip]
+        let table = [
+            (0, Some(10), 60, ""),
+            (5, None,     60, ", 300/h"),
+            (5, Some(10), 60, ", 300/h, 1m left"),
+            (10, Some(10), 60, ", 600/h"),
+            (12, Some(10), 60, ", 720/h"),
+            (1, Some(2),  0,  ""),
+        ];
+        for (ended, trials, seconds, expected) in table {
+            let told = pace(ended, trials, Duration::from_secs(seconds));
+            assert_eq!(told, expected, "{ended} of {trials:?} in {seconds} s");
+        }
+    }
 
     #[test]
     fn a_number_takes_no_more_than_its_digits() {

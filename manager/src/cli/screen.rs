@@ -20,8 +20,8 @@ const HOME: &str = "\u{1b}[H";
 const REST_OF_LINE: &str = "\u{1b}[K";
 const REST_OF_SCREEN: &str = "\u{1b}[J";
 /// Ctrl-C and Ctrl-D, as keys: a terminal that gives keys at once makes no signals of them.
-const CONTROL_C: u8 = 3;
-const CONTROL_D: u8 = 4;
+const CONTROL_C: char = '\u{3}';
+const CONTROL_D: char = '\u{4}';
 
 /// Columns and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +34,26 @@ pub(super) struct Size {
 
 /// The user's action at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Done {
-    /// A key that asks for the end: q, Ctrl-C or Ctrl-D.
-    Quit,
-    /// It has another size.
+pub(super) enum Act {
+    /// A key was pressed.
+    Pressed(Key),
+    /// The terminal has another size, or its keys are gone.
     Resized,
+}
+
+/// A key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    /// Ctrl-C or Ctrl-D, or the terminal has gone.
+    Interrupt,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Enter,
+    Escape,
+    Backspace,
+    Char(char),
 }
 
 /// The terminal, for as long as it is drawn on.
@@ -52,7 +67,7 @@ pub(super) struct Screen {
 struct Keys {
     stdin: Stdin,
     before: Termios,
-    quit: mpsc::Receiver<()>,
+    pressed: mpsc::Receiver<Key>,
 }
 
 impl Screen {
@@ -87,16 +102,17 @@ impl Screen {
     }
 
     /// Waits for what a person does. Nothing is lost if this is dropped.
-    pub(super) async fn done(&mut self) -> Done {
-        let quit = async {
+    pub(super) async fn act(&mut self) -> Act {
+        let pressed = async {
             match &mut self.keys {
-                Some(keys) => drop(keys.quit.recv().await),
+                // A terminal that has gone presses no more keys.
+                Some(keys) => keys.pressed.recv().await.unwrap_or(Key::Interrupt),
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = quit => Done::Quit,
-            _ = self.resized.recv() => Done::Resized,
+            key = pressed => Act::Pressed(key),
+            _ = self.resized.recv() => Act::Resized,
         }
     }
 
@@ -126,19 +142,20 @@ impl Keys {
         now.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         now.special_codes[SpecialCodeIndex::VMIN] = 1;
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
-        let (sender, quit) = mpsc::channel(1);
+        let (sender, pressed) = mpsc::channel(64);
         tcsetattr(&stdin, OptionalActions::Now, &now)?;
-        let taken = Self { stdin, before, quit };
+        let taken = Self { stdin, before, pressed };
         // It ends with the program: nothing makes a read that waits for a key return.
         std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
-            let mut keys = [0; 64];
-            let mut goes_on = true;
-            while goes_on {
+            let mut bytes = [0; 64];
+            loop {
                 // A terminal that has gone is at its end.
-                let read = io::stdin().read(&mut keys).unwrap_or(0);
-                goes_on = read > 0 && !keys[..read].iter().copied().any(is_end);
+                let read = io::stdin().read(&mut bytes).unwrap_or(0);
+                let mut all = keys(&bytes[..read]).into_iter();
+                if read == 0 || all.any(|key| sender.blocking_send(key).is_err()) {
+                    break;
+                }
             }
-            drop::<mpsc::Sender<()>>(sender);
         })?;
         Ok(Some(taken))
     }
@@ -151,10 +168,65 @@ impl Drop for Keys {
     }
 }
 
-fn is_end(key: u8) -> bool {
-    matches!(key, b'q' | b'Q' | CONTROL_C | CONTROL_D)
+/// PURE: the keys that a terminal sent at once. Sequences are xterm's; an unknown one is passed over.
+fn keys(bytes: &[u8]) -> Vec<Key> {
+    const SEQUENCES: [(&str, Key); 6] = [
+        ("\u{1b}[A", Key::Up),
+        ("\u{1b}OA", Key::Up),
+        ("\u{1b}[B", Key::Down),
+        ("\u{1b}OB", Key::Down),
+        ("\u{1b}[5~", Key::PageUp),
+        ("\u{1b}[6~", Key::PageDown),
+    ];
+    let text = String::from_utf8_lossy(bytes);
+    let mut rest = text.as_ref();
+    let mut found = Vec::new();
+    while let Some(letter) = rest.chars().next() {
+        if let Some((sequence, key)) = SEQUENCES.iter().find(|(one, _)| rest.starts_with(one)) {
+            found.push(*key);
+            rest = &rest[sequence.len()..];
+            continue;
+        }
+        if let Some(unknown) = rest.strip_prefix("\u{1b}[") {
+            let end = unknown.find(|letter| ('@'..='~').contains(&letter));
+            rest = end.map_or("", |at| &unknown[at + 1..]);
+            continue;
+        }
+        rest = &rest[letter.len_utf8()..];
+        found.extend(match letter {
+            CONTROL_C | CONTROL_D => Some(Key::Interrupt),
+            '\r' | '\n' => Some(Key::Enter),
+            '\u{1b}' => Some(Key::Escape),
+            '\u{8}' | '\u{7f}' => Some(Key::Backspace),
+            letter if letter.is_control() => None,
+            letter => Some(Key::Char(letter)),
+        });
+    }
+    found
 }
 
 fn is_in_the_foreground(stdin: &Stdin) -> bool {
     rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_from_what_a_terminal_sends() {
+        use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, Up};
+        let table: [(&[u8], &[Key]); 7] = [
+            (b"q", &[Char('q')]),
+            (b"\x1b[A\x1bOBj", &[Up, Down, Char('j')]),
+            (b"\x1b[6~\r\x7f", &[PageDown, Enter, Backspace]),
+            (b"\x1b", &[Escape]),
+            (b"\x1b[1;5Cx\x1b[", &[Char('x')]),
+            ("é\u{3}".as_bytes(), &[Char('é'), Interrupt]),
+            (b"\xff\0", &[Char('\u{fffd}')]),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(keys(bytes), expected, "{bytes:?}");
+        }
+    }
 }

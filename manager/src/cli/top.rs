@@ -13,15 +13,19 @@ use unicode_width::UnicodeWidthChar as _;
 use super::ask::{Error, ExperimentArgs};
 use super::out::{text_style, written};
 use super::progress::printable;
-use super::screen::{Done, Screen, Size};
+use super::screen::{Act, Screen, Size};
 use super::signals::Signals;
+use super::spark::{CURVE, part_of, spark};
 use super::table::columns::TextStyle;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
 use crate::api::client::{self, Client};
 use crate::util::errors::chain;
 use crate::view::curve::points_of;
 
+mod controls;
 mod head;
+
+use controls::{Controls, Effect, HELP, Pane};
 
 /// Time between two drawings.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,8 +33,8 @@ const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 const ROWS: usize = 20;
 /// Trials that are asked about at a time.
 const AT_ONCE: usize = 4;
-/// Characters of a curve.
-const CURVE: usize = 24;
+/// Bytes of a trial's output that are looked at.
+const OUTPUT: usize = 32 << 10;
 /// Characters of a curve where the terminal is narrow.
 const NARROW_CURVE: usize = 10;
 /// Characters of a bar.
@@ -62,7 +66,8 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
 
 async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
-    let mut drawing = Drawing::of(&client).await?;
+    let mut controls = Controls::default();
+    let mut drawing = Drawing::of(&client, &controls).await?;
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
         return written(drawing.text(TextStyle::default()).as_bytes());
     };
@@ -72,21 +77,37 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
         place.experiment = Some(drawing.id.clone());
     }
     let mut lost = None;
+    // The time until the next look, which a key may ask for at once.
+    let mut pause = DRAW_INTERVAL;
     let quit = loop {
-        screen.draw(&drawing.frame(lost.as_deref(), screen.size())).map_err(Error::Output)?;
+        let frame = drawing.frame(&controls, lost.as_deref(), screen.size());
+        screen.draw(&frame).map_err(Error::Output)?;
         if !drawing.goes_on {
             break false;
         }
         let next = async {
-            tokio::time::sleep(DRAW_INTERVAL).await;
-            look(&place, &mut client).await
+            tokio::time::sleep(pause).await;
+            look(&place, &mut client, &controls).await
         };
-        tokio::select! {
-            next = next => match next {
-                Ok(next) => (drawing, lost) = (next, None),
-                Err(error) => lost = Some(chain(&error)),
-            },
-            done = screen.done() => if done == Done::Quit { break true },
+        let act = tokio::select! {
+            next = next => {
+                pause = DRAW_INTERVAL;
+                match next {
+                    Ok(next) => (drawing, lost) = (next, None),
+                    Err(error) => lost = Some(chain(&error)),
+                }
+                continue;
+            }
+            act = screen.act() => act,
+        };
+        let Act::Pressed(key) = act else { continue };
+        match controls.press(key, &drawing.ids()) {
+            Effect::Quit => break true,
+            Effect::Draw => {}
+            Effect::Look => pause = Duration::ZERO,
+            Effect::Stop(trial) => {
+                lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error))
+            }
         }
     };
     drop(screen);
@@ -94,12 +115,21 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     if quit { Ok(()) } else { written(drawing.text(text_style()).as_bytes()) }
 }
 
+/// Asks for a trial's stop.
+async fn stop(client: &Client, trial: &str) -> Result<(), client::Error> {
+    client.ask("POST", &format!("/api/v1/trials/{trial}/kill"), None).await.map(drop)
+}
+
 /// Looks again. A manager that cannot be reached may have ended, or have come back elsewhere.
-async fn look(place: &ExperimentArgs, client: &mut Client) -> Result<Drawing, Error> {
-    match Drawing::of(client).await {
+async fn look(
+    place: &ExperimentArgs,
+    client: &mut Client,
+    controls: &Controls,
+) -> Result<Drawing, Error> {
+    match Drawing::of(client, controls).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
             *client = place.client().await?;
-            Drawing::of(client).await
+            Drawing::of(client, controls).await
         }
         looked => looked,
     }
@@ -110,20 +140,22 @@ struct Drawing {
     id: ExperimentId,
     /// The experiment as the API describes it.
     experiment: Value,
-    /// Trials that run, as many as are shown.
+    /// The trials of the list, as many as are shown.
     rows: Vec<Row>,
-    /// The number of trials that run.
+    /// The number of trials of the list.
     running: usize,
+    /// The end of the output of the trial that is looked at.
+    output: String,
     /// Set if there will be more to see.
     goes_on: bool,
 }
 
 impl Drawing {
-    async fn of(client: &Client) -> Result<Self, Error> {
+    async fn of(client: &Client, controls: &Controls) -> Result<Self, Error> {
         let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
         let id = experiment.get("id").and_then(Value::as_str).unwrap_or_default();
         let id = ExperimentId::new(id).map_err(Error::Named)?;
-        let path = format!("/api/v1/trials?state=RUNNING,LOST&order=desc&limit={ROWS}");
+        let path = format!("/api/v1/trials?{}&limit={ROWS}", controls.query());
         let found = client.ask("GET", &path, None).await?;
         let total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
         let trials = found.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -138,8 +170,14 @@ impl Drawing {
             experiment,
             rows: rows.into_iter().collect::<Result<_, _>>()?,
             running: usize::try_from(total).unwrap_or(usize::MAX),
+            output: output(client, &controls.pane).await?,
             goes_on: !ended && !left,
         })
+    }
+
+    /// The ids of the trials as they are listed.
+    fn ids(&self) -> Vec<String> {
+        self.rows.iter().map(|row| row.fixed[1].clone()).collect()
     }
 
     /// Returns all of it, where there is room enough.
@@ -158,32 +196,83 @@ impl Drawing {
 
     /// The lines of a screen: where it is low, the least important ones of both parts are left out; `lost` is why there
     /// is nothing newer.
-    fn frame(&self, lost: Option<&str>, size: Size) -> Vec<String> {
+    fn frame(&self, controls: &Controls, lost: Option<&str>, size: Size) -> Vec<String> {
         let style = TextStyle { width: Some(size.columns), ..text_style() };
         let room = size.rows.saturating_sub(1);
+        let mut lines = match &controls.pane {
+            Pane::Trials => self.list(controls, style, room),
+            Pane::Output { trial, stream } => self.tail(trial, stream, style, room),
+            Pane::Help => HELP.into_iter().take(room).map(str::to_owned).collect(),
+        };
+        let hint = controls.hint();
+        lines.push(match lost {
+            Some(why) => format!("{hint}; trying again: {}", printable(why)),
+            None => printable(&hint),
+        });
+        lines.iter().map(|line| cut(line, size.columns)).collect()
+    }
+
+    /// The search's numbers, and the list of trials.
+    fn list(&self, controls: &Controls, style: TextStyle, room: usize) -> Vec<String> {
         let table = self.table(style).unwrap_or_default();
-        let table: Vec<&str> = table.lines().collect();
+        let mut table: Vec<String> = table.lines().map(str::to_owned).collect();
+        if let Some(row) = controls.row.and_then(|row| table.get_mut(row.saturating_add(2))) {
+            let rest: String = row.chars().skip(1).collect();
+            *row = if style.colours {
+                format!("\u{1b}[7m▸{rest}\u{1b}[0m")
+            } else {
+                format!("▸{rest}")
+            };
+        }
         let wanted = if table.is_empty() { 0 } else { table.len() + 1 };
         let head = head::head(&self.experiment, style);
         // At least an empty line, the heading's two, and a trial.
         let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head.len()))).min(room);
         let mut lines: Vec<String> = head.into_iter().take(room - below).collect();
         if below > 1 {
+            let trials = (below - 1).saturating_sub(2);
+            let has_rest = self.running > trials && below > 4;
+            let room = trials - usize::from(has_rest).min(trials);
+            // The trial that is pointed at is among those with room.
+            let first = controls.row.map_or(0, |row| row.saturating_sub(room.saturating_sub(1)));
             lines.push(String::new());
-            lines.extend(table.iter().take(below - 1).map(|line| (*line).to_owned()));
-            // Two lines of it are the heading.
-            let left = self.running.saturating_sub((below - 1).saturating_sub(2));
-            if left > 0 && below > 4 {
-                lines.pop();
-                lines.push(format!(" … and {} more", left + 1));
+            lines.extend(table.iter().take((below - 1).min(2)).cloned());
+            lines.extend(table.iter().skip(2 + first).take(room).cloned());
+            let left = self.running.saturating_sub(first + room);
+            if left > 0 && has_rest {
+                lines.push(format!(" … and {left} more"));
             }
         }
-        lines.push(match lost {
-            Some(why) => format!("q ends; trying again: {}", printable(why)),
-            None => "q ends".to_owned(),
-        });
-        lines.iter().map(|line| cut(line, size.columns)).collect()
+        lines
     }
+
+    /// A trial's output: its last lines.
+    fn tail(&self, trial: &str, stream: &str, style: TextStyle, room: usize) -> Vec<String> {
+        let width = style.width.unwrap_or(WIDE).max(1);
+        let wrapped = self.output.lines().flat_map(|line| pieces(&printable(line), width));
+        let wrapped: Vec<String> = wrapped.collect();
+        let from = wrapped.len().saturating_sub(room.saturating_sub(1));
+        let title =
+            format!("{stream} of trial {trial}; Escape goes back, e shows the other stream");
+        [title].into_iter().chain(wrapped.into_iter().skip(from)).take(room).collect()
+    }
+}
+
+/// Returns a line in pieces of at most `width` characters.
+fn pieces(line: &str, width: usize) -> Vec<String> {
+    let letters: Vec<char> = line.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
+    if letters.is_empty() {
+        return vec![String::new()];
+    }
+    letters.chunks(width).map(|piece| piece.iter().collect()).collect()
+}
+
+/// The end of the output of the trial that is looked at.
+async fn output(client: &Client, pane: &Pane) -> Result<String, Error> {
+    let Pane::Output { trial, stream } = pane else { return Ok(String::new()) };
+    let path = format!("/api/v1/trials/{trial}/log?stream={stream}&tail={OUTPUT}");
+    let part = client.ask("GET", &path, None).await?;
+    Ok(part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
 /// Returns the first `width` columns of a line that may have colours.
@@ -257,28 +346,6 @@ fn row(trial: &Value, curve: &Value, samples: &Value) -> Row {
     }
 }
 
-/// A curve in a line of characters.
-fn spark(values: &[f64]) -> String {
-    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    let values = &values[values.len().saturating_sub(CURVE)..];
-    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // Halves: the whole way from the lowest to the highest may be more than a number can be.
-    let span = high / 2.0 - low / 2.0;
-    let step = |value: &f64| {
-        let part = if span > 0.0 { (value / 2.0 - low / 2.0) / span } else { 0.5 };
-        let at = (1..STEPS.len()).take_while(|at| part >= part_of(*at, STEPS.len())).count();
-        STEPS[at]
-    };
-    values.iter().map(step).collect()
-}
-
-fn part_of(count: usize, whole: usize) -> f64 {
-    let real = |count: usize| u32::try_from(count).map_or(f64::NAN, f64::from);
-    real(count) / real(whole)
-}
-
 /// A bar of a share, 0 to 1, of `width` characters.
 fn bar(part: f64, width: usize) -> String {
     let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
@@ -340,9 +407,12 @@ mod tests {
                 })
                 .collect(),
             running,
+            output: "one\n".repeat(99) + "last\t\u{1b}",
             goes_on: true,
         };
-        let shown = |drawing: &Drawing, columns, rows| drawing.frame(None, Size { columns, rows });
+        let shown = |drawing: &Drawing, columns, rows| {
+            drawing.frame(&Controls::default(), None, Size { columns, rows })
+        };
         for (head, running) in [(3, 0), (14, 2), (40, 200)] {
             for rows in 0..60 {
                 for columns in [1, 20, 500] {
@@ -354,29 +424,50 @@ mod tests {
         }
         let all = shown(&drawing(3, 2), 80, 24);
         assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
-        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q ends"));
+        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q ends, ? helps"));
         let few = shown(&drawing(14, 30), 80, 17);
         assert_eq!(few.len(), 17, "{few:#?}");
         assert_eq!(few[7], "x");
         // A line that is empty, two of heading, four trials, and those that are left.
         assert_eq!(few[15], " … and 26 more", "{few:#?}");
-        let lost = drawing(3, 2).frame(Some("gone\u{1b}"), Size { columns: 80, rows: 24 });
-        assert_eq!(lost[8], "q ends; trying again: gone\u{fffd}");
+        let lost = drawing(3, 2).frame(
+            &Controls::default(),
+            Some("gone\u{1b}"),
+            Size { columns: 80, rows: 24 },
+        );
+        assert_eq!(lost[8], "q ends, ? helps; trying again: gone\u{fffd}");
     }
 
     #[test]
-    fn curves_of_any_numbers_are_lines() {
-        for (values, expected) in [
-            (&[1e308, -1e308, 0.0][..], "█▁▅"),
-            (&[f64::MAX, f64::MIN], "█▁"),
-            (&[1.0, 1e38, 2.0], "▁█▁"),
-            (&[f64::NAN, f64::INFINITY, 1.0, f64::NEG_INFINITY, 2.0], "▁█"),
-            (&[5e-324, 0.0], "▅▅"),
-            (&[7.0], "▅"),
-            (&[], ""),
-        ] {
-            assert_eq!(spark(values), expected, "{values:?}");
+    fn a_trial_that_is_pointed_at_is_seen_and_its_output_ends_with_the_last_line() {
+        let row = |at: usize| Row {
+            fixed: [at.to_string(), format!("t{at}"), String::new()],
+            values: Vec::new(),
+            sample: Value::Null,
+        };
+        let drawing = Drawing {
+            id: ExperimentId::new("e").unwrap(),
+            experiment: json!({"id": "e", "state": "RUNNING"}),
+            rows: (0..ROWS).map(row).collect(),
+            running: 30,
+            output: "one\n".repeat(99) + "last\t\u{1b}",
+            goes_on: true,
+        };
+        let mut controls = Controls::default();
+        for at in [0, 7, ROWS - 1] {
+            controls.row = Some(at);
+            for rows in [8, 12, 60] {
+                let lines = drawing.frame(&controls, None, Size { columns: 60, rows });
+                let pointed: Vec<_> = lines.iter().filter(|line| line.contains('▸')).collect();
+                let is_it =
+                    |line: &String| line.split_whitespace().any(|word| word == format!("t{at}"));
+                assert!(pointed.len() == 1 && is_it(pointed[0]), "{at}, {rows}: {lines:#?}");
+                assert!(lines.len() <= rows, "{lines:#?}");
+            }
         }
+        controls.pane = Pane::Output { trial: "t3".to_owned(), stream: "stdout" };
+        let lines = drawing.frame(&controls, None, Size { columns: 3, rows: 6 });
+        assert_eq!(lines[1..5], ["one", "one", "las", "t \u{fffd}"], "{lines:#?}");
     }
 
     #[test]

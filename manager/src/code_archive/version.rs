@@ -5,10 +5,10 @@
 //! only, and never more than a bounded amount: a larger file counts by its name and size.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, Metadata};
+use std::fs::{DirBuilder, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,9 +17,11 @@ use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
+use tracing::warn;
 use utoipa::ToSchema;
 
 use super::{hexadecimal, listing};
+use crate::util::files::write_file;
 
 /// The most of a directory that is read.
 const LIMITS: super::Limits = super::Limits { entries: 20_000, bytes: 300 << 20 };
@@ -29,6 +31,8 @@ const SKIPPED: [&str; 2] = [".git", "__pycache__"];
 const NAMES: usize = 5;
 /// The time that one run of git may take.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most of a diff that is kept, in bytes.
+const KEPT_DIFF_BYTES: usize = 256 << 10;
 /// The most of a diff that is hashed, in bytes.
 const DIFF_BYTES: u64 = 16 << 20;
 
@@ -105,12 +109,25 @@ pub struct CodeTracker {
     names: Option<BTreeSet<PathBuf>>,
     seen: BTreeMap<PathBuf, Seen>,
     last: Option<CodeVersion>,
+    /// The folder in which git's differences are kept. `None`: they are not.
+    diffs: Option<PathBuf>,
+}
+
+/// Returns the file of a difference in the folder of all.
+pub fn diff_file(folder: &Path, diff_sha256: &str) -> PathBuf {
+    folder.join(format!("{diff_sha256}.diff"))
 }
 
 impl CodeTracker {
     /// Makes a tracker; nothing is read.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, names: None, seen: BTreeMap::new(), last: None }
+        Self { directory, names: None, seen: BTreeMap::new(), last: None, diffs: None }
+    }
+
+    /// Keeps the difference of tracked files to git's commit in a folder, the first 256 KiB of it, readable by its owner only.
+    #[must_use]
+    pub fn keeping_diffs(self, folder: PathBuf) -> Self {
+        Self { diffs: Some(folder), ..self }
     }
 
     /// Returns the directory's current version without [`CodeVersion::git`], or with that of the last version if nothing
@@ -172,7 +189,13 @@ impl CodeTracker {
         let (mut tracker, version) = looked.await.expect("a look at a directory does not panic");
         let Ok(mut version) = version else { return (tracker, version) };
         if known.as_ref() != Some(&version.sha256) {
-            version.git = git_state(&tracker.directory).await;
+            let (git, diff) = git_state(&tracker.directory).await.unzip();
+            if let (Some(folder), Some(diff)) = (&tracker.diffs, diff.flatten())
+                && let Err(error) = keep_diff(folder, &diff)
+            {
+                warn!("the changes of the code are not kept in {}: {error}", folder.display());
+            }
+            version.git = git;
             tracker.last = Some(version.clone());
         }
         (tracker, Ok(version))
@@ -249,9 +272,9 @@ fn changes(before: &BTreeMap<PathBuf, Seen>, now: &BTreeMap<PathBuf, Seen>) -> V
     names.iter().take(NAMES).map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// Returns the state of the git work tree that `directory` is in. `None`: there is none, no git, no commit yet, or no
+/// Returns the state of the git work tree that `directory` is in, and its difference if there is one. `None`: there is none, no git, no commit yet, or no
 /// answer in time.
-async fn git_state(directory: &Path) -> Option<GitState> {
+async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
     let (head, whole) = git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
     let head = String::from_utf8(head).ok().filter(|_| whole)?;
     let mut lines = head.lines();
@@ -270,8 +293,20 @@ async fn git_state(directory: &Path) -> Option<GitState> {
         (Some(false), Some(false)) => Some(false),
         (None, _) | (_, None) => None,
     };
-    let diff_sha256 = diff.filter(|bytes| !bytes.is_empty()).map(|bytes| hash(&bytes));
-    Some(GitState { commit, branch, dirty, diff_sha256 })
+    let diff = diff.filter(|bytes| !bytes.is_empty());
+    let diff_sha256 = diff.as_deref().map(hash);
+    Some((GitState { commit, branch, dirty, diff_sha256 }, diff))
+}
+
+/// Keeps a difference in the folder, under the name of its digest.
+fn keep_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let kept = &diff[..diff.len().min(KEPT_DIFF_BYTES)];
+    let mut text = String::from_utf8_lossy(kept).into_owned();
+    if kept.len() < diff.len() {
+        text.push_str("\n[the rest is not kept: a difference has room for 256 KiB]\n");
+    }
+    write_file(&diff_file(folder, &hash(diff)), 0o600, &text)
 }
 
 /// Runs git; returns the first [`DIFF_BYTES`] of its output, and whether that is all. `None`: it failed, or took too long.

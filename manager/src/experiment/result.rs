@@ -97,7 +97,18 @@ pub fn pick_with_goals<'a>(
     objective: Option<&str>,
     goals: &Goals,
 ) -> TrialResult {
-    let mut result = pick(metrics.clone(), attempt, objective);
+    let result = pick(metrics.clone(), attempt, objective);
+    with_goals(result, metrics, attempt, objective, goals)
+}
+
+/// Makes a result of one number that of several objectives or constraints, as [`pick_with_goals`] does.
+pub fn with_goals<'a>(
+    mut result: TrialResult,
+    metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
+    attempt: &AttemptId,
+    objective: Option<&str>,
+    goals: &Goals,
+) -> TrialResult {
     let (false, Some(last)) = (goals.is_plain(), &result.last) else { return result };
     let own = of_attempt(metrics, attempt);
     let reported = result.reported.as_ref().and_then(|reported| reported.as_json().as_object());
@@ -109,9 +120,15 @@ pub fn pick_with_goals<'a>(
             let own = named().find(is_final).or_else(|| latest().max_by_key(|m| m.sequence));
             own.map(|metric| metric.value.as_json())
         };
-        let found = reported.and_then(|members| members.get(name)).or_else(by_name);
-        let is_objective = || (objective == Some(name)).then(|| last.as_json());
-        found.or_else(is_objective).cloned()
+        // Of a trial that was stopped, what NNI's SDK reported of a step.
+        let in_step = || {
+            let steps = own.iter().filter(|metric| metric.kind == MetricKind::Intermediate);
+            let members = steps.filter_map(|metric| Some((metric.sequence, member(metric, name)?)));
+            members.max_by_key(|(sequence, _)| *sequence).map(|(_, value)| value.as_json().clone())
+        };
+        let found = reported.and_then(|members| members.get(name)).or_else(by_name).cloned();
+        let found = found.or_else(in_step);
+        found.or_else(|| (objective == Some(name)).then(|| last.as_json().clone()))
     };
     let names = goals.metrics();
     let mut members: Map<String, Value> =
@@ -362,6 +379,34 @@ mod tests {
             if says == "each by itself" {
                 assert_eq!(result.last.map(|last| last.as_json().clone()), Some(kept.clone()));
             }
+        }
+    }
+
+    #[test]
+    fn a_trial_that_was_stopped_has_the_latest_of_each_objective() {
+        use MetricKind::Intermediate;
+        let attempt = AttemptId::new("a-1").unwrap();
+        let objective =
+            |name: &str| Objective { metric: name.to_owned(), mode: OptimizeMode::Minimize };
+        let goals =
+            Goals { objectives: vec![objective("loss"), objective("size")], constraints: vec![] };
+        let step = |sequence, loss: f64, size: f64| {
+            let object = serde_json::json!({"loss": loss, "size": size});
+            Metric { value: object.into(), ..metric("default", Intermediate, sequence, 0.0) }
+        };
+        let named = vec![
+            metric("loss", Intermediate, 0, 9.0),
+            metric("size", Intermediate, 0, 5.0),
+            metric("size", Intermediate, 1, 4.0),
+            metric("loss", Intermediate, 1, 3.0),
+        ];
+        for metrics in [named, vec![step(0, 9.0, 5.0), step(1, 3.0, 4.0)]] {
+            let all = metrics.iter().map(|metric| (&attempt, metric));
+            let found = pick_with_goals(all.clone(), &attempt, Some("loss"), &goals);
+            let derived = TrialResult { last: found.intermediate.last().cloned(), ..found };
+            let result = with_goals(derived, all, &attempt, Some("loss"), &goals);
+            let merit = goals.merit(&result.last.unwrap(), OptimizeMode::Minimize).unwrap();
+            assert_eq!(merit.losses, [3.0, 4.0]);
         }
     }
 

@@ -8,6 +8,9 @@ use trial_protocol::{ExperimentId, TrialJobId};
 /// The name of the file in an experiment's folder that lists the packages of the user's Python.
 pub const PACKAGES_FILE: &str = "packages.txt";
 
+/// The name of the folder in an experiment's folder that holds the differences of the code. Trials' ids are shorter.
+pub const DIFFS_FOLDER: &str = "code-diffs";
+
 /// The folder of the home of a data directory. No experiment's id begins with a dot.
 #[derive(Debug, Clone)]
 pub struct HomeDir(PathBuf);
@@ -134,6 +137,11 @@ impl ExperimentDir {
     /// The trials' code as it was when the first of them asked for it.
     pub fn code_archive(&self) -> PathBuf {
         self.0.join("code.tar.gz")
+    }
+
+    /// The differences of the code to git's commit, as they were when trials started; readable by its owner only.
+    pub fn code_diffs(&self) -> PathBuf {
+        self.0.join(DIFFS_FOLDER)
     }
 
     /// The packages of the user's Python, where the experiment records them.

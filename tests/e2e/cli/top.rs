@@ -32,7 +32,7 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
         let shown = until(&terminal, "the trial's latest", |lines| {
             lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
         });
-        assert_eq!(shown.last().map(String::as_str), Some("q ends"), "{shown:#?}");
+        assert_eq!(shown.last().map(String::as_str), Some("q ends, ? helps"), "{shown:#?}");
         // No colours, wanted or not: all that begins with `CSI` and ends with `m`.
         let drawn = terminal.drawn();
         let mut codes = drawn.split("\u{1b}[").skip(1);
@@ -72,6 +72,13 @@ fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
             && lines.iter().any(|line| line.contains('░'))
     });
     assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
+    // The trial's output, and the way back.
+    terminal.press("l");
+    until(&terminal, "its output", |lines| lines.iter().any(|line| line == "score=0.75"));
+    terminal.press("?");
+    until(&terminal, "the keys", |lines| lines.first().is_some_and(|line| line == "keys"));
+    terminal.press("?");
+    until(&terminal, "the list", |lines| lines.iter().any(|line| line.contains("curve")));
     let all = shown.join("\n");
     assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
     assert!(!all.contains("RUNNING"), "the words are the portal's: {shown:#?}");
@@ -107,7 +114,7 @@ fn a_watching_terminal_is_told_when_the_manager_goes_away() {
     });
     until(&far, "the reason", |lines| {
         let last = lines.last().map_or("", String::as_str);
-        last.starts_with("q ends; trying again: the manager at ")
+        last.starts_with("q ends, ? helps; trying again: the manager at ")
             && lines.iter().any(|line| line.contains("0.75"))
     });
     far.press("q");

@@ -34,6 +34,7 @@ fn every_page_is_accessible() {
     for (path, ready) in [
         ("/", drawn),
         ("/trials?sort=final&order=desc&limit=20", there),
+        ("/trials?column=final&column=machine&column=parameters.lr", there),
         ("/trials?state=WAITING", there),
         ("/plots", plots),
         ("/trials/t00001", curves),

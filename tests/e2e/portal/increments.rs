@@ -108,8 +108,23 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     );
 
     // A filter is the server's: what begins to be like that comes, what is no longer goes.
+    // A page that cannot be had just then is fetched again: the change is told once only.
     browser.open(&format!("{url}/trials?state=FAILED"));
+    browser.wait(
+        "the page",
+        BOUND,
+        "return location.search === '?state=FAILED' && document.readyState === 'complete'",
+    );
     let failed = rows(&browser).len();
+    browser.script(
+        "const real = window.fetch; let refused = 0;
+         window.fetch = (...request) => {
+           refused += 1;
+           if (refused === 1) return Promise.reject(new TypeError('the network is away'));
+           if (refused === 2) return Promise.resolve(new Response('', { status: 503 }));
+           return real(...request);
+         };",
+    );
     elsewhere
         .0
         .execute("UPDATE trial SET state = 'FAILED', message = '<b>late</b>' WHERE key = ?", [last])
@@ -124,6 +139,51 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     elsewhere.changes(last);
     let gone = format!("return document.querySelectorAll('.trials tbody tr').length === {failed}");
     browser.wait("it to go", BOUND, &gone);
+
+    // What was chosen is chosen still, also where it has no row.
+    let members =
+        "return [...new FormData(document.querySelector('form#compare')).getAll('trial')]";
+    assert_eq!(browser.script(members), json!([before[3][2]]));
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn columns_are_chosen_and_kept_for_the_next_visit() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url, _) = searched(&bed, 12, 3);
+    browser.looks(1280, 900, false);
+    browser
+        .open(&format!("{url}/trials?sort=final&column=final&column=machine&column=parameters.lr"));
+    let heads = "return [...document.querySelectorAll('.trials thead th')].slice(1).map((one) => one.textContent)";
+    let chosen = json!(["Trial", "Result", "Machine", "lr"]);
+    assert_eq!(browser.script(heads), chosen);
+    let first = rows(&browser)[0].len();
+    assert_eq!(first, 5);
+    // The form of the filter, and a heading, keep them.
+    let sorted =
+        browser.script("return document.querySelector('.trials thead a').getAttribute('href')");
+    assert!(
+        sorted.as_str().unwrap().ends_with("column=final&column=machine&column=parameters.lr"),
+        "{sorted}"
+    );
+    browser.open(&format!("{url}/trials?state=SUCCEEDED"));
+    browser.wait(
+        "the columns of the last visit",
+        BOUND,
+        "return document.querySelectorAll('.trials thead th').length === 5",
+    );
+    assert_eq!(browser.script(heads), chosen);
+    assert_eq!(
+        browser.script("return new URLSearchParams(location.search).get('state')"),
+        "SUCCEEDED"
+    );
+    browser.script("document.querySelector('[data-usual]').click()");
+    browser.wait(
+        "the usual columns",
+        BOUND,
+        "return document.querySelectorAll('.trials thead th').length > 8",
+    );
 }
 
 #[test]

@@ -140,10 +140,9 @@ fn plots_are_downloaded_as_pictures() {
     let (_serving, url) = served(&bed, 40);
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/plots"));
-    browser.script(
-        "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
-           blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };",
-    );
+    let kept = "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
+           blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };";
+    browser.script(kept);
     for (count, plot) in PLOTS.iter().enumerate() {
         drawn(&browser, plot);
         browser.script(&format!(
@@ -152,7 +151,24 @@ fn plots_are_downloaded_as_pictures() {
         let there = format!("return window.files.length >= {}", 2 * (count + 1));
         browser.wait("both files", BOUND, &there);
     }
-    let files = browser.script("return window.files");
+    let mut files = browser.script("return window.files");
+    // So are the charts of other pages.
+    browser.open(&format!("{url}/trials/t00001"));
+    let buttons =
+        "return document.querySelectorAll('[data-chart=metrics] .files button').length === 2";
+    browser.wait("the chart", BOUND, buttons);
+    browser.script(kept);
+    browser.script("for (const one of document.querySelectorAll('[data-chart=metrics] .files button')) one.click()");
+    let both =
+        browser.wait("both files", BOUND, "return window.files.length === 2 && window.files");
+    files.as_array_mut().unwrap().extend(both.as_array().unwrap().iter().cloned());
+    // What the trial wrote can be searched, in any case.
+    browser.script(
+        "const field = document.querySelector('[aria-label=\"Find in standard output\"]');
+         field.value = 'TRIAL 1'; field.dispatchEvent(new Event('input'));",
+    );
+    let count = "return document.querySelector('.log-bar output').textContent";
+    assert_eq!(browser.script(count), "1 of 1");
     for file in files.as_array().unwrap() {
         let (kind, size) = (file[0].as_str().unwrap(), file[1].as_u64().unwrap());
         assert!(size > 2000, "{kind} of {size} bytes");

@@ -9,10 +9,12 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use super::super::Error;
 
 /// Name, kind, content.
-const ASSETS: [(&str, &str, &str); 17] = [
+const ASSETS: [(&str, &str, &str); 20] = [
     ("portal.css", "text/css", include_str!("../../../portal/portal.css")),
     ("portal.js", "text/javascript", include_str!("../../../portal/portal.js")),
     ("charts.js", "text/javascript", include_str!("../../../portal/charts.js")),
+    ("charts-file.js", "text/javascript", include_str!("../../../portal/charts-file.js")),
+    ("log.js", "text/javascript", include_str!("../../../portal/log.js")),
     ("parallel.js", "text/javascript", include_str!("../../../portal/parallel.js")),
     ("theme.js", "text/javascript", include_str!("../../../portal/theme.js")),
     ("points.js", "text/javascript", include_str!("../../../portal/points.js")),
@@ -23,6 +25,7 @@ const ASSETS: [(&str, &str, &str); 17] = [
     ("plots-kinds.js", "text/javascript", include_str!("../../../portal/plots-kinds.js")),
     ("plots-contour.js", "text/javascript", include_str!("../../../portal/plots-contour.js")),
     ("plots-curves.js", "text/javascript", include_str!("../../../portal/plots-curves.js")),
+    ("plots-pareto.js", "text/javascript", include_str!("../../../portal/plots-pareto.js")),
     ("plots-timeline.js", "text/javascript", include_str!("../../../portal/plots-timeline.js")),
     ("uplot.css", "text/css", include_str!("../../../portal/uplot.min.css")),
     ("uplot.js", "text/javascript", include_str!("../../../portal/uplot.min.js")),

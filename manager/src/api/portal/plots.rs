@@ -10,9 +10,10 @@ use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
 use super::overview::{causes, importance_table, improvement_table, result_name};
 use super::page::{Refusal, Viewer, page};
+use crate::view::ExperimentView;
 
 /// The scripts that the page needs, to be fetched at once.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     "points",
     "plots",
     "plots-surface",
@@ -20,6 +21,7 @@ const SCRIPTS: [&str; 8] = [
     "plots-frame",
     "plots-kinds",
     "plots-contour",
+    "plots-pareto",
     "plots-timeline",
 ];
 
@@ -47,6 +49,11 @@ pub(super) async fn plots(
             (plot("history", "Optimisation history", "broad", &html! {
                 details #improvements data-live data-part=(steps.mark) hidden[improvements.is_empty()] { (steps.content) }
             }))
+            @if !shown.objectives.is_empty() {
+                (plot("pareto", "Pareto front", "broad", &html! {
+                    span #front hidden data-live data-front=(front(&shown)) {}
+                }))
+            }
             (plot("parallel", "Parameters and results", "broad", &html! {
                 p.hint #parallel-keys {
                     "Each line is a trial. Drag along an axis to choose a range, click the axis to forget it. By keyboard, each axis "
@@ -69,6 +76,12 @@ pub(super) async fn plots(
         }
     };
     Ok(page(&viewer, "Plots", Some("plots"), &content))
+}
+
+/// The positions of the trials on the Pareto front, as the script reads them.
+fn front(shown: &ExperimentView) -> String {
+    let front: Vec<_> = shown.pareto.iter().map(|trial| trial.sequence.to_string()).collect();
+    front.join(" ")
 }
 
 /// A plot's place on the page, with the markup below it.

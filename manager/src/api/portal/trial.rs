@@ -7,7 +7,7 @@ use serde_json::Value;
 use trial_protocol::{Class, Evidence, GpuSample, TrialExit, TrialJobId, Verdict};
 
 use super::super::user::{
-    LogQuery, TrialPath, ValuesQuery, files as trial_files, log_view, metric_page,
+    LogQuery, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view, metric_page,
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
@@ -81,6 +81,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
     let stderr = log_view(shared, id, &LogQuery::tail("stderr", TAIL)).await?;
     let metrics = metric_page(shared, id, &ValuesQuery::thinned(VALUES)).await?;
     let attempts = shared.state.store.attempts(id).await?;
+    let changes = code_diff(shared, id).await?;
     let summary = &detail.summary;
     let attempt = attempts.iter().find(|known| known.attempt.as_str() == summary.attempt);
     let after = attempt.map(|attempt| {
@@ -121,6 +122,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
             (output(&summary.id, "stdout", "Standard output", &stdout.text, stdout.from))
             (output(&summary.id, "stderr", "Standard error", &stderr.text, stderr.from))
         }
+        @if let Some(changes) = &changes { (code(&summary.id, detail, changes)) }
         section {
             h2 { "Machine" }
             div.machine {
@@ -240,6 +242,22 @@ fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }
+        }
+    }
+}
+
+/// The code that the trial ran: the commit, and what was changed since.
+fn code(id: &str, detail: &TrialDetail, changes: &str) -> Markup {
+    let files = changes.lines().filter(|line| line.starts_with("diff --git ")).count();
+    let commit = detail.code.as_ref().and_then(|code| code.git.as_ref()).map(|git| &git.commit);
+    html! {
+        section {
+            h2 { "Code" }
+            details {
+                summary { "Changes of " (files) @if files == 1 { " file" } @else { " files" } @if let Some(commit) = commit { " since commit " code { (words::tame(commit).chars().take(12).collect::<String>()) } } }
+                p.hint { a href={ (url("/api/v1/trials/")) (id) "/diff" } download={ (id) ".diff" } { "Download" } ". Apply it with " code { "git apply" } "." }
+                pre.log.file tabindex="0" aria-label="Changes of the code" { (words::tame(changes)) }
+            }
         }
     }
 }

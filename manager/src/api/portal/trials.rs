@@ -1,22 +1,26 @@
 //! The table of trials, a page of it at a time, and chosen trials' curves side by side.
 
+use std::collections::HashMap;
+
 use axum::extract::{RawQuery, State};
+use axum::http::Uri;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{OBJECTIVE, TrialJobId};
+use trial_protocol::TrialJobId;
 
-use super::super::user::{CheckedQuery, ListQuery, TrialPage, trial_page};
+use super::super::user::{CheckedQuery, ListQuery, TrialPage, machines, trial_page};
 use super::super::{Error, Shared, percent};
 use super::base::url;
+use super::columns::{self, Column, Kind};
 use super::page::{Refusal, Viewer, page, time};
 use super::parts::Has;
 use super::words;
 use crate::job_state::JobState;
 use crate::view::{self, TrialSummary};
 
-/// Parameters that have a column.
-const COLUMNS: usize = 12;
+/// The member of the query that names a column; it stands there once for each.
+const COLUMN: &str = "column";
 /// Characters of a reason that the table shows at most.
 const WHY: usize = 160;
 /// Trials that are compared at once.
@@ -36,28 +40,59 @@ const STATES: [(&str, &str); 9] = [
     (AWAY, "any of the last three"),
 ];
 
-/// Where a column's heading leads: the same list, sorted otherwise.
+/// A request for the table: which trials, and which columns of them.
+struct Asked {
+    query: ListQuery,
+    /// The keys of the columns. `None`: the usual ones.
+    columns: Option<Vec<String>>,
+}
+
+impl Asked {
+    /// Reads a page's query: that of the API's list, and `column` once for each column.
+    fn read(query: &str) -> Result<Self, Error> {
+        let uri = |query: &str| format!("/?{query}").parse::<Uri>();
+        let unreadable = |_| Error::BadRequest("the query cannot be read".to_owned());
+        let CheckedQuery(pairs) =
+            CheckedQuery::<Vec<(String, String)>>::of(&uri(query).map_err(unreadable)?)?;
+        let (columns, others): (Vec<_>, Vec<_>) =
+            pairs.into_iter().partition(|(name, _)| name == COLUMN);
+        let keys: Vec<_> =
+            columns.into_iter().map(|(_, key)| key).filter(|key| !key.is_empty()).collect();
+        let member = |(name, value): &(String, String)| {
+            format!("{}={}", percent::encoded(name), percent::encoded(value))
+        };
+        let others = others.iter().map(member).collect::<Vec<_>>().join("&");
+        let CheckedQuery(query) = CheckedQuery::of(&uri(&others).map_err(unreadable)?)?;
+        Ok(Self { query, columns: Some(keys).filter(|keys| !keys.is_empty()) })
+    }
+}
+
+/// A list that can be sorted and chosen from, and where a column's heading leads: the same list, sorted otherwise.
 pub(super) struct Sorting<'a> {
-    query: &'a ListQuery,
+    asked: &'a Asked,
+    /// The machines of trials by the trial's position, where they are shown.
+    hosts: HashMap<u64, String>,
 }
 
 impl Sorting<'_> {
     fn heading(&self, column: &str, name: &str, kind: Option<&str>) -> Markup {
-        let current = self.query.sort.as_deref().unwrap_or("sequence") == column;
-        let descending = self.query.order.as_deref() == Some("desc");
+        let query = &self.asked.query;
+        let current = query.sort.as_deref().unwrap_or("sequence") == column;
+        let descending = query.order.as_deref() == Some("desc");
         let order = if current && !descending { "desc" } else { "asc" };
         let sorted = match (current, descending) {
             (false, _) => None,
             (true, false) => Some("ascending"),
             (true, true) => Some("descending"),
         };
-        let link = link(self.query, &[("sort", column), ("order", order)]);
+        let link = link(self.asked, &[("sort", column), ("order", order)]);
         html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::tame(name)) } } }
     }
 }
 
 /// The list with other members of its query; without a cursor unless one is given.
-fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
+fn link(asked: &Asked, other: &[(&str, &str)]) -> String {
+    let query = &asked.query;
     let own = [
         ("state", query.state.as_deref()),
         ("cause", query.cause.as_deref()),
@@ -70,9 +105,12 @@ fn link(query: &ListQuery, other: &[(&str, &str)]) -> String {
     let own = own.into_iter().chain([("limit", limit.as_deref())]);
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
     let kept = kept.filter_map(|(name, value)| Some((name, value?)));
+    let columns = asked.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
-    let pairs: Vec<_> =
-        pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value))).collect();
+    let pairs: Vec<_> = pairs
+        .chain(columns)
+        .map(|(name, value)| format!("{name}={}", percent::encoded(value)))
+        .collect();
     url(&format!("/trials?{}", pairs.join("&")))
 }
 
@@ -86,82 +124,105 @@ pub(super) fn table(
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
     }
-    // Each parameter with whether all of its values are numbers, which are set to the right.
-    let mut names: Vec<(String, bool)> = Vec::new();
-    let rows: Vec<_> = trials.iter().map(|trial| view::flat(&trial.parameters)).collect();
-    for (name, value) in rows.iter().flatten() {
-        match names.iter_mut().find(|(known, _)| known == name) {
-            Some((_, numeric)) => *numeric &= value.is_number(),
-            None => names.push((name.clone(), value.is_number())),
+    let all = columns::of(trials);
+    let asked = sorting.and_then(|sorting| sorting.asked.columns.as_deref());
+    let shown = columns::shown(&all, asked);
+    let more = if asked.is_none() { columns::beyond(&all) } else { 0 };
+    let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
+        Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
+        None => {
+            html! { th class=[number(column.numeric)] scope="col" { (words::tame(&column.name)) } }
         }
-    }
-    let more = names.len().saturating_sub(COLUMNS);
-    names.truncate(COLUMNS);
-    let heading = |column: &str, name: &str, numeric: bool| match sorting {
-        Some(sorting) => sorting.heading(column, name, number(numeric)),
-        None => html! { th class=[number(numeric)] scope="col" { (words::tame(name)) } },
     };
+    let sequence = Column::sequence();
     html! {
         div.scroll tabindex="0" role="region" aria-label="Trials" {
             table.trials {
                 thead {
                     tr {
                         @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } } }
-                        (heading("sequence", "Trial", true)) (heading("id", "Id", false)) (heading("state", "State", false))
-                        (heading("final", &result_name(trials), true)) (heading("latest", "Latest", true)) (heading("duration", "Time", true)) (heading("started", "Begun", false))
-                        @for (name, numeric) in &names { (heading(&format!("parameters.{name}"), name, *numeric)) }
-                        th scope="col" { "Why" }
+                        (heading(&sequence))
+                        @for column in &shown { (heading(column)) }
                     }
                 }
                 tbody {
-                    @for (trial, parameters) in trials.iter().zip(&rows) {
-                        @let row = has.part(row(trial, parameters, &names, now_ms, sorting.is_some()));
+                    @for trial in trials {
+                        @let host = sorting.and_then(|sorting| sorting.hosts.get(&trial.sequence));
+                        @let row = has.part(row(trial, host.map(String::as_str), &shown, now_ms, sorting.is_some()));
                         tr data-part=(row.mark) { (row.content) }
                     }
                 }
             }
         }
-        @if more > 0 { p.hint { (more) " more parameters are on each trial's own page." } }
+        @if more > 0 { p.hint { (more) " more parameters are on each trial's own page, or can be chosen as columns." } }
     }
 }
 
-/// The name of the results: the metric's own, where trials report one by name.
-fn result_name(trials: &[&TrialSummary]) -> String {
-    let mut metrics = trials.iter().filter_map(|trial| trial.metric.as_deref());
-    metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()
-}
-
-/// A trial's cells: its own, one for each of `names`, and why it stands where it does.
+/// A trial's cells: its number, and one for each column.
 fn row(
     trial: &TrialSummary,
-    parameters: &[(String, &Value)],
-    names: &[(String, bool)],
+    host: Option<&str>,
+    shown: &[Column],
     now_ms: i64,
     choosable: bool,
 ) -> Markup {
+    let parameters = view::flat(&trial.parameters);
     html! {
         @if choosable {
             td { input type="checkbox" name="trial" value=(trial.id) form="compare"
                 aria-label={ "choose trial " (trial.sequence) }; }
         }
         td.number { a href={ (url("/trials/")) (trial.id) } { (trial.sequence) } }
-        td { code { (trial.id) } }
-        td {
-            span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
-            @if let Some(cause) = cause(trial) { " " small { (cause) } }
+        @for column in shown { (cell(trial, host, column, &parameters, now_ms)) }
+    }
+}
+
+/// The cell of a column.
+fn cell(
+    trial: &TrialSummary,
+    host: Option<&str>,
+    column: &Column,
+    parameters: &[(String, &Value)],
+    now_ms: i64,
+) -> Markup {
+    let moment = |at: Option<i64>| html! { td { @if let Some(at) = at { (time(at, now_ms)) } } };
+    match &column.kind {
+        Kind::Sequence => html! { td.number { (trial.sequence) } },
+        Kind::Id => html! { td { code { (trial.id) } } },
+        Kind::State => html! {
+            td {
+                span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
+                @if let Some(cause) = cause(trial) { " " small { (cause) } }
+            }
+        },
+        Kind::Final => {
+            html! { td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) } }
         }
-        td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) }
-        td.number {
-            (trial.latest.as_ref().map(words::brief).unwrap_or_default())
-            @if let Some(step) = trial.latest_step { small { " @" (step) } }
+        Kind::Latest => html! {
+            td.number {
+                (trial.latest.as_ref().map(words::brief).unwrap_or_default())
+                @if let Some(step) = trial.latest_step { small { " @" (step) } }
+            }
+        },
+        Kind::Duration => html! { td.number { (words::span_if_any(trial.duration_ms(now_ms))) } },
+        Kind::Created => moment(Some(trial.created_at_ms)),
+        Kind::Started => moment(trial.started_at_ms),
+        Kind::Ended => moment(trial.ended_at_ms),
+        Kind::Attempt => html! { td { code { (trial.attempt) } } },
+        Kind::Machine => html! { td { (words::tame(host.unwrap_or_default())) } },
+        Kind::Metric(name) => {
+            let value = columns::member(trial, name);
+            html! { td.number { (value.map(words::brief).unwrap_or_default()) } }
         }
-        td.number { (words::span_if_any(trial.duration_ms(now_ms))) }
-        td { @if let Some(at) = trial.started_at_ms { (time(at, now_ms)) } }
-        @for (name, numeric) in names {
-            @let value = parameters.iter().find(|(known, _)| known == name);
-            td class=[number(*numeric)] { (value.map(|(_, value)| words::brief(value)).unwrap_or_default()) }
+        Kind::Parameter(name) => {
+            let value = parameters.iter().find(|(known, _)| known == name);
+            html! {
+                td class=[number(column.numeric)] {
+                    (value.map(|(_, value)| words::brief(value)).unwrap_or_default())
+                }
+            }
         }
-        (why(trial))
+        Kind::Why => why(trial),
     }
 }
 
@@ -189,29 +250,35 @@ fn why(trial: &TrialSummary) -> Markup {
 pub(super) async fn list(
     viewer: Viewer,
     State(shared): State<Shared>,
-    CheckedQuery(query): CheckedQuery<ListQuery>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let (found, fault) = match trial_page(&shared, &query).await {
+    let asked = Asked::read(query.as_deref().unwrap_or_default())?;
+    let query = &asked.query;
+    // Before the rows are read: a change that comes between is told once more, rather than never.
+    let change = shared.state.board.refresh().await?.through;
+    let (found, fault) = match trial_page(&shared, query).await {
         // What is wrong with an expression is said where it was written.
         Err(Error::BadRequest(detail)) if detail.starts_with("filter: ") => {
             (TrialPage::default(), Some(detail))
         }
         found => (found?, None),
     };
-    let change = shared.state.board.refresh().await?.through;
     let rows: Vec<_> = found.trials.iter().collect();
-    let sorting = Sorting { query: &query };
+    let has_machines = asked.columns.iter().flatten().any(|key| key == columns::MACHINE);
+    let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
+    let sorting = Sorting { asked: &asked, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            (filters(&query))
+            (filters(&asked))
             (chosen_actions(&viewer))
         }
+        (chooser(&asked, &columns::of(&rows)))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
         div #list data-live data-change=(change) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
-                @if is_filtered(&query) { ", " a href=(link(&query, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
+                @if is_filtered(query) { ", " a href=(link(&asked, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
                 ". As a file: " a href=(url("/api/v1/experiment/export?format=csv")) download { "CSV" }
                 ", " a href=(url("/api/v1/experiment/export?format=json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
@@ -219,10 +286,10 @@ pub(super) async fn list(
             (table(&viewer.has, &rows, shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
-                    @if query.cursor.is_some() { a href=(link(&query, &[])) { "First" } }
+                    @if query.cursor.is_some() { a href=(link(&asked, &[])) { "First" } }
                     span { "Page " (found.page) " of " (found.pages) }
                     @if let Some(next) = &found.next {
-                        a rel="next" href=(link(&query, &[("cursor", next)])) { "Next" }
+                        a rel="next" href=(link(&asked, &[("cursor", next)])) { "Next" }
                     }
                 }
             }
@@ -231,8 +298,48 @@ pub(super) async fn list(
     Ok(page(&viewer, "Trials", Some("list"), &content))
 }
 
+/// The form that chooses the columns of the table.
+fn chooser(asked: &Asked, all: &[Column]) -> Markup {
+    let shown = columns::shown(all, asked.columns.as_deref());
+    let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
+    html! {
+        details.columns {
+            summary { "Columns" }
+            form.inline method="get" action=(url("/trials")) {
+                (kept(asked, &["state", "q", "filter", "cause", "sort", "order"]))
+                @for column in all {
+                    label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::tame(&column.name)) }
+                }
+                button.second { "Show these" }
+                a data-usual href=(link(&Asked { query: asked.query.clone(), columns: None }, &[])) { "The usual columns" }
+            }
+        }
+    }
+}
+
+/// Hidden members of a form: those of the query that its own fields leave alone.
+fn kept(asked: &Asked, names: &[&str]) -> Markup {
+    let query = &asked.query;
+    let all = [
+        ("state", &query.state),
+        ("q", &query.q),
+        ("filter", &query.filter),
+        ("cause", &query.cause),
+        ("sort", &query.sort),
+        ("order", &query.order),
+    ];
+    let kept = all.into_iter().filter(|(name, _)| names.contains(name));
+    let kept = kept.filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    html! {
+        @for (name, value) in kept.filter(|(_, value)| !value.is_empty()) {
+            input type="hidden" name=(name) value=(value);
+        }
+    }
+}
+
 /// The form that chooses trials.
-fn filters(query: &ListQuery) -> Markup {
+fn filters(asked: &Asked) -> Markup {
+    let query = &asked.query;
     let state = query.state.as_deref().unwrap_or_default();
     html! {
         form.inline method="get" action=(url("/trials")) role="search" {
@@ -250,8 +357,8 @@ fn filters(query: &ListQuery) -> Markup {
             @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
                 label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
             }
-            @if let Some(sort) = &query.sort { input type="hidden" name="sort" value=(sort); }
-            @if let Some(order) = &query.order { input type="hidden" name="order" value=(order); }
+            (kept(asked, &["sort", "order"]))
+            @for key in asked.columns.iter().flatten() { input type="hidden" name=(COLUMN) value=(key); }
             button { "Show" }
         }
     }
@@ -267,6 +374,7 @@ fn chosen_actions(viewer: &Viewer) -> Markup {
                 button.second formmethod="post" formaction=(url("/chosen/retry")) { "Run again" }
                 button.danger formmethod="post" formaction=(url("/chosen/kill")) { "Stop" }
             }
+            span.hint.away role="status" {}
         }
     }
 }
@@ -316,13 +424,16 @@ mod tests {
 
     #[test]
     fn links_keep_what_was_asked_for() {
-        let query = ListQuery {
-            state: Some("FAILED".to_owned()),
-            q: Some("a&b=c d".to_owned()),
-            cursor: Some("x".to_owned()),
-            ..ListQuery::default()
-        };
-        let found = link(&query, &[("sort", "parameters.l r"), ("order", "desc")]);
-        assert_eq!(found, "/trials?state=FAILED&q=a%26b%3Dc%20d&sort=parameters.l%20r&order=desc");
+        let text =
+            "state=FAILED&q=a%26b%3Dc+d&cursor=x&column=final&column=parameters.l%20r&column=";
+        let asked = Asked::read(text).unwrap();
+        let found = link(&asked, &[("sort", "parameters.l r"), ("order", "desc")]);
+        let columns = "column=final&column=parameters.l%20r";
+        let expected = format!(
+            "/trials?state=FAILED&q=a%26b%3Dc%20d&sort=parameters.l%20r&order=desc&{columns}"
+        );
+        assert_eq!(found, expected);
+        assert_eq!(Asked::read("column=&column").unwrap().columns, None);
+        assert!(Asked::read("nothing=1&column=final").is_err());
     }
 }

@@ -18,7 +18,10 @@ use super::super::auth::User;
 use super::super::{Error, Shared, percent};
 use super::query_extractor::{CheckedQuery, TrialPath};
 use super::trials::attempt;
+use crate::code_archive::version::diff_file;
 use crate::trial_files::{self, TrialFiles};
+use crate::util::layout::DIFFS_FOLDER;
+use crate::view;
 
 /// Bytes that are read at a time: a client that does not read makes the manager hold these.
 const PIECE: usize = 64 << 10;
@@ -90,6 +93,46 @@ pub(super) async fn file(
     ];
     let body = Body::from_stream(ReaderStream::with_capacity(content, PIECE));
     Ok((headers, body).into_response())
+}
+
+/// Gives the changes of the code to git's commit that a trial was started with
+///
+/// As `git diff HEAD` wrote them; the first 256 KiB.
+#[utoipa::path(
+    get, path = "/api/v1/trials/{trial}/diff", tag = "trials",
+    params(("trial", description = "the trial's id")),
+    responses(
+        (status = 200, content_type = "text/plain"),
+        (status = 404, description = "no such trial, or no changes were recorded"),
+    ),
+)]
+pub(super) async fn diff(
+    _: User,
+    State(shared): State<Shared>,
+    TrialPath(id): TrialPath,
+) -> Result<Response, Error> {
+    let text = code_diff(&shared, &id).await?.ok_or(Error::NoFile)?;
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    Ok((headers, text).into_response())
+}
+
+/// Returns the changes of the code to git's commit that a trial was started with. `None`: none were recorded.
+pub(in crate::api) async fn code_diff(
+    shared: &Shared,
+    id: &TrialJobId,
+) -> Result<Option<String>, Error> {
+    let state = &shared.state;
+    let detail = view::detail(&state.board, &state.store, id).await?;
+    let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
+    let digest = detail.code.and_then(|code| code.git?.diff_sha256);
+    // The digest becomes part of a path.
+    let is_digest = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let Some(digest) = digest.filter(is_digest) else { return Ok(None) };
+    let file = diff_file(&state.place.folder.join(DIFFS_FOLDER), &digest);
+    Ok(tokio::fs::read(file).await.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Looks at the folder of a trial, beside the runtime.

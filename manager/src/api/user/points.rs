@@ -17,6 +17,7 @@ use crate::job_state::JobState;
 use crate::search::search_space::SearchSpace;
 use crate::view::attempts::AttemptSpan;
 use crate::view::curve::Improvement;
+use crate::view::pareto::{ObjectiveView, value_of};
 use crate::view::space::{self, ParameterAxis};
 use crate::view::{self, Snapshot, TrialSummary};
 
@@ -24,15 +25,15 @@ use crate::view::{self, Snapshot, TrialSummary};
 const COLUMNS: usize = 40;
 
 /// The columns that are given when they are asked for.
-const MORE: [&str; 8] =
-    ["created", "started", "ended", "cause", "latest", "host", "attempts", "space"];
+const MORE: [&str; 9] =
+    ["created", "started", "ended", "cause", "latest", "host", "attempts", "space", "objectives"];
 
 /// Which columns.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct PointsQuery {
-    /// More columns: any of `created`, `started`, `ended`, `cause`, `latest`, `host`, `attempts`, `space`, with commas.
+    /// More columns: any of `created`, `started`, `ended`, `cause`, `latest`, `host`, `attempts`, `space`, `objectives`, with commas.
     columns: Option<String>,
 }
 
@@ -88,6 +89,29 @@ struct MoreColumns {
     /// The parameters of the search space, in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     space: Option<Vec<ParameterAxis>>,
+    /// The objectives of an experiment that has several; else none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objectives: Option<Vec<ObjectiveColumn>>,
+}
+
+/// One of several objectives, with its values.
+#[derive(Debug, Serialize, ToSchema)]
+struct ObjectiveColumn {
+    #[serde(flatten)]
+    objective: ObjectiveView,
+    /// The values of succeeded trials; null where there is none, or none that is finite.
+    values: Vec<Option<f64>>,
+}
+
+/// The column of an objective.
+fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveColumn {
+    let value = |trial: &TrialSummary| {
+        let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded);
+        let number = MetricValue::from(value_of(last, &objective.metric)?).number();
+        number.filter(|number| number.is_finite())
+    };
+    let values = snapshot.trials.iter().map(|trial| value(trial)).collect();
+    ObjectiveColumn { objective, values }
 }
 
 /// A value as finely as a chart shows it.
@@ -155,7 +179,12 @@ fn column<T>(wanted: bool, snapshot: &Snapshot, of: impl Fn(&TrialSummary) -> T)
     wanted.then(|| snapshot.trials.iter().map(|trial| of(trial)).collect())
 }
 
-async fn more(shared: &Shared, snapshot: &Snapshot, names: &[&str]) -> Result<MoreColumns, Error> {
+async fn more(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    names: &[&str],
+    objectives: Vec<ObjectiveView>,
+) -> Result<MoreColumns, Error> {
     let has = |name: &str| names.contains(&name);
     let spans = if has("host") || has("attempts") {
         super::timeline::spans(shared, snapshot).await?
@@ -179,6 +208,8 @@ async fn more(shared: &Shared, snapshot: &Snapshot, names: &[&str]) -> Result<Mo
         host: column(has("host"), snapshot, host),
         attempts: column(has("attempts"), snapshot, attempts),
         space: if has("space") { Some(axes(shared).await?) } else { None },
+        objectives: has("objectives")
+            .then(|| objectives.into_iter().map(|one| objective_column(snapshot, one)).collect()),
     })
 }
 
@@ -194,8 +225,9 @@ pub(super) async fn points_route(
 ) -> Result<Json<Points>, Error> {
     let names = names(&query)?;
     let snapshot = shared.state.board.refresh().await?;
-    let maximize = shown(&shared, &snapshot).await?.optimize_mode == "maximize";
-    let more = more(&shared, &snapshot, &names).await?;
+    let shown = shown(&shared, &snapshot).await?;
+    let maximize = shown.optimize_mode == "maximize";
+    let more = more(&shared, &snapshot, &names, shown.objectives).await?;
     Ok(Json(points(&snapshot, maximize, more)))
 }
 

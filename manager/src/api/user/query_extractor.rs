@@ -1,6 +1,7 @@
 //! Extractors of a request's query, path and body. A refusal names what is wrong.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::Uri;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -16,17 +17,24 @@ const LARGE_BODY_LIMIT: usize = 16 << 20;
 /// A request's query, checked.
 pub(in crate::api) struct CheckedQuery<T>(pub(in crate::api) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T> {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        let query = Query::try_from_uri(&parts.uri);
+impl<T: DeserializeOwned> CheckedQuery<T> {
+    /// The query of an address.
+    pub(in crate::api) fn of(uri: &Uri) -> Result<Self, Error> {
+        let query = Query::try_from_uri(uri);
         let Query(query) = query.map_err(|error| {
             use std::error::Error as _;
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             Error::BadRequest(format!("the query cannot be read: {why}"))
         })?;
         Ok(Self(query))
+    }
+}
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        Self::of(&parts.uri)
     }
 }
 

@@ -1,5 +1,7 @@
 //! All attempts in time: who ran where and when, what was tried again, and what waited.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
@@ -73,6 +75,13 @@ fn timeline(mut spans: Vec<AttemptSpan>, now: i64) -> Timeline {
         timeline.waited_for.push(span.waited_for);
     }
     timeline
+}
+
+/// The machine of each trial's latest attempt that named one, by the trial's position.
+pub(in crate::api) async fn machines(shared: &Shared) -> Result<HashMap<u64, String>, Error> {
+    let snapshot = shared.state.board.refresh().await?;
+    let spans = spans(shared, &snapshot).await?;
+    Ok(spans.into_iter().filter_map(|span| Some((span.sequence, span.host?))).collect())
 }
 
 /// All attempts in time: who ran where and when

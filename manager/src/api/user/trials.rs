@@ -28,7 +28,7 @@ const VALUES: (u32, u32) = (1000, 10_000);
 const CHUNK: u32 = 10_000;
 
 /// Which trials.
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ListQuery {

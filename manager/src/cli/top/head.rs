@@ -3,8 +3,9 @@
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
-use super::{bar, spark};
+use super::bar;
 use crate::cli::progress::printable;
+use crate::cli::spark::spark;
 use crate::cli::table::columns::TextStyle;
 use crate::cli::table::{brief_text, heading, parameter_cells, text};
 use crate::job_state::JobState;

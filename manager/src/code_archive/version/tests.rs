@@ -66,7 +66,7 @@ fn a_file_too_large_to_read_counts_by_its_size_and_is_admitted() {
 #[tokio::test]
 async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(git_state(folder.path()).await, None);
+    assert!(git_state(folder.path()).await.is_none());
     let run = |arguments: &[&str]| {
         let mut git = Program::new("git");
         git.arg("-C").arg(folder.path()).args(["-c", "user.name=n", "-c", "user.email=e@e"]);
@@ -76,19 +76,35 @@ async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
     run(&["init", "-b", "topic"]);
     run(&["add", "."]);
     run(&["commit", "-m", "m"]);
-    let clean = git_state(folder.path()).await.unwrap();
+    let (clean, _) = git_state(folder.path()).await.unwrap();
     assert_eq!((clean.branch.as_deref(), clean.dirty), (Some("topic"), Some(false)));
     assert_eq!((clean.commit.len(), clean.diff_sha256), (40, None));
-    let state = async || git_state(folder.path()).await.unwrap();
+    let state = async || git_state(folder.path()).await.unwrap().0;
     fs::write(folder.path().join("new.py"), "3").unwrap();
     let untracked = state().await;
     assert_eq!((untracked.dirty, untracked.diff_sha256), (Some(true), None), "not yet added");
     fs::write(folder.path().join(".git/info/exclude"), "new.py\n").unwrap();
     assert_eq!(state().await.dirty, Some(false), "what git ignores is no change");
     fs::write(folder.path().join("train.py"), "22").unwrap();
-    let dirty = git_state(folder.path()).await.unwrap();
+    let dirty = state().await;
     assert_eq!((dirty.commit == clean.commit, dirty.dirty), (true, Some(true)));
-    assert!(dirty.diff_sha256.is_some());
+    let digest = dirty.diff_sha256.unwrap();
+
+    // The difference is kept for its owner, as far as there is room for it.
+    let kept = tempfile::tempdir().unwrap();
+    let diffs = kept.path().join("diffs");
+    let look = async || {
+        let tracker = CodeTracker::new(folder.path().to_owned()).keeping_diffs(diffs.clone());
+        tracker.look_with_git().await.1.unwrap().git.unwrap().diff_sha256.unwrap()
+    };
+    assert_eq!(look().await, digest);
+    let file = diff_file(&diffs, &digest);
+    assert!(fs::read_to_string(&file).unwrap().contains("\n-1\n"), "as git writes it");
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&file), mode(&diffs)), (0o600, 0o700));
+    fs::write(folder.path().join("train.py"), "x\n".repeat(KEPT_DIFF_BYTES)).unwrap();
+    let cut = fs::read_to_string(diff_file(&diffs, &look().await)).unwrap();
+    assert!(cut.ends_with("has room for 256 KiB]\n") && cut.len() < KEPT_DIFF_BYTES + 100);
     run(&["checkout", "--detach"]);
-    assert_eq!(git_state(folder.path()).await.unwrap().branch, None);
+    assert_eq!(state().await.branch, None);
 }

@@ -68,7 +68,8 @@ impl ExperimentTask {
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
             let objective = self.spec.objective.as_deref();
-            let found = result::pick_with_goals(metrics, &attempt, objective, &self.spec.goals);
+            let found =
+                result::pick_with_goals(metrics.clone(), &attempt, objective, &self.spec.goals);
             let JobEvent { exit_code, message, class, disruption, succeeded, fenced, .. } = event;
             let gone = Gone { exit_code, message, class, disruption, succeeded, fenced };
             let intent = self.state.intent(&trial);
@@ -79,8 +80,13 @@ impl ExperimentTask {
             // Neither was asked to say a last word.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
-            let found =
-                if cut { self.derive_result(&trial, &attempt, found).await? } else { found };
+            let found = if cut && found.last.is_none() {
+                let derived = self.derive_result(&trial, &attempt, found).await?;
+                let (objective, goals) = (self.spec.objective.as_deref(), &self.spec.goals);
+                result::with_goals(derived, metrics, &attempt, objective, goals)
+            } else {
+                found
+            };
             let result = found.last.clone();
             let words = StoredEnd { result: found, verdict: verdict.clone(), started_at_ms };
             self.pending_ends.insert(trial.clone(), words);

@@ -8,7 +8,7 @@ async fn columns_are_given_when_they_are_asked_for() {
     bed.change("u", JobState::Running).await;
     let (_, few) = bed.look("/api/v1/experiment/points").await;
     assert!(few.get("created").is_none() && few.get("space").is_none(), "{few}");
-    let all = "created,started,ended,cause,latest,host,attempts,space";
+    let all = "created,started,ended,cause,latest,host,attempts,space,objectives";
     let (status, points) = bed.look(&format!("/api/v1/experiment/points?columns={all}")).await;
     assert_eq!(status, StatusCode::OK, "{points}");
     assert_eq!(points["started"], json!([null, 7]));
@@ -20,11 +20,12 @@ async fn columns_are_given_when_they_are_asked_for() {
     assert_eq!(points["created"].as_array().unwrap().len(), 2);
     // The space is in a form of the tuner's own.
     assert_eq!(points["space"], json!([]));
+    assert_eq!(points["objectives"], json!([]), "there is one");
     let (status, problem) = bed.look("/api/v1/experiment/points?columns=colour").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert_eq!(
         problem["detail"],
-        "columns: there is no column \"colour\"; there are created, started, ended, cause, latest, host, attempts, space"
+        "columns: there is no column \"colour\"; there are created, started, ended, cause, latest, host, attempts, space, objectives"
     );
 }
 

@@ -1,0 +1,156 @@
+//! PURE: the columns of the table of trials: those of every trial, its parameters and the members of its results.
+
+use serde_json::{Map, Value};
+use trial_protocol::OBJECTIVE;
+
+use crate::view::{self, TrialSummary};
+
+/// Parameters that have a column unless others are asked for.
+const USUAL_PARAMETERS: usize = 12;
+/// Columns that can be chosen from.
+const MOST: usize = 200;
+/// The key of the column of machines.
+pub(super) const MACHINE: &str = "machine";
+
+/// The content of a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sequence,
+    Id,
+    State,
+    Final,
+    Latest,
+    Duration,
+    Created,
+    Started,
+    Ended,
+    Attempt,
+    Machine,
+    /// A member of results that are objects.
+    Metric(String),
+    Parameter(String),
+    /// Why the trial stands where it does.
+    Why,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Column {
+    /// Its name in an address.
+    pub(super) key: String,
+    /// Its heading.
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// True if all of its values are numbers, which are set to the right.
+    pub(super) numeric: bool,
+}
+
+impl Column {
+    fn new(key: &str, name: &str, kind: Kind, numeric: bool) -> Self {
+        Self { key: key.to_owned(), name: name.to_owned(), kind, numeric }
+    }
+
+    /// The column of the trials' numbers, which is always the first.
+    pub(super) fn sequence() -> Self {
+        Self::new("sequence", "Trial", Kind::Sequence, true)
+    }
+
+    /// Returns whether the list can be sorted by it.
+    pub(super) fn is_sortable(&self) -> bool {
+        view::table::Column::parse(&self.key).is_some()
+    }
+
+    fn is_usual(&self) -> bool {
+        !matches!(
+            self.kind,
+            Kind::Created | Kind::Ended | Kind::Attempt | Kind::Machine | Kind::Metric(_)
+        )
+    }
+}
+
+/// A member of a trial's result, the final one first.
+pub(super) fn member<'a>(trial: &'a TrialSummary, name: &str) -> Option<&'a Value> {
+    results(trial).find_map(|members| members.get(name))
+}
+
+/// A trial's results that are objects, the final one first.
+fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
+    let all = [&trial.reported_final, &trial.last, &trial.reported_latest, &trial.latest];
+    all.into_iter().flatten().filter_map(Value::as_object)
+}
+
+/// All columns that these trials can have, in the order in which they stand.
+pub(super) fn of(trials: &[&TrialSummary]) -> Vec<Column> {
+    let mut columns = vec![
+        Column::new("id", "Id", Kind::Id, false),
+        Column::new("state", "State", Kind::State, false),
+        Column::new("final", &result_name(trials), Kind::Final, true),
+        Column::new("latest", "Latest", Kind::Latest, true),
+        Column::new("duration", "Time", Kind::Duration, true),
+        Column::new("created", "Created", Kind::Created, false),
+        Column::new("started", "Begun", Kind::Started, false),
+        Column::new("ended", "Ended", Kind::Ended, false),
+        Column::new(MACHINE, "Machine", Kind::Machine, false),
+        Column::new("attempt", "Attempt", Kind::Attempt, false),
+    ];
+    columns.extend(metrics(trials));
+    columns.extend(parameters(trials));
+    columns.truncate(MOST);
+    columns.push(Column::new("why", "Why", Kind::Why, false));
+    columns
+}
+
+/// The columns that are asked for, or the usual ones.
+pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
+    if let Some(asked) = asked {
+        return all.iter().filter(|column| asked.contains(&column.key)).cloned().collect();
+    }
+    let mut parameters = 0;
+    let usual = all.iter().filter(|column| {
+        parameters += usize::from(matches!(column.kind, Kind::Parameter(_)));
+        column.is_usual()
+            && (parameters <= USUAL_PARAMETERS || !matches!(column.kind, Kind::Parameter(_)))
+    });
+    usual.cloned().collect()
+}
+
+/// The number of parameters without a column among the usual ones.
+pub(super) fn beyond(all: &[Column]) -> usize {
+    let parameters = all.iter().filter(|column| matches!(column.kind, Kind::Parameter(_)));
+    parameters.count().saturating_sub(USUAL_PARAMETERS)
+}
+
+/// The name of the results: the metric's own, where trials report one by name.
+fn result_name(trials: &[&TrialSummary]) -> String {
+    let mut metrics = trials.iter().filter_map(|trial| trial.metric.as_deref());
+    metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()
+}
+
+fn metrics(trials: &[&TrialSummary]) -> Vec<Column> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in trials.iter().flat_map(|trial| results(trial)).flat_map(Map::keys) {
+        if names.len() < MOST && name != OBJECTIVE && !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let column = |name: &str| {
+        Column::new(&format!("metrics.{name}"), name, Kind::Metric(name.to_owned()), true)
+    };
+    names.into_iter().map(column).collect()
+}
+
+fn parameters(trials: &[&TrialSummary]) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    for trial in trials {
+        for (name, value) in view::flat(&trial.parameters) {
+            let kind = Kind::Parameter(name.clone());
+            if let Some(column) = columns.iter_mut().find(|column| column.kind == kind) {
+                column.numeric &= value.is_number();
+            } else if columns.len() < MOST {
+                let key = format!("parameters.{name}");
+                columns.push(Column::new(&key, &name, kind, value.is_number()));
+            }
+        }
+    }
+    columns
+}
