@@ -172,6 +172,7 @@ impl Shared {
         command.arg("--log-file").arg(dir.agent_log());
         if let Some(archive) = &self.settings.code_archive {
             command.arg("--code-archive").arg(archive);
+            command.arg("--code-base").arg(self.settings.dir.code_base());
         }
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
@@ -319,6 +320,10 @@ impl TrainingService for Local {
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        // An agent that is left may be about to copy from it; one that starts later makes it again.
+        if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
+            self.shared.remove_code_base();
+        }
     }
 }
 
@@ -343,6 +348,16 @@ impl Shared {
         let job = job.clone();
         self.tasks.spawn(async move { watch_child(&shared, child, job).await });
         Ok(())
+    }
+
+    fn remove_code_base(&self) {
+        let path = self.settings.dir.code_base();
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                debug!("{} is left: {error}", path.display());
+            }
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Takes a trial for one of ours that an earlier manager has started.

@@ -136,6 +136,11 @@ impl ExperimentDir {
         self.0.join("code.tar.gz")
     }
 
+    /// The folder of the archive's one unpacked copy, from which agents of this machine make their trials' copies.
+    pub fn code_base(&self) -> PathBuf {
+        self.0.join("code-base")
+    }
+
     /// The packages of the user's Python, where the experiment records them.
     pub fn packages(&self) -> PathBuf {
         self.0.join(PACKAGES_FILE)
