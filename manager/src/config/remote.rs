@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
+use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
@@ -84,7 +85,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &FIELDS)?;
     section.take("platform");
@@ -138,7 +139,7 @@ fn machine(
     path: &str,
     value: Value,
     gpus: Option<u32>,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<(MachineSpec, Value), Problem> {
     let mut section = Section::open(path, value, &MACHINE)?;
     for secret in ["password", "sshPassphrase"] {
@@ -154,7 +155,7 @@ fn machine(
     let port = port(&mut section)?;
     let user = word(&mut section, "user")?;
     let key = section.string("sshKeyFile")?.map(|file| own_path(&file, base));
-    if let Some(file) = key.as_ref().filter(|file| !file.is_file()) {
+    if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
         return Err(section.fault("sshKeyFile", format!("{} is no file", file.display())));
     }
     let strict = strict(&mut section)?;
@@ -260,9 +261,9 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
 }
 
 /// A path of this machine: `~/` is the user's home, a relative one is below the experiment file's folder.
-fn own_path(text: &str, base: &Path) -> PathBuf {
+fn own_path(text: &str, base: Base<'_>) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
-        _ => base.join(text),
+        _ => base.folder.join(text),
     }
 }

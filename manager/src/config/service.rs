@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::base::Base;
 use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, Shared, kind};
@@ -18,7 +19,7 @@ pub(super) fn service(
     top: &mut Section,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let path = "trainingService";
     let value = match top.take(path) {
