@@ -362,6 +362,12 @@ pub async fn try_case(
     Ok(conformance::try_case(case, spec, agent).await.map_err(BoxError::from)?)
 }
 
+/// Asks a tuner outside the manager for one set of parameters: its name, and what is wrong with it. `None`: the tuner is
+/// built in.
+pub async fn ask_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+    advisers::ask(spec).await
+}
+
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.
 pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     advisers::look(spec).await
