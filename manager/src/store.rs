@@ -38,7 +38,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, watch};
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
-pub use code::CodeRow;
+pub use code::{AttemptCodes, CodeRow};
 pub use error::{Class, Error};
 use file_identity::FileIdentity;
 pub use nni_profile::write_nni_profile;

@@ -10,6 +10,7 @@ pub mod curve;
 pub mod export;
 pub mod filter;
 pub mod importance;
+pub mod origin;
 pub mod pareto;
 pub mod space;
 mod span;

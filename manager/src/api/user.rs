@@ -38,6 +38,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/experiment", get(experiment::experiment).patch(act::limit))
         .route("/api/v1/experiment/configuration", get(experiment::configuration))
         .route("/api/v1/experiment/export", get(export::export))
+        .route("/api/v1/experiment/origins", get(export::origins))
         .route("/api/v1/experiment/points", get(points::points_route))
         .route("/api/v1/experiment/curves", get(curves::curves))
         .route("/api/v1/experiment/timeline", get(timeline::timeline_route))

@@ -26,6 +26,7 @@ use super::{act, curves, experiment, export, files, follow, log, points, timelin
         timeline::timeline_route,
         experiment::importance,
         export::export,
+        export::origins,
         follow::events,
         trials::list,
         trials::one,
