@@ -248,11 +248,11 @@ async fn begin(
     })
 }
 
-/// Returns the number of trials that run at a time: as many as are wanted, or as the service's GPUs have room for.
+/// Returns the number of trials that run at a time: as many as are wanted, or as the training service has room for.
 fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     match service.room() {
         Some(room) if room < wanted => {
-            warn!("the GPUs have room for {room} trials at a time, not for {wanted}");
+            warn!("the training service has room for {room} trials at a time, not for {wanted}");
             room
         }
         _ => wanted,
@@ -275,6 +275,12 @@ pub async fn try_case(
 ) -> Result<CaseResult, Error> {
     let agent = agent_program::find(agent.as_deref()).map_err(BoxError::from)?;
     Ok(conformance::try_case(case, spec, agent).await.map_err(BoxError::from)?)
+}
+
+/// Asks a tuner outside the manager for one set of parameters: its name, and what is wrong with it. `None`: the tuner is
+/// built in.
+pub async fn ask_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+    advisers::ask(spec).await
 }
 
 /// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.

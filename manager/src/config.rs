@@ -6,12 +6,14 @@
 
 mod algorithms;
 mod all;
+mod base;
 mod check;
 mod command;
 mod direction;
 mod document;
 mod foreign;
 mod goals;
+mod hybrid;
 mod inherited;
 pub mod kubernetes;
 mod labels;
@@ -38,7 +40,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use self::algorithms::{AssessorChoice, TunerChoice};
+use self::base::Base;
 pub use self::command::render_command;
+pub use self::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::inherited::ServiceSection;
 use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
@@ -63,7 +67,7 @@ pub struct ExperimentSpec {
     pub search_space: SearchSpace,
     /// `trialCommand`; a line for the agent's `--shell`, with `{{name}}` replaced by the parameter of that name.
     pub trial_command: String,
-    /// `trialCodeDirectory`: absolute, an existing directory.
+    /// `trialCodeDirectory`: absolute. It exists where trials are to be started; that of a stored experiment may have gone.
     pub trial_code_directory: PathBuf,
     /// `trialConcurrency`, from 1 to [`MOST_AT_A_TIME`].
     pub trial_concurrency: usize,
@@ -178,6 +182,8 @@ pub enum TrainingServiceSpec {
     Plugin(PluginSpec),
     /// Frameworks on Kubernetes.
     Kubernetes(Box<KubernetesSpec>),
+    /// Several of these.
+    Hybrid(HybridSpec),
 }
 
 impl TrainingServiceSpec {
@@ -188,6 +194,7 @@ impl TrainingServiceSpec {
             Self::Remote(section) => section,
             Self::Plugin(section) => section,
             Self::Kubernetes(section) => section.as_ref(),
+            Self::Hybrid(section) => section,
         }
     }
 
@@ -198,6 +205,7 @@ impl TrainingServiceSpec {
             Self::Remote(section) => section,
             Self::Plugin(section) => section,
             Self::Kubernetes(section) => section.as_mut(),
+            Self::Hybrid(section) => section,
         }
     }
 }
@@ -245,7 +253,7 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
     if let Some(problem) = foreign::recognise(&document) {
         return Err(fault(problem));
     }
-    of_any_form(document, base.as_path()).map_err(|problems| {
+    of_any_form(document, Base::requiring_files(&base)).map_err(|problems| {
         let mut problems: Vec<_> = problems.into_iter().flat_map(Problem::each).collect();
         locate(&mut problems, &bytes);
         Problem::all_in_file(problems, file)
@@ -254,12 +262,12 @@ pub fn load(file: &Path) -> Result<ExperimentSpec, Error> {
 
 /// Reads and checks an experiment in NNI's canonical form that a client sent as JSON; its paths are absolute.
 pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
-    of_any_form(document, Path::new("/"))
+    of_any_form(document, Base::requiring_files(Path::new("/")))
         .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
 }
 
 /// Checks a document in v1 or v2 form; what is wrong with it is told in its own words.
-fn of_any_form(document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
+fn of_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {
         return checked(document, base);
     }
@@ -306,7 +314,7 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
 }
 
 /// Checks a document in v2 form; what is wrong with it is told all at once.
-fn checked(mut document: Value, base: &Path) -> Result<ExperimentSpec, Vec<Problem>> {
+fn checked(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
     let spec = check::check(document.clone(), base).map_err(|first| {
         let mut problems = all::problems(document, base, first);
@@ -327,8 +335,21 @@ pub fn read(file: &Path) -> Result<Value, Error> {
     document::parse(&bytes).map_err(fault)
 }
 
-/// Checks a canonical form that was stored earlier.
+/// Checks a canonical form that was stored earlier. The files that it names may have gone since.
 pub fn from_canonical(canonical: &Value) -> Result<ExperimentSpec, Error> {
-    check::check(canonical.clone(), Path::new("/"))
-        .map_err(|problem| problem.in_file(Path::new("stored experiment")))
+    check::check(canonical.clone(), Base::stored()).map_err(stored_problem)
+}
+
+/// Checks that the files are there with which a stored experiment starts trials: its code, its algorithms, its keys.
+///
+/// # Errors
+///
+/// One is missing; the error names it and its field.
+pub fn check_stored_files(canonical: &Value) -> Result<(), Error> {
+    let base = Base::requiring_files(Path::new("/"));
+    check::check(canonical.clone(), base).map(drop).map_err(stored_problem)
+}
+
+fn stored_problem(problem: Problem) -> Error {
+    problem.in_file(Path::new("stored experiment"))
 }

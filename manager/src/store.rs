@@ -22,6 +22,7 @@ mod read;
 mod reports;
 mod rows;
 mod schema;
+mod service_part;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, watch};
 use trial_protocol::{AttemptId, Lane, StopReason, Stream, TrialJobId, Verdict};
 
-pub use code::CodeRow;
+pub use code::{AttemptCodes, CodeRow};
 pub use error::{Class, Error};
 use file_identity::FileIdentity;
 pub use nni_profile::write_nni_profile;
@@ -49,6 +50,7 @@ pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
     NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
 };
+pub use service_part::{AttemptPart, ServicePart};
 use writer::{Message, Shared, Write};
 
 /// The number of writes that may wait for the writer; batches of reports beyond it are refused, since their senders can

@@ -1,6 +1,7 @@
 //! Training services: the story that each must pass, plugins, and machines behind SSH.
 
 mod conformance;
+mod hybrid;
 mod plugin;
 mod remote;
 mod remote_network;

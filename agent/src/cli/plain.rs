@@ -21,7 +21,7 @@ pub(super) const PREFIX: &str = "TRIALKEEPER_";
 /// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
 type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
 
-const SETTINGS: [Setting; 31] = [
+const SETTINGS: [Setting; 32] = [
     ("shell", |run, text| put(&mut run.shell, Some(text.into()))),
     ("experiment", |run, text| put(&mut run.experiment, read(text))),
     ("trial", |run, text| put(&mut run.trial, read(text))),
@@ -51,6 +51,7 @@ const SETTINGS: [Setting; 31] = [
         set(&mut run.watch.sample_interval, sample_interval(text).ok())
     }),
     ("code_archive", |run, text| put(&mut run.pod.code_archive, read(text))),
+    ("code_base", |run, text| put(&mut run.pod.code_base, read(text))),
     ("start_timeout", |run, text| set(&mut run.pod.start_timeout, duration(text).ok())),
     ("fetch", |run, text| set(&mut run.pod.fetch, text.split(',').map(choice).collect())),
     ("roles", |run, text| set(&mut run.pod.roles, text.split(',').map(read).collect())),
@@ -199,6 +200,7 @@ mod tests {
         ("heartbeat",       "500ms",                    Some("1ms")),
         ("sample_interval", "0",                        Some("1ms")),
         ("code_archive",    "/e/code.tar.gz",           None),
+        ("code_base",       "/e/code-base",             None),
         ("start_timeout",   "601s",                     Some("s600")),
         ("fetch",           "parameters,code",          Some("code,,code")),
         ("roles",           "worker:2,ps:1:2222",       Some("worker")),

@@ -16,8 +16,10 @@ use crate::delivery::dialect::pod::PodSetupClient;
 use crate::delivery::dialect::{self, RetryDecision};
 use crate::delivery::{BACKOFF, ManagerAddress, read_token};
 use crate::http::client;
+use crate::pod::code_base;
 use crate::pod::unpack::{self, remove_unchanged, unpack};
 use crate::util::backoff::JitteredBackoff;
+use crate::util::errors::chain;
 use crate::util::gzip::GzDecoder;
 
 /// The errors of fetching.
@@ -195,6 +197,22 @@ pub fn open_archive(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::Archive { path: path.to_owned(), source })
 }
 
+/// Puts the code of the archive `archive` into the directory `into`, which is made if absent. With `base`, it is copied from
+/// the one unpacked copy there; where that cannot be made or read, it is unpacked as without.
+pub fn place_code(archive: File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
+    let Some(base) = base else { return unpack_code(archive, into) };
+    let copied =
+        code_base::find_or_make(&archive, base).and_then(|base| code_base::copy(&base, into));
+    copied.or_else(|error| {
+        tracing::warn!(
+            "the code is unpacked for this trial alone, since no copy of {} can be made: {}",
+            base.display(),
+            chain(&error),
+        );
+        unpack_code(archive, into)
+    })
+}
+
 /// Unpacks the code archive `archive`, from its start, into the directory `into`, which is made if absent.
 pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
     archive
@@ -204,9 +222,14 @@ pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
 }
 
-/// Removes from the directory `from` the files of [`unpack_code`] that are unchanged since, then the folders that are
+/// Removes from the directory `from` the files of [`place_code`] that are unchanged since, then the folders that are
 /// empty. Whatever cannot be looked at or removed is left.
-pub fn remove_unchanged_code(archive: File, from: &Path) {
+pub fn remove_unchanged_code(archive: File, base: Option<&Path>, from: &Path) {
+    // The copy is read faster than the archive.
+    let base = base.and_then(|base| code_base::find(&archive, base).ok().flatten());
+    if base.is_some_and(|base| code_base::remove_unchanged(&base, from).is_ok()) {
+        return;
+    }
     remove_unchanged(GzDecoder::new(BufReader::new(archive)), from);
 }
 

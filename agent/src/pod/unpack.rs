@@ -134,39 +134,74 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
 /// removed is left.
 pub fn remove_unchanged(archive: impl Read, from: &Path) {
     let mut archive = Archive::new(archive);
-    let mut folders = vec![from.to_owned()];
+    let mut removal = UnchangedRemoval::new(from);
     while let Ok(Some(entry)) = archive.next_entry() {
         let Some(inside) = inside(Path::new(std::ffi::OsStr::from_bytes(&entry.name))) else {
             continue;
         };
+        let original = match &entry.kind {
+            Kind::Directory => Original::Directory,
+            Kind::File => Original::File {
+                bytes: archive.content_bytes(),
+                mtime: i64::try_from(entry.mtime).unwrap_or(i64::MAX),
+            },
+            Kind::Link(target) => Original::Link(Path::new(std::ffi::OsStr::from_bytes(target))),
+        };
+        removal.remove(&inside, &original);
+    }
+    removal.remove_empty_folders();
+}
+
+/// An entry as it was put into the directory.
+pub(super) enum Original<'a> {
+    Directory,
+    /// A file of this size, last changed at this second.
+    File {
+        bytes: u64,
+        mtime: i64,
+    },
+    /// A link with this target.
+    Link(&'a Path),
+}
+
+/// Removes entries that are as they were put there, entry by entry, and at the end the directories that are empty.
+pub(super) struct UnchangedRemoval<'a> {
+    from: &'a Path,
+    folders: Vec<PathBuf>,
+}
+
+impl<'a> UnchangedRemoval<'a> {
+    pub(super) fn new(from: &'a Path) -> Self {
+        Self { from, folders: vec![from.to_owned()] }
+    }
+
+    pub(super) fn remove(&mut self, inside: &Path, original: &Original<'_>) {
         // A folder that became a link leads elsewhere.
         let above = inside.parent().unwrap_or(Path::new("")).ancestors();
         let is_folder =
-            |part: &Path| fs::symlink_metadata(from.join(part)).is_ok_and(|it| it.is_dir());
+            |part: &Path| fs::symlink_metadata(self.from.join(part)).is_ok_and(|it| it.is_dir());
         if inside.as_os_str().is_empty() || !above.into_iter().all(is_folder) {
-            continue;
+            return;
         }
-        let path = from.join(&inside);
-        let unchanged = match &entry.kind {
-            Kind::Directory => {
-                folders.push(path);
-                continue;
+        let path = self.from.join(inside);
+        let unchanged = match original {
+            Original::Directory => {
+                self.folders.push(path);
+                return;
             }
-            Kind::File => fs::symlink_metadata(&path).is_ok_and(|it| {
-                it.is_file()
-                    && it.len() == archive.content_bytes()
-                    && u64::try_from(it.mtime()).is_ok_and(|changed| changed == entry.mtime)
-            }),
-            Kind::Link(target) => {
-                fs::read_link(&path).is_ok_and(|found| found.as_os_str().as_bytes() == target)
-            }
+            Original::File { bytes, mtime } => fs::symlink_metadata(&path)
+                .is_ok_and(|it| it.is_file() && it.len() == *bytes && it.mtime() == *mtime),
+            Original::Link(target) => fs::read_link(&path).is_ok_and(|found| found == *target),
         };
         if unchanged {
             fs::remove_file(&path).ok();
         }
     }
-    for folder in folders.iter().rev() {
-        fs::remove_dir(folder).ok();
+
+    pub(super) fn remove_empty_folders(self) {
+        for folder in self.folders.iter().rev() {
+            fs::remove_dir(folder).ok();
+        }
     }
 }
 
@@ -220,12 +255,12 @@ fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
 }
 
 /// Makes the directories above `inside`.
-fn parent(into: &Path, inside: &Path) -> io::Result<()> {
+pub(super) fn parent(into: &Path, inside: &Path) -> io::Result<()> {
     inside.parent().map_or(Ok(()), |above| folder(into, above))
 }
 
 /// Makes a directory and all above it, none of them through a link.
-fn folder(into: &Path, inside: &Path) -> io::Result<()> {
+pub(super) fn folder(into: &Path, inside: &Path) -> io::Result<()> {
     let mut path = into.to_owned();
     for part in inside.components() {
         path.push(part);
@@ -237,7 +272,7 @@ fn folder(into: &Path, inside: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn fresh(path: &Path, mode: u32) -> io::Result<File> {
+pub(super) fn fresh(path: &Path, mode: u32) -> io::Result<File> {
     clear(path)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(mode).open(path)?;
@@ -247,7 +282,7 @@ fn fresh(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Removes what is there, if it is no directory with something in it.
-fn clear(path: &Path) -> io::Result<()> {
+pub(super) fn clear(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir(path),
         Ok(_) => fs::remove_file(path),

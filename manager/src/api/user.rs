@@ -39,6 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(experiment::experiment, act::limit))
         .routes(routes!(experiment::configuration))
         .routes(routes!(export::export))
+        .routes(routes!(export::origins))
         .routes(routes!(points::points_route))
         .routes(routes!(curves::curves))
         .routes(routes!(timeline::timeline_route))

@@ -5,11 +5,15 @@ use serde_json::{Map, json};
 use trial_protocol::ExperimentId;
 
 use super::Error;
-use crate::advisers::{self, DEFAULT_PYTHON, ExternalAdviser, Program, Setting};
+use crate::advisers::{
+    self, AdviserEvent, DEFAULT_PYTHON, ExternalAdviser, Order, Program, Setting,
+};
 use crate::config::{AssessorChoice, ExperimentSpec, TunerChoice};
 use crate::experiment::advice::Advice;
 use crate::search::assessor;
 use crate::search::tuner;
+use crate::util::errors::chain;
+use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
 /// Looks whether what is outside the manager can be run: each one's name, and what is wrong with it.
@@ -35,6 +39,42 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
         ));
     }
     found
+}
+
+/// Starts a tuner outside the manager, asks it for one set of parameters, and lets it end. `None`: the tuner is built in.
+/// A tuner that owes the answer for as long as `run` waits before it tells the user is a fault. The folder of its output
+/// is kept then.
+pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
+    if let TunerChoice::Native(_) = spec.tuner {
+        return None;
+    }
+    let name = spec.tuner.name().to_owned();
+    let folder = match tempfile::Builder::new().prefix("trial-manager-doctor-").tempdir() {
+        Ok(folder) => folder,
+        Err(error) => return Some((name, Err(format!("no folder can be made for it: {error}")))),
+    };
+    let id = ids::experiment();
+    let dir = ExperimentDir::new(folder.path(), &id);
+    let mut tuner = match build(spec, &id, &dir, ids::seed()) {
+        Ok(advice) => advice.outside?,
+        Err(error) => return Some((name, Err(chain(&error)))),
+    };
+    tuner.order(Order::Propose { id: 0 });
+    let found = loop {
+        match tuner.heard().await {
+            AdviserEvent::Proposed { .. } => break Ok(()),
+            AdviserEvent::Trouble(Some(problem)) | AdviserEvent::Lost { message: problem } => {
+                break Err(problem);
+            }
+            AdviserEvent::Trouble(None) | AdviserEvent::Ready | AdviserEvent::Kill { .. } => {}
+        }
+    };
+    tuner.close().await;
+    if found.is_err() {
+        // The message says where the output is.
+        drop(folder.keep());
+    }
+    Some((name, found))
 }
 
 /// Makes the advisers that `spec` names.

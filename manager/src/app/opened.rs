@@ -172,5 +172,6 @@ async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSp
         let finished = Finished { id: id.clone(), spec, store: store.clone() };
         return Err(Error::AlreadyDone { finished: Box::new(finished) });
     }
+    config::check_stored_files(&row.canonical)?;
     Ok(Some((spec, row.seed)))
 }

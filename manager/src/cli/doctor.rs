@@ -11,10 +11,11 @@ use super::ask::{Error, Format};
 use super::out::print;
 use super::progress::printable;
 use super::run::settings;
+use super::signals::Signals;
 use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
 use crate::app;
 use crate::code_archive;
-use crate::config;
+use crate::config::{self, ExperimentSpec};
 use crate::training_service::platform::platform;
 use crate::util::errors::chain;
 
@@ -46,9 +47,11 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     if let Some((program, found)) = app::look_for_trial_program(&spec) {
         good &= checks.check("trial", found.map(|()| format!("{program} is there")));
     }
+    let mut can_ask = true;
     for (name, found) in app::look_outside(&spec).await {
-        good &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
+        can_ask &= checks.check("tuner", found.map(|()| format!("{name} can be run")));
     }
+    good &= can_ask && ask_tuner(&spec, &mut checks).await;
     let found = app::look(common.agent.clone(), &spec).await;
     let place = platform(&spec.training_service).describe();
     good &= checks.check("place", found.map(|()| place).map_err(|error| chain(&error)));
@@ -71,6 +74,25 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
             show(&error);
             NOTHING_SUCCEEDED
         }
+    }
+}
+
+/// Asks a tuner outside the manager for parameters, and tells what was found; `false` if it does not propose any.
+async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
+    let asked = async {
+        let mut signals = Signals::new().map_err(|error| chain(&error))?;
+        tokio::select! {
+            asked = app::ask_tuner(spec) => Ok(asked),
+            // It is ended when it is dropped.
+            _ = signals.next() => Err("it was interrupted".to_owned()),
+        }
+    };
+    match asked.await {
+        Ok(None) => true,
+        Ok(Some((name, found))) => {
+            checks.check("tuner", found.map(|()| format!("{name} proposes parameters")))
+        }
+        Err(problem) => checks.check("tuner", Err(problem)),
     }
 }
 

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::ask::pages::{add_origin, all_metrics, found};
+use super::ask::pages::{all_metrics, found, origins};
 use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
 use super::out::{print, written};
@@ -229,13 +229,18 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs)
     let written = async {
         let client = place.client().await?;
         let trials = found(&client, "sort=sequence", None).await?;
+        let mut origins = origins(&client).await?;
         let mut writer = match export::Writer::new(form, to) {
             Ok(writer) => writer,
             Err(error) => return Ok(Err(error)),
         };
         for mut trial in trials {
             let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-            add_origin(&client, &mut trial).await?;
+            if let (Some(Value::Object(origin)), Some(trial)) =
+                (origins.remove(&id), trial.as_object_mut())
+            {
+                trial.extend(origin);
+            }
             let metrics = match form {
                 ExportForm::Csv => Vec::new(),
                 ExportForm::Json | ExportForm::Tensorboard | ExportForm::Mlflow => {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::base::Base;
 use super::direction::{Direction, Statement, agree};
 use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Canonical, resolve};
@@ -266,7 +267,7 @@ pub(super) fn takes_any_space(top: &Section) -> bool {
 pub(super) fn tuner(
     top: &mut Section,
     space: &SearchSpace,
-    base: &Path,
+    base: Base<'_>,
     canonical: &mut Canonical,
 ) -> Result<TunerChoice, Problem> {
     let (tuner, advisor) = (top.take("tuner"), top.take("advisor"));
@@ -351,7 +352,7 @@ fn native(
 pub(super) fn assessor(
     top: &mut Section,
     tuner: &TunerChoice,
-    base: &Path,
+    base: Base<'_>,
     canonical: &mut Canonical,
 ) -> Result<Option<AssessorChoice>, Problem> {
     let Some(value) = top.take("assessor") else { return Ok(None) };
@@ -390,13 +391,13 @@ pub(super) fn assessor(
 
 /// `pythonInterpreter`: a name for `PATH` to find, or a path, relative to the file's folder. Symbolic links
 /// are left: a virtual environment's interpreter is one, and means what it is called.
-pub(super) fn interpreter(top: &mut Section, base: &Path) -> Result<Option<String>, Problem> {
+pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<String>, Problem> {
     let Some(given) = top.string("pythonInterpreter")? else { return Ok(None) };
     if !given.contains('/') {
         return Ok(Some(given));
     }
     let path = interpreter_path(&given, base);
-    if !path.is_file() {
+    if base.lacks_file(&path) {
         let problem = format!("there is no program {}", path.display());
         return Err(top.fault("pythonInterpreter", problem));
     }
@@ -404,13 +405,13 @@ pub(super) fn interpreter(top: &mut Section, base: &Path) -> Result<Option<Strin
 }
 
 /// The interpreter as it is started: a path if it is given as one, else a name for `PATH` to find.
-pub(super) fn interpreter_path(given: &str, base: &Path) -> PathBuf {
+pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
     if !given.contains('/') {
         return PathBuf::from(given);
     }
     match std::env::var_os("HOME").filter(|_| given.starts_with("~/")) {
         Some(home) => Path::new(&home).join(given.trim_start_matches("~/")),
-        None => base.join(given),
+        None => base.folder.join(given),
     }
 }
 
@@ -436,7 +437,7 @@ enum What {
 }
 
 impl Wanted {
-    fn read(section: &str, value: Value, base: &Path) -> Result<Self, Problem> {
+    fn read(section: &str, value: Value, base: Base<'_>) -> Result<Self, Problem> {
         let known = ["name", "className", "codeDirectory", "command", "classArgs"];
         let mut fields = Section::open(section, value, &known)?;
         let name = fields.string("name")?;
@@ -471,7 +472,7 @@ impl Wanted {
                     return Err(fields.fault("className", problem));
                 }
                 let code = resolve(code.as_deref().unwrap_or("."), base);
-                if !code.is_dir() {
+                if base.lacks_folder(&code) {
                     let problem = format!("{} is no directory", code.display());
                     return Err(fields.fault("codeDirectory", problem));
                 }

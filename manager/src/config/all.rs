@@ -3,10 +3,9 @@
 //!
 //! It must not tell a fault that its own repair brought about: what depends on a repaired section is not told.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
+use super::base::Base;
 use super::check::check;
 use super::section::Problem;
 use crate::util::nearest::folded;
@@ -50,7 +49,7 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
 ];
 
 /// The faults of a document whose first is known, in the order in which they are found.
-pub(super) fn problems(mut document: Value, base: &Path, first: Problem) -> Vec<Problem> {
+pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> Vec<Problem> {
     let (mut told, mut repaired) = (Vec::new(), Vec::new());
     let mut next = Some(first);
     while let Some(mut problem) = next {

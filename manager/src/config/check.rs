@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::base::Base;
 use super::direction::{Direction, Statement};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{
@@ -63,7 +64,7 @@ const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
 /// Checks a document. Relative paths are relative to `base`.
-pub(super) fn check(document: Value, base: &Path) -> Result<ExperimentSpec, Problem> {
+pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
     let mut canonical = Canonical(Map::new());
 
@@ -288,7 +289,7 @@ fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Pr
 /// Fields that NNI's manager or dispatcher obeys and that change nothing here: checked and kept.
 fn without_effect(
     top: &mut Section,
-    base: &Path,
+    base: Base<'_>,
     shared: &Shared,
     canonical: &mut Canonical,
 ) -> Result<(), Problem> {
@@ -309,7 +310,7 @@ fn without_effect(
     Ok(())
 }
 
-fn search_space(top: &mut Section, base: &Path, any_form: bool) -> Result<SearchSpace, Problem> {
+fn search_space(top: &mut Section, base: Base<'_>, any_form: bool) -> Result<SearchSpace, Problem> {
     let take_in = if any_form { SearchSpace::of_any_form } else { SearchSpace::parse };
     let parse = |json: &Value, prefix: &str, file: Option<&Path>| {
         take_in(json).map_err(|error| {

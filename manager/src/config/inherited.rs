@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::TrainingServiceSpec;
+use super::base::Base;
 use super::section::{Problem, Section, Shared};
 
 /// The facts that other parts of the manager read from a section, whichever service it is for. The defaults are those
@@ -24,6 +25,11 @@ pub trait ServiceSection {
     /// Returns whether trials run on this machine: in its files, with its packages.
     fn is_local(&self) -> bool {
         false
+    }
+
+    /// Returns whether trials run on other machines, all or some.
+    fn is_elsewhere(&self) -> bool {
+        !self.is_local()
     }
 
     /// Takes `codeSnapshot` over, which stands at the file's top level.
@@ -70,7 +76,7 @@ impl Inherited {
         section: &mut Section,
         shared: &Shared,
         shared_code: &Path,
-        base: &Path,
+        base: Base<'_>,
     ) -> Result<Self, Problem> {
         let own = Shared::take(section, base)?;
         let owner =
@@ -79,7 +85,7 @@ impl Inherited {
         let code_path = owner(own.code.is_some(), "trialCodeDirectory");
         let command = own.command.clone().or_else(|| shared.command.clone());
         let code = own.code.clone().unwrap_or_else(|| shared_code.to_owned());
-        if !code.is_dir() {
+        if base.lacks_folder(&code) {
             let found = if code.exists() { "is no directory" } else { "does not exist" };
             return Err(Problem::new(code_path, format!("{} {found}", code.display())));
         }

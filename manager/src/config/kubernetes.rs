@@ -26,6 +26,7 @@ pub use self::mounts::MountSpec;
 pub use self::role::{Policy, RoleSpec};
 pub use self::storage::StorageSpec;
 pub use self::syntax::is_name;
+use super::base::Base;
 use super::inherited::{ALWAYS_COPIED, Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{TrainingServiceSpec, units};
@@ -176,7 +177,7 @@ pub(super) fn kubeflow(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut converted = kubeflow::convert(value)?;
     let value = converted.section.take();
@@ -203,7 +204,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let value = workload::with_roles(workload, value);
     let mut fields = Section::open("trainingService", value, &FIELDS)?;

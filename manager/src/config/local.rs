@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Problem, Section, Shared};
 use super::{LocalSpec, TrainingServiceSpec};
@@ -42,7 +43,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut local = Section::open("trainingService", value, &LOCAL_FIELDS)?;
     local.take("platform");

@@ -1,10 +1,11 @@
 //! PURE: the section `notifications`: whom to tell, of what, and how. Secrets are named here, never held: they
 //! are read where they are used.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
+use super::base::Base;
 use super::section::resolve;
 use super::section::{Problem, Section, kind};
 use crate::util::nearest::advice;
@@ -110,7 +111,7 @@ impl NotificationsSpec {
 /// Reads the section, and its canonical form.
 pub(super) fn notifications(
     top: &mut Section,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
     let Some(given) = top.take("notifications") else { return Ok(None) };
     let mut section = Section::open("notifications", given, &FIELDS)?;
@@ -153,7 +154,7 @@ pub(super) fn notifications(
 fn source(
     section: &mut Section,
     name: &str,
-    base: &Path,
+    base: Base<'_>,
     canonical: &mut Map<String, Value>,
 ) -> Result<Option<Source>, Problem> {
     let (in_file, in_variable) = (format!("{name}File"), format!("{name}Variable"));
@@ -177,7 +178,7 @@ fn source(
 fn path(
     section: &mut Section,
     name: &str,
-    base: &Path,
+    base: Base<'_>,
     canonical: &mut Map<String, Value>,
 ) -> Result<Option<PathBuf>, Problem> {
     let path = section.string(name)?.map(|path| resolve(&path, base));
@@ -219,7 +220,7 @@ mod tests {
 
     fn read(given: &Value) -> Result<Option<(NotificationsSpec, Value)>, Problem> {
         let mut top = Section::open("", json!({"notifications": given}), &["notifications"])?;
-        notifications(&mut top, Path::new("/e"))
+        notifications(&mut top, Base::requiring_files(std::path::Path::new("/e")))
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::base::Base;
 use super::inherited::{Inherited, Service, no_command};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document, units};
@@ -41,7 +42,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &FIELDS)?;
     section.take("platform");
@@ -124,7 +125,7 @@ fn host(section: &mut Section) -> Result<String, Problem> {
 }
 
 /// Reads `token` or `tokenFile`, of which there is one.
-fn token(section: &mut Section, settings: &mut Canonical, base: &Path) -> Result<(), Problem> {
+fn token(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Result<(), Problem> {
     let token = section.string("token")?;
     let file = section.string("tokenFile")?.map(|file| resolve(&file, base));
     match (&token, &file) {
@@ -143,7 +144,7 @@ fn token(section: &mut Section, settings: &mut Canonical, base: &Path) -> Result
 }
 
 /// Reads `openpaiConfig` or `openpaiConfigFile`: a job of protocol 2.
-fn job(section: &mut Section, base: &Path) -> Result<Option<Value>, Problem> {
+fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> {
     let inline = section.take("openpaiConfig");
     let file = section.string("openpaiConfigFile")?;
     let (name, job) = match (inline, file) {
@@ -224,7 +225,7 @@ fn sizes(section: &mut Section, settings: &mut Canonical, in_job: bool) -> Resul
 }
 
 /// Reads the storage that this machine and the containers share.
-fn storage(section: &mut Section, settings: &mut Canonical, base: &Path) -> Result<(), Problem> {
+fn storage(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Result<(), Problem> {
     let name = required(section, "storageConfigName", "a storage that OpenPAI lets you use")?;
     let local =
         required(section, "localStorageMountPoint", "the storage's folder on this machine")?;

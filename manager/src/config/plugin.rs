@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
+use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
@@ -46,7 +47,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &PLUGIN_FIELDS)?;
     section.take("platform");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
+use super::base::Base;
 use super::{algorithms, document};
 use crate::advisers::{DEFAULT_PYTHON, find_nni_config};
 use crate::search::assessor;
@@ -27,7 +28,7 @@ pub(super) struct NotRegistered {
 }
 
 /// Replaces the names of registered algorithms in a document of the v2 form by their classes.
-pub(super) fn resolve(document: &mut Value, base: &Path) -> Vec<NotRegistered> {
+pub(super) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered> {
     let Some(members) = document.as_object_mut() else { return Vec::new() };
     let given = member(members, "pythonInterpreter").and_then(Value::as_str);
     let python = given.map_or_else(

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::TrainingServiceSpec;
+use super::base::Base;
 use super::inherited::{Inherited, Service, ServiceSection, no_command};
 use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
@@ -127,7 +128,7 @@ pub(super) fn section(
     value: Value,
     shared: &Shared,
     shared_code: &Path,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &FIELDS)?;
     section.take("platform");
@@ -188,7 +189,7 @@ fn machine(
     path: &str,
     value: Value,
     gpus: Option<u32>,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<(MachineSpec, Value), Problem> {
     let mut section = Section::open(path, value, &MACHINE)?;
     for secret in ["password", "sshPassphrase"] {
@@ -206,7 +207,7 @@ fn machine(
     let port = port(&mut section)?;
     let user = word(&mut section, "user")?;
     let key = section.string("sshKeyFile")?.map(|file| own_path(&file, base));
-    if let Some(file) = key.as_ref().filter(|file| !file.is_file()) {
+    if let Some(file) = key.as_ref().filter(|file| base.lacks_file(file)) {
         return Err(section.fault("sshKeyFile", format!("{} is no file", file.display())));
     }
     let password_file = secret_file(&mut section, "passwordFile", base)?;
@@ -254,7 +255,11 @@ fn machine(
 }
 
 /// Reads the path of a file with a secret, which only its owner may be able to read.
-fn secret_file(section: &mut Section, name: &str, base: &Path) -> Result<Option<PathBuf>, Problem> {
+fn secret_file(
+    section: &mut Section,
+    name: &str,
+    base: Base<'_>,
+) -> Result<Option<PathBuf>, Problem> {
     let Some(path) = section.string(name)?.map(|file| own_path(&file, base)) else {
         return Ok(None);
     };
@@ -266,7 +271,10 @@ fn secret_file(section: &mut Section, name: &str, base: &Path) -> Result<Option<
             Err(section.fault(name, problem))
         }
         Ok(_) => Ok(Some(path)),
-        Err(error) => Err(section.fault(name, format!("cannot use {shown}: {error}"))),
+        Err(error) if base.lacks_file(&path) => {
+            Err(section.fault(name, format!("cannot use {shown}: {error}")))
+        }
+        Err(_) => Ok(Some(path)),
     }
 }
 
@@ -340,9 +348,9 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
 }
 
 /// A path of this machine: `~/` is the user's home, a relative one is below the experiment file's folder.
-fn own_path(text: &str, base: &Path) -> PathBuf {
+fn own_path(text: &str, base: Base<'_>) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
-        _ => base.join(text),
+        _ => base.folder.join(text),
     }
 }

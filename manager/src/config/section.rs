@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::base::Base;
 use super::{Error, Location};
 use crate::util::nearest::{advice, folded, nearest};
 
@@ -265,7 +266,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn take(section: &mut Section, base: &Path) -> Result<Self, Problem> {
+    pub(super) fn take(section: &mut Section, base: Base<'_>) -> Result<Self, Problem> {
         let command = section.string_or_unset("trialCommand")?;
         let code = section.string_or_unset("trialCodeDirectory")?;
         let gpus = section.integer("trialGpuNumber", 0)?.map(|gpus| {
@@ -283,7 +284,7 @@ impl Shared {
 }
 
 /// An absolute path without `.`, `..` and symbolic links, as far as it exists; `~` is the home directory.
-pub(super) fn resolve(path: &str, base: &Path) -> PathBuf {
+pub(super) fn resolve(path: &str, base: Base<'_>) -> PathBuf {
     let home = || std::env::var_os("HOME").map(PathBuf::from);
     let path = match path.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => match home() {
@@ -293,7 +294,7 @@ pub(super) fn resolve(path: &str, base: &Path) -> PathBuf {
         _ => PathBuf::from(path),
     };
     let mut resolved = PathBuf::from("/");
-    for part in base.join(path).components() {
+    for part in base.folder.join(path).components() {
         match part {
             Component::RootDir | Component::Prefix(_) | Component::CurDir => {}
             Component::ParentDir => {

@@ -1,5 +1,6 @@
 mod files;
 mod goals;
+mod hybrid;
 mod legacy;
 mod messages;
 mod openpai;

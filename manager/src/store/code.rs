@@ -1,5 +1,7 @@
 //! SQL of the code that attempts were started with.
 
+use std::collections::HashMap;
+
 use rusqlite::{OptionalExtension as _, params};
 use trial_protocol::{AttemptId, TrialJobId};
 
@@ -14,6 +16,15 @@ pub struct CodeRow {
     pub version: CodeVersion,
     /// Positions of the trials in their experiment, rising.
     pub trials: Vec<u64>,
+}
+
+/// The code of all attempts for which it was recorded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptCodes {
+    /// The versions, by their numbers in the store.
+    pub versions: HashMap<i64, CodeVersion>,
+    /// The trial's own number in the store, the attempt, and the version's number.
+    pub attempts: Vec<(i64, String, i64)>,
 }
 
 impl Store {
@@ -55,6 +66,26 @@ impl Store {
                 row.get::<_, String>(0)
             });
             Ok(found.optional()?.and_then(|text| serde_json::from_str(&text).ok()))
+        })
+        .await
+    }
+
+    /// Returns the code of all attempts for which it was recorded.
+    pub async fn attempt_codes(&self) -> Result<AttemptCodes, Error> {
+        self.read(|c| {
+            let mut versions = c.prepare_cached("SELECT key, document FROM code_version")?;
+            let rows = versions
+                .query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?
+                .collect::<Result<Vec<_>, _>>()?;
+            let parsed = rows.into_iter().filter_map(|(key, document)| {
+                serde_json::from_str(&document).ok().map(|version| (key, version))
+            });
+            let versions = parsed.collect();
+            let mut attempts = c.prepare_cached("SELECT trial, attempt, code FROM attempt_code")?;
+            let attempts = attempts
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                .collect::<Result<Vec<_>, _>>()?;
+            Ok(AttemptCodes { versions, attempts })
         })
         .await
     }

@@ -25,7 +25,9 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
-use super::{Adopted, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec};
+use super::{
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec,
+};
 use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::files::{private_folder, write_file};
@@ -172,6 +174,7 @@ impl Shared {
         command.arg("--log-file").arg(dir.agent_log());
         if let Some(archive) = &self.settings.code_archive {
             command.arg("--code-archive").arg(archive);
+            command.arg("--code-base").arg(self.settings.dir.code_base());
         }
         if let Some(objective) = &self.settings.objective {
             command.args(["--objective", objective]);
@@ -316,9 +319,17 @@ impl TrainingService for Local {
         self.shared.gpus().room()
     }
 
+    fn free_room(&self) -> FreeRoom {
+        self.shared.gpus().free().map_or(FreeRoom::Unknown, FreeRoom::Jobs)
+    }
+
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        // An agent that is left may be about to copy from it; one that starts later makes it again.
+        if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
+            self.shared.remove_code_base();
+        }
     }
 }
 
@@ -343,6 +354,16 @@ impl Shared {
         let job = job.clone();
         self.tasks.spawn(async move { watch_child(&shared, child, job).await });
         Ok(())
+    }
+
+    fn remove_code_base(&self) {
+        let path = self.settings.dir.code_base();
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                debug!("{} is left: {error}", path.display());
+            }
+            Ok(()) | Err(_) => {}
+        }
     }
 
     /// Takes a trial for one of ours that an earlier manager has started.

@@ -28,7 +28,8 @@ use self::machine_assignment::Assignments;
 use self::records::{Fence, Place, Records};
 use self::session::request;
 use super::{
-    Adopted, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService, TrialJobSpec,
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
+    TrialJobSpec,
 };
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
@@ -344,6 +345,14 @@ impl TrainingService for Remote {
             self.shared.assignments().request(number, trial, "cancel", &params, now);
             self.shared.changed.notify_one();
         }
+    }
+
+    fn free_room(&self) -> FreeRoom {
+        self.shared.assignments().free_room(Instant::now())
+    }
+
+    async fn withdraw(&self, trial: &TrialJobId) -> bool {
+        self.shared.assignments().take_back(trial)
     }
 
     async fn close(&self) {

@@ -98,7 +98,7 @@ fn take(span: &mut AttemptSpan, step: &AttemptStep) {
 }
 
 /// The machine of each attempt, by the name under which the manager submitted it.
-fn by_attempt(hosts: &[AttemptHost]) -> HashMap<(i64, &str), String> {
+pub(super) fn by_attempt(hosts: &[AttemptHost]) -> HashMap<(i64, &str), String> {
     let mut named = HashMap::new();
     for one in hosts {
         let Some(host) = &one.host else { continue };

@@ -95,7 +95,10 @@ fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
 fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
     let python = nni_python();
     let bed = TestBed::new();
-    bed.write("code/mine.py", "class Mine: pass\n");
+    let mine = "from nni.tuner import Tuner\nclass Mine(Tuner):\n    def update_search_space(self, space): pass\n    \
+                def generate_parameters(self, number, **rest): return {'x': 1}\n    \
+                def receive_trial_result(self, *all, **rest): pass\n";
+    bed.write("code/mine.py", mine);
     bed.write("code/broken.py", "import no_such_module\n");
     let doctor = |class: &str| {
         let search = Search::new("true", 1)
@@ -106,6 +109,7 @@ fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
     let (code, stdout, stderr) = doctor("mine.Mine");
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.contains("ok    tuner  mine.Mine can be run"), "{stdout}");
+    assert!(stdout.contains("ok    tuner  mine.Mine proposes parameters"), "{stdout}");
     for (class, said) in [
         ("broken.Mine", "No module named 'no_such_module'"),
         ("mine.Yours", "has no attribute 'Yours'"),
@@ -120,17 +124,21 @@ fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
 #[test]
 fn the_program_of_a_tuner_is_looked_for_where_it_would_be_started() {
     let bed = TestBed::new();
-    bed.script("code/search", "#!/bin/sh\n");
+    let answer = "#!/bin/sh\nread hello\necho '{\"type\": \"ready\"}'\nread propose\n\
+                  echo '{\"type\": \"proposal\", \"id\": 0, \"parameters\": {\"x\": 1}}'\nread end\n";
+    bed.script("code/search", answer);
     bed.write("code/no-program", "print()\n");
     for (program, fault) in [
         ("./search", None),
-        ("sh", None),
+        // It is there, and no tuner.
+        ("sh", Some("ok    tuner  sh can be run\nFAIL  tuner  ")),
         ("search", Some("(from PATH); correct `tuner.command`")),
         ("./no-program", Some("`./no-program` is no program that can be run (from ")),
         ("/", Some("`/` is no program")),
     ] {
         let search = Search::new("true", 1)
             .with("tuner", json!({"command": [program]}))
+            .with("tunerPatience", "10s")
             .with("trialCodeDirectory", "code");
         let (code, stdout, stderr) = doctor(&bed, &search, &[]);
         assert_eq!(code, Some(i32::from(fault.is_some())), "{program}: {stdout}{stderr}");

@@ -78,3 +78,34 @@ fn a_search_whose_folder_was_removed_says_so_and_starts_no_more_trials() {
     assert!(finished.stderr.contains("removed or replaced"), "{}", finished.stderr);
     assert_eq!(bed.read("starts"), "start\n", "no other trial was started");
 }
+
+#[test]
+fn an_experiment_whose_code_was_deleted_is_read_and_says_so_when_it_is_to_go_on() {
+    let bed = TestBed::new();
+    let done = Search::new("echo score=1", 1).run(&bed);
+    done.expect_done(1, 0);
+    fs::remove_dir_all(bed.path("code")).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = bed.manager();
+        command.args(words).arg("--data-dir").arg(bed.data());
+        bed.start(&mut command).finish(BOUND)
+    };
+    let trial = done.trial(0).id.clone();
+    for words in [
+        &["trial", "ls", "-e", &done.id][..],
+        &["trial", "show", &trial, "-e", &done.id],
+        &["experiment", "show", &done.id],
+        &["experiment", "export", &done.id, "--format", "csv"],
+        &["ls"],
+    ] {
+        let read = run(words);
+        let text = String::from_utf8(read.stdout).unwrap();
+        assert!(read.code == Some(0) && !text.is_empty(), "{words:?}: {text}{}", read.stderr);
+    }
+    assert_eq!(run(&["trial", "retry", &trial, "-e", &done.id]).code, Some(0));
+    let refused = run(&["resume", &done.id]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let gone = format!("trialCodeDirectory: {} does not exist", bed.path("code").display());
+    assert!(refused.stderr.contains(&gone), "{}", refused.stderr);
+    assert_eq!(run(&["trial", "ls", "-e", &done.id]).code, Some(0), "it can still be read");
+}

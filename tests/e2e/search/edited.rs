@@ -1,6 +1,9 @@
 //! A user edits the code while a search runs.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, get, wait_for};
@@ -91,6 +94,70 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }
 
+/// A Btrfs file system in a file, mounted until it is dropped.
+struct Btrfs(PathBuf);
+
+impl Btrfs {
+    /// Mounts one of 160 MiB at `at`. `None`: this machine can have none, which `TRIALKEEPER_TEST_NEED_BTRFS` forbids.
+    fn mount(bed: &TestBed, at: &Path) -> Option<Self> {
+        let image = bed.path("btrfs.img");
+        fs::File::create(&image).unwrap().set_len(160 << 20).unwrap();
+        fs::create_dir_all(at).unwrap();
+        let did = |program: &str, words: &[&OsStr]| {
+            Command::new(program).args(words).output().is_ok_and(|done| done.status.success())
+        };
+        let (image, place) = (image.as_os_str(), at.as_os_str());
+        let made = did("mkfs.btrfs", &["-q".as_ref(), "-m".as_ref(), "single".as_ref(), image])
+            && did("mount", &["-o".as_ref(), "loop".as_ref(), image, place]);
+        if !made {
+            assert!(
+                std::env::var_os("TRIALKEEPER_TEST_NEED_BTRFS").is_none(),
+                "no Btrfs can be mounted; install btrfs-progs, and run as root"
+            );
+            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+            {
+                eprintln!("skipped: no Btrfs can be mounted");
+            }
+        }
+        made.then(|| Self(at.to_owned()))
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        // What keeps it busy is killed with the bed.
+        drop(Command::new("umount").arg("--lazy").arg(&self.0).status());
+    }
+}
+
+#[test]
+fn copies_of_the_code_share_their_blocks_where_the_file_system_can() {
+    let bed = TestBed::new();
+    let Some(_mounted) = Btrfs::mount(&bed, &bed.data()) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    fs::create_dir_all(bed.path("code")).unwrap();
+    // Seven times this is more than the file system holds: the base and six trials at a time.
+    fs::write(bed.path("code/data"), vec![0; 32 << 20]).unwrap();
+    let line = format!(
+        "echo >>{0}/begun; read _ <{0}/gate; echo x >>data; echo score=$(wc -c <data)",
+        bed.folder().display()
+    );
+    let search =
+        Search::new(&line, 6).with("trialConcurrency", 6).with("codeSnapshot", true).start(&bed);
+    wait_for("six copies", BOUND, || {
+        let begun = fs::read_to_string(bed.path("begun")).unwrap_or_default();
+        (begun.lines().count() == 6).then_some(())
+    });
+    gate.open(6);
+    let done = Outcome::of(search.finish(BOUND));
+    done.expect_done(6, 0);
+    let size = f64::from((32 << 20) + 2);
+    assert!(done.trials.iter().all(|trial| trial.number() == size), "each has its own: {done:#?}");
+    let folder = bed.data().join(&done.id);
+    assert!(!folder.join("code-base").exists(), "a search that is over needs no base");
+    bed.wait_until_empty();
+}
+
 /// The first two of four trials in a table of CSV ran the code `first`, the others an edited one. Returns the hash of the
 /// edit.
 fn expect_origins(table: &str, first: &str, commit: &str) -> String {
@@ -119,7 +186,7 @@ fn a_script_that_is_edited_in_mid_search_is_reported() {
     let script = |score| write_script(&bed, &gate, score);
     script(1);
     let git = |arguments: &[&str]| {
-        let mut git = std::process::Command::new("git");
+        let mut git = Command::new("git");
         git.arg("-C").arg(bed.path("code")).args(["-c", "user.name=n", "-c", "user.email=e@e"]);
         let done = git.args(arguments).output().unwrap();
         assert!(done.status.success(), "{arguments:?}");

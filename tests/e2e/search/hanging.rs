@@ -262,12 +262,21 @@ fn doctor_tells_of_a_tuner_that_owes_an_answer() {
     let search = Search::new("echo score=1", 3)
         .with("tunerPatience", "6s")
         .with("tuner", json!({"command": program}));
-    let mut doctor = bed.manager();
-    doctor.args(["doctor", "--probe", "--port", "0"]).arg(search.write(&bed));
-    let said = bed.start(&mut doctor).finish(BOUND);
-    let said = String::from_utf8(said.stdout).unwrap();
+    let file = search.write(&bed);
+    let look = |words: &[&str]| {
+        let mut doctor = bed.manager();
+        doctor.arg("doctor").args(words).arg(&file).env("TMPDIR", bed.folder());
+        let done = bed.start(&mut doctor).finish(BOUND);
+        (done.code, String::from_utf8(done.stdout).unwrap())
+    };
+    let (code, said) = look(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    let fault = said.lines().find(|line| line.starts_with("FAIL  tuner  ")).unwrap();
+    assert!(fault.contains("has been asked, and has not proposed anything for 3 s"), "{said}");
+    assert!(fault.ends_with("it last wrote: waiting for the gate"), "{said}");
+    bed.wait_until_empty();
     // The second process of the program answers.
-    assert!(said.contains("has not proposed anything for 3 s"), "{said}");
-    assert!(said.contains("it last wrote: waiting for the gate"), "{said}");
-    assert!(said.contains("a trial ran"), "{said}");
+    let (code, said) = look(&["--probe", "--port", "0"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("proposes parameters") && said.contains("a trial ran"), "{said}");
 }

@@ -21,6 +21,8 @@ pub struct Pod {
     pub code_dir: Option<PathBuf>,
     /// A code archive on this machine, to be unpacked instead of fetched.
     pub code_archive: Option<PathBuf>,
+    /// The directory for the one unpacked copy of the archive. `None`: each run unpacks the archive.
+    pub code_base: Option<PathBuf>,
     /// The time that all of this may take.
     pub start_timeout: Duration,
     /// The role and index of this pod, if they are known.
@@ -134,6 +136,7 @@ pub(super) fn resolve(
         fetch_parameters,
         code_dir: pod.code_dir.clone(),
         code_archive: pod.code_archive.clone(),
+        code_base: pod.code_base.clone(),
         start_timeout: pod.start_timeout,
         task,
         meeting,

@@ -1,7 +1,8 @@
 //! All trials in a form that other programs read, as `experiment export` writes it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, header};
@@ -13,10 +14,36 @@ use trial_protocol::TrialJobId;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::trials::{ValuesQuery, metric_page};
+use crate::view::Snapshot;
 use crate::view::export::{csv, entry};
+use crate::view::origin::{self, TrialOrigin};
 
 /// Metrics that are read at a time.
 const CHUNK: u32 = 10_000;
+
+/// The machine and the code of each trial
+///
+/// Trials of which neither is known are left out.
+#[utoipa::path(
+    get, path = "/api/v1/experiment/origins", tag = "experiment",
+    responses((status = 200, body = BTreeMap<String, TrialOrigin>)),
+)]
+pub(super) async fn origins(
+    _: User,
+    State(shared): State<Shared>,
+) -> Result<Json<BTreeMap<String, TrialOrigin>>, Error> {
+    let snapshot = shared.state.board.refresh().await?;
+    Ok(Json(origins_of(&shared, &snapshot).await?))
+}
+
+async fn origins_of(
+    shared: &Shared,
+    snapshot: &Snapshot,
+) -> Result<BTreeMap<String, TrialOrigin>, Error> {
+    let store = &shared.state.store;
+    let (hosts, codes) = (store.attempt_hosts().await?, store.attempt_codes().await?);
+    Ok(origin::origins(snapshot, &hosts, &codes))
+}
 
 /// Trials with their results, as a file
 ///
@@ -50,7 +77,14 @@ pub(super) async fn export(
     let snapshot = shared.state.board.refresh().await?;
     let wanted = |id: &str| chosen.is_empty() || chosen.contains(id);
     let trials = snapshot.trials.iter().filter(|trial| wanted(&trial.id));
-    let trials = trials.map(|trial| serde_json::to_value(trial.as_ref()).unwrap_or_default());
+    let origins = origins_of(&shared, &snapshot).await?;
+    let trials = trials.map(|trial| {
+        let mut value = serde_json::to_value(trial.as_ref()).unwrap_or_default();
+        if let Some(origin) = origins.get(&trial.id) {
+            origin.add_to(&mut value);
+        }
+        value
+    });
     let trials: Vec<Value> = trials.collect();
     let experiment = shared.state.place.folder.file_name().unwrap_or_default().to_string_lossy();
     let name = match trials.as_slice() {

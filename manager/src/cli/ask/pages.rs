@@ -1,6 +1,6 @@
 //! Lists that the API gives a page at a time, whole.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::Error;
 use crate::api::client::Client;
@@ -50,25 +50,13 @@ pub(in crate::cli) async fn all_metrics(
     }
 }
 
-/// Adds what a list of trials does not have and an export does: the machine that ran the trial, and the version of its code.
-pub(in crate::cli) async fn add_origin(client: &Client, trial: &mut Value) -> Result<(), Error> {
-    let id = trial.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let detail = detail(client, &id).await?;
-    for (name, member) in [
-        ("host", "/host"),
-        ("code_sha256", "/code/sha256"),
-        ("git_commit", "/code/git/commit"),
-        ("git_branch", "/code/git/branch"),
-        ("git_dirty", "/code/git/dirty"),
-        ("git_diff_sha256", "/code/git/diff_sha256"),
-    ] {
-        if let Some(value) = detail.pointer(member).filter(|value| !value.is_null()) {
-            trial[name] = value.clone();
-        }
+/// Returns what a list of trials does not have and an export does, by the trials' ids: the machine that ran each trial, and
+/// the version of its code. One request serves all trials.
+pub(in crate::cli) async fn origins(client: &Client) -> Result<Map<String, Value>, Error> {
+    let answer = client.ask("GET", "/api/v1/experiment/origins", None).await;
+    match answer {
+        Ok(Value::Object(origins)) => Ok(origins),
+        Ok(_) => Ok(Map::new()),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
-}
-
-async fn detail(client: &Client, id: &str) -> Result<Value, Error> {
-    Ok(client.ask("GET", &format!("/api/v1/trials/{id}"), None).await?)
 }

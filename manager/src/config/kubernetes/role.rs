@@ -1,12 +1,13 @@
 //! `taskRoles`: groups of like pods. Each is a list entry of the experiment file, completed by the entry of
 //! the same name in the user's template, or the other way round.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
 use super::super::inherited::{Inherited, no_command};
 use super::{syntax, template};
+use crate::config::base::Base;
 use crate::config::section::{Canonical, resolve};
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
@@ -61,7 +62,7 @@ pub(super) fn read(
     inherited: &Inherited,
     framework: Option<&Value>,
     main: Option<&str>,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<(Vec<RoleSpec>, Vec<String>), Problem> {
     let path = fields.at("taskRoles");
     let templates = template::roles(framework)?;
@@ -108,7 +109,7 @@ pub(super) fn read(
 struct Around<'a> {
     inherited: &'a Inherited,
     templates: &'a [(String, Value)],
-    base: &'a Path,
+    base: Base<'a>,
     /// There is no other role.
     alone: bool,
     /// It is the first.

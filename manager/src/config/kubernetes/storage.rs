@@ -1,11 +1,10 @@
 //! PURE: `storage`: how a trial's code reaches its pods. NNI 3.0's `K8sNfsConfig` and
 //! `K8sAzureStorageConfig`, and two ways without shared files.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
 use super::syntax;
+use crate::config::base::Base;
 use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
@@ -62,7 +61,11 @@ const FIELDS: [&str; 10] = [
 const KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
 
 /// Reads `storage`: a word or an object.
-pub(super) fn read(path: &str, value: Option<Value>, base: &Path) -> Result<StorageSpec, Problem> {
+pub(super) fn read(
+    path: &str,
+    value: Option<Value>,
+    base: Base<'_>,
+) -> Result<StorageSpec, Problem> {
     let Some(value) = value else { return Ok(StorageSpec::Http) };
     let value = if value.is_string() { json!({"storageType": value}) } else { value };
     let mut fields = Section::open(path, value, &FIELDS)?;

@@ -2,7 +2,6 @@
 //! checked, and the rest as far as Kubernetes' types go.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde::{Deserialize, Serialize};
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::kind::{ROLE, WorkloadKind};
 use super::syntax::{image, is_name, no_unknown, typed};
+use crate::config::base::Base;
 use crate::config::document;
 use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
@@ -67,7 +67,7 @@ struct RetryPolicy {
 pub(super) fn read(
     workload: WorkloadKind,
     fields: &mut Section,
-    base: &Path,
+    base: Base<'_>,
 ) -> Result<Option<Value>, Problem> {
     let inline = fields.take("template");
     let Some(file) = fields.string("configPath")? else {

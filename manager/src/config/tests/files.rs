@@ -54,3 +54,47 @@ fn a_missing_file_is_told_with_the_field_that_names_it() {
         assert!(problem.contains(field) && problem.contains("none"), "{field} {problem}");
     }
 }
+
+#[test]
+fn a_stored_experiment_is_read_after_its_files_have_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let remote =
+        json!({"platform": "remote", "machineList": [{"host": "h", "sshKeyFile": path("file")}]});
+    let class = json!({"className": "m.C", "codeDirectory": path("folder")});
+    let local = json!({"platform": "local", "trialCodeDirectory": path("folder")});
+    #[rustfmt::skip]
+    let table = [
+        (json!({"trialCodeDirectory": path("folder")}), "trialCodeDirectory: "),
+        (json!({"trainingService": local}),             "trainingService.trialCodeDirectory: "),
+        (json!({"tuner": class}),                       "tuner.codeDirectory: "),
+        (json!({"assessor": class}),                    "assessor.codeDirectory: "),
+        (json!({"pythonInterpreter": path("file")}),    "pythonInterpreter: "),
+        (json!({"trainingService": remote}),            "trainingService.machineList[0].sshKeyFile: "),
+        (json!({"searchSpace": null, "searchSpaceFile": path("space")}), ""),
+    ];
+    for (changes, field) in table {
+        std::fs::create_dir_all(directory.path().join("folder")).unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        std::fs::write(
+            directory.path().join("space"),
+            r#"{"lr": {"_type": "uniform", "_value": [0, 1]}}"#,
+        )
+        .unwrap();
+        let mut document = with(&json!({"trialCodeDirectory": directory.path()}));
+        for (name, value) in changes.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        let spec = loaded(&document.to_string()).unwrap();
+        check_stored_files(&spec.canonical).unwrap();
+        std::fs::remove_dir(directory.path().join("folder")).unwrap();
+        std::fs::remove_file(directory.path().join("file")).unwrap();
+        std::fs::remove_file(directory.path().join("space")).unwrap();
+        assert_eq!(from_canonical(&spec.canonical).unwrap(), spec, "{field}");
+        // Its trials cannot be started without them; the search space is in the stored form.
+        match check_stored_files(&spec.canonical) {
+            Ok(()) => assert_eq!(field, ""),
+            Err(error) => assert!(!field.is_empty() && error.problem.contains(field), "{error}"),
+        }
+    }
+}

@@ -8,8 +8,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::super::TrialJobSpec;
 use super::super::local::gpus::{Gpu, Gpus, Wanted};
+use super::super::{FreeRoom, TrialJobSpec};
 use super::request;
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
@@ -149,9 +149,11 @@ impl Machine {
         self.rest.as_ref().is_some_and(|rest| rest.until > now)
     }
 
-    fn is_full(&self) -> bool {
-        let room = self.gpus.as_ref().and_then(Gpus::room).unwrap_or(usize::MAX);
-        self.trials >= room.min(self.max_trials.unwrap_or(usize::MAX))
+    /// Returns the further trials that it can take. `None`: nothing bounds them.
+    fn free(&self) -> Option<usize> {
+        let bounds = [self.gpus.as_ref().and_then(Gpus::room), self.max_trials];
+        let room = bounds.into_iter().flatten().min()?;
+        Some(room.saturating_sub(self.trials))
     }
 
     /// Trials for each of its processors once it has one more.
@@ -254,7 +256,7 @@ impl Assignments {
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
-            takes && !machine.rests(now) && !machine.is_full()
+            takes && !machine.rests(now) && machine.free() != Some(0)
         };
         let free = self.machines.iter().enumerate().filter(|(_, machine)| has_room(machine));
         let (number, _) = free.min_by_key(|(_, machine)| (machine.load(), machine.trials))?;
@@ -278,9 +280,37 @@ impl Assignments {
         Some((trial, number))
     }
 
+    /// Returns the room of the connected machines beside the jobs that wait.
+    pub(super) fn free_room(&self, now: Instant) -> FreeRoom {
+        let takes = |machine: &&Machine| {
+            machine.link.is_some() && !machine.is_retired && !machine.rests(now)
+        };
+        let mut ready = self.machines.iter().filter(takes).peekable();
+        if ready.peek().is_none() {
+            return FreeRoom::Unreachable(self.why(now));
+        }
+        match ready.map(Machine::free).sum::<Option<usize>>() {
+            Some(free) => FreeRoom::Jobs(free.saturating_sub(self.waiting.len())),
+            None => FreeRoom::Unknown,
+        }
+    }
+
+    /// Takes a job back that waits for a machine; `false` if it does not.
+    pub(super) fn take_back(&mut self, trial: &TrialJobId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|job| job.spec.trial != *trial);
+        self.waiting.len() < before
+    }
+
     /// Trials on a machine.
     pub(super) fn on(&self, number: usize) -> impl Iterator<Item = &TrialJobId> {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
+    }
+
+    fn why(&self, now: Instant) -> String {
+        let named = self.machines.iter().filter(|machine| !machine.is_retired);
+        let all: Vec<String> = named.map(|machine| machine.why(now)).collect();
+        format!("no machine has room ({})", all.join("; "))
     }
 
     /// Returns the reason that trials wait, for a person, and those that it was not told of yet.
@@ -288,9 +318,7 @@ impl Assignments {
         if self.waiting.is_empty() {
             return (String::new(), Vec::new());
         }
-        let named = self.machines.iter().filter(|machine| !machine.is_retired);
-        let all: Vec<String> = named.map(|machine| machine.why(now)).collect();
-        let why = format!("no machine has room ({})", all.join("; "));
+        let why = self.why(now);
         let is_new = why != self.told;
         let mut untold = Vec::new();
         for job in self.waiting.iter_mut().filter(|job| is_new || !job.is_told) {

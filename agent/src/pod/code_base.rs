@@ -1,0 +1,234 @@
+//! One unpacked copy of a code archive (the base), from which each trial's copy is made. A copied file shares its blocks
+//! with the base until one of them is written to, where the file system can do that (`FICLONE`: Btrfs, XFS); elsewhere its
+//! content is copied, which is still faster than to unpack it.
+//!
+//! The base is made under a lock and renamed into place, so that no trial sees half of one. Its name holds the checksum of
+//! the archive and the id of this boot: nothing makes sure that its files have reached the disk, and after a power cut it
+//! is made anew.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    symlink,
+};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use rustix::io::Errno;
+
+use super::unpack::{self, Original, UnchangedRemoval, clear, folder, fresh, parent, unpack};
+use crate::util::gzip::GzDecoder;
+
+/// The file that is locked while the base is made.
+const LOCK: &str = "lock";
+/// The name of a base that is not finished.
+const PART: &str = "part";
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The last bytes of a gzip file: CRC-32 and length of the content (RFC 1952, section 2.3.1).
+const GZIP_TRAILER_BYTES: u64 = 8;
+
+/// The errors of making, finding and copying a base.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The archive or the id of this boot.
+    #[error("cannot read {what}")]
+    Read {
+        /// The file.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of the base or of the copy.
+    #[error("cannot read or write {}", .path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The archive could not be unpacked.
+    #[error("cannot unpack the code")]
+    Unpack(#[from] unpack::Error),
+}
+
+/// Returns an error's conversion that names the file at `path`.
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
+    let path = path.to_owned();
+    move |source| Error::File { path, source }
+}
+
+/// Returns the base of `archive` below `root`, if it is there.
+pub fn find(archive: &File, root: &Path) -> Result<Option<PathBuf>, Error> {
+    let base = root.join(name(archive)?);
+    Ok(base.is_dir().then_some(base))
+}
+
+/// Returns the base of `archive` below `root`, and makes it unless it is there. Agents that want it at the same time wait for the
+/// first one; if that dies, the next one begins again.
+pub fn find_or_make(archive: &File, root: &Path) -> Result<PathBuf, Error> {
+    if let Some(base) = find(archive, root)? {
+        return Ok(base);
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed(root))?;
+    let path = root.join(LOCK);
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let _locked = Flock::lock(lock.map_err(failed(&path))?, FlockArg::LockExclusive)
+        .map_err(|(_, error)| failed(&path)(error.into()))?;
+    if let Some(base) = find(archive, root)? {
+        return Ok(base);
+    }
+    remove_stale(root);
+    let base = root.join(name(archive)?);
+    // An unfinished one holds nothing but entries of this archive, which are replaced.
+    let part = root.join(PART);
+    let content = io::BufReader::new(FromStart { file: archive, offset: 0 });
+    unpack(GzDecoder::new(content), &part)?;
+    fs::rename(&part, &base).map_err(failed(&base))?;
+    Ok(base)
+}
+
+/// Removes bases of earlier boots. One that cannot be removed costs disk space only.
+fn remove_stale(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let is_base = entry.file_name() != LOCK && entry.file_name() != PART;
+        if is_base && let Err(error) = fs::remove_dir_all(entry.path()) {
+            tracing::debug!("{} is left: {error}", entry.path().display());
+        }
+    }
+}
+
+/// Returns the name of an archive's base.
+fn name(archive: &File) -> Result<String, Error> {
+    let of_archive = |source| Error::Read { what: "the code archive", source };
+    let bytes = archive.metadata().map_err(of_archive)?.len();
+    let mut trailer = [0; 8];
+    let offset = bytes.saturating_sub(GZIP_TRAILER_BYTES);
+    archive.read_exact_at(&mut trailer, offset).map_err(of_archive)?;
+    let boot = fs::read_to_string(BOOT_ID);
+    let boot = boot.map_err(|source| Error::Read { what: BOOT_ID, source })?;
+    Ok(format!("{:016x}-{bytes}-{}", u64::from_be_bytes(trailer), boot.trim()))
+}
+
+/// Reads a file from its start, whatever its position.
+struct FromStart<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl io::Read for FromStart<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += u64::try_from(read).expect("a buffer's length fits");
+        Ok(read)
+    }
+}
+
+/// Copies everything in the directory `base` into the directory `into`, which is made if absent. As when an archive is
+/// unpacked, what was there under an entry's name is replaced, and nothing is written through a link.
+pub fn copy(base: &Path, into: &Path) -> Result<(), Error> {
+    fs::create_dir_all(into).map_err(failed(into))?;
+    let (mut cloning, mut folders) = (Cloning::Possible, Vec::new());
+    walk(base, |inside, from, found| {
+        let path = into.join(inside);
+        if found.is_dir() {
+            folder(into, inside).map_err(failed(&path))?;
+            let open = fs::set_permissions(&path, Permissions::from_mode(0o700));
+            open.map_err(failed(&path))?;
+            folders.push((path, found.permissions()));
+            return Ok(());
+        }
+        parent(into, inside).map_err(failed(&path))?;
+        if found.is_symlink() {
+            let target = fs::read_link(from).map_err(failed(from))?;
+            let made = clear(&path).and_then(|()| symlink(target, &path));
+            return made.map_err(failed(&path));
+        }
+        let source = File::open(from).map_err(failed(from))?;
+        let file = fresh(&path, found.mode() & 0o7777).map_err(failed(&path))?;
+        cloning.copy(&source, &file).map_err(failed(&path))?;
+        // What a file system cannot keep changes nothing.
+        found.modified().and_then(|changed| file.set_modified(changed)).ok();
+        Ok(())
+    })?;
+    // Last, for nothing can be put into a directory that must not be written to.
+    for (path, permissions) in folders.into_iter().rev() {
+        fs::set_permissions(&path, permissions).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// Removes the files and links of [`copy`] that are in `from` as they are in `base`, then the directories that are empty.
+///
+/// # Errors
+///
+/// The base cannot be read; some files may be left.
+pub fn remove_unchanged(base: &Path, from: &Path) -> Result<(), Error> {
+    let mut removal = UnchangedRemoval::new(from);
+    walk(base, |inside, path, found| {
+        let target;
+        let original = if found.is_dir() {
+            Original::Directory
+        } else if found.is_symlink() {
+            target = fs::read_link(path).map_err(failed(path))?;
+            Original::Link(&target)
+        } else {
+            Original::File { bytes: found.len(), mtime: found.mtime() }
+        };
+        removal.remove(inside, &original);
+        Ok(())
+    })?;
+    removal.remove_empty_folders();
+    Ok(())
+}
+
+/// Shows everything below the directory `base`, each directory before its content: the path within the base, the whole
+/// path, and its metadata.
+fn walk(
+    base: &Path,
+    mut show: impl FnMut(&Path, &Path, &fs::Metadata) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut folders = vec![PathBuf::new()];
+    while let Some(inside) = folders.pop() {
+        let folder = base.join(&inside);
+        for entry in fs::read_dir(&folder).map_err(failed(&folder))? {
+            let entry = entry.map_err(failed(&folder))?;
+            let (inside, path) = (inside.join(entry.file_name()), entry.path());
+            let found = entry.metadata().map_err(failed(&path))?;
+            show(&inside, &path, &found)?;
+            if found.is_dir() {
+                folders.push(inside);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The ability of the file systems to let two files share their blocks, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cloning {
+    Possible,
+    Impossible,
+}
+
+impl Cloning {
+    /// Gives the empty file `to` the content of `from`.
+    fn copy(&mut self, mut from: &File, mut to: &File) -> io::Result<()> {
+        if *self == Self::Possible {
+            match rustix::fs::ioctl_ficlone(to, from) {
+                Ok(()) => return Ok(()),
+                Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => {
+                    *self = Self::Impossible;
+                }
+                // Of this file: a copy works, or says why not.
+                Err(_) => {}
+            }
+        }
+        io::copy(&mut from, &mut to).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;
