@@ -312,7 +312,8 @@ def _stop(args: argparse.Namespace) -> None:
         print("INFO:  Stop experiment success.")
         stopped = True
     if not stopped:
-        raise Failure("there is no experiment running")
+        # NNI's exit code is 0 here: scripts begin with it.
+        print("ERROR: There is no experiment running...", file=sys.stderr)
 
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
@@ -378,7 +379,7 @@ def _experiment_list(args: argparse.Namespace) -> None:
         raise Failure("there is no experiment")
     shown = rows if args.all else [row for row in rows if row.url]
     if not shown:
-        print("WARNING:  There is no experiment running...")
+        print("WARNING: There is no experiment running...")
         print("You can use 'nnictl experiment list --all' to list all experiments.")
     _print_rows(shown)
 
