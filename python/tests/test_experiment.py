@@ -117,6 +117,18 @@ def test_what_is_wrong_in_the_configuration_is_named(tmp_path, fields, named):
         of(REPORT, tmp_path, **fields).start()
 
 
+def test_errors_speak_of_the_configuration_and_not_of_the_command_line(tmp_path):
+    with pytest.raises(tk.ConfigurationError) as caught:
+        of(REPORT, tmp_path, tuner={"nam": "TPE"}).run()
+    assert str(caught.value).startswith("the configuration: tuner.nam: unknown field; did you mean `name`?")
+    with pytest.raises(tk.ConfigurationError) as caught:
+        of(REPORT, tmp_path, tuner={"nam": "TPE"}, max_trial_numbr=1).run()
+    assert str(caught.value).startswith("the configuration: 2 problems\n") and "column" not in str(caught.value)
+    with pytest.raises(tk.ConfigurationError) as caught:
+        of(REPORT, tmp_path).run(port=80000)
+    assert str(caught.value) == "invalid value '80000' for '--port <PORT>': 80000 is not in 0..=65535"
+
+
 def test_a_port_in_use_is_named(tmp_path):
     import socket
 

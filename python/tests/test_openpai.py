@@ -371,3 +371,54 @@ def test_openpai_passes_the_conformance_story(server, service, tmp_path):
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout + done.stderr
     assert TOKEN not in done.stdout + done.stderr
+
+
+def test_a_search_of_an_experiment_file_runs_on_openpai(server, tmp_path):
+    share, inside, programs = tmp_path / "share", tmp_path / "inside", tmp_path / "programs"
+    share.mkdir()
+    inside.symlink_to(share)
+    code = tmp_path / "code"
+    code.mkdir()
+    # The `python3` of the PATH is this one.
+    programs.mkdir()
+    (programs / "python3").symlink_to(sys.executable)
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    service = {
+        **server.settings(share, inside),
+        "platform": "openpai",
+        "tokenFile": str(token),
+        "virtualCluster": "gpu",
+    }
+    del service["token"]
+    document = {
+        "trialCommand": "echo loss=$TRIALKEEPER_PARAM_x; pwd",
+        "searchSpace": {"x": {"_type": "choice", "_value": [1, 2]}},
+        "tuner": {"name": "GridSearch", "classArgs": {"optimize_mode": "minimize"}},
+        "trialConcurrency": 2,
+        "nniManagerIp": "127.0.0.1",
+        "trainingService": service,
+    }
+    (code / "experiment.json").write_text(json.dumps(document))
+    manager = str(_programs.find_program("trial-manager"))
+    place = ["--data-dir", str(share / "experiments"), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(*words):
+        return subprocess.run(
+            [manager, *words, *place], cwd=code, capture_output=True, text=True, timeout=300, env=environment
+        )
+
+    done = run("run", "experiment.json", "--id", "pai", "--output", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [trial["state"] for trial in json.loads(done.stdout)["trials"]] == ["SUCCEEDED"] * 2
+    assert {job["job"]["defaults"]["virtualCluster"] for job in server.jobs.values()} == {"gpu"}
+    assert all(name.startswith("tk_pai_") for name in server.jobs) and len(server.jobs) == 2
+    # What is wrong is said before anything begins, with NNI's field.
+    service["virtualCluster"] = "vc9"
+    (code / "experiment.json").write_text(json.dumps(document))
+    refused = run("run", "experiment.json")
+    assert refused.returncode == 2
+    assert "trainingService.virtualCluster: there is no virtual cluster vc9" in refused.stderr
+    assert TOKEN not in done.stderr + refused.stderr

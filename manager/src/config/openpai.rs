@@ -1,6 +1,6 @@
 //! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that speaks with OpenPAI.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -162,7 +162,7 @@ fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> 
     }
 }
 
-fn read(section: &Section, file: &PathBuf) -> Result<Value, Problem> {
+fn read(section: &Section, file: &Path) -> Result<Value, Problem> {
     let fault = |problem: String| {
         section.fault("openpaiConfigFile", format!("{}: {problem}", file.display()))
     };

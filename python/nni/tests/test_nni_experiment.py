@@ -181,7 +181,7 @@ def test_what_the_manager_refuses_is_raised_with_its_words(folder):
 def test_an_id_of_ones_own_is_the_managers_too(folder):
     experiment = Experiment(local().config, id="mine")
     assert experiment.run_or_resume(0) is True
-    assert experiment.id == "mine" and (folder / "mine").is_dir()
+    assert experiment.id == "mine" and (folder / "data" / "mine").is_dir()
     experiment.stop()
     with pytest.raises(trialkeeper.ConfigurationError, match="there is an experiment mine already"):
         Experiment(local().config, id="mine").run(0)

@@ -20,6 +20,9 @@ from trialkeeper.errors import ConfigurationError, ManagerError
 
 __all__ = ["ManagerProcess", "failure"]
 
+_STDIN = "standard input: "
+_PLACE = re.compile(r"\bline 1, column \d+: ")
+_HELP = "For more information, try '--help'."
 _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
 #: How long the manager may take to check the experiment file and to listen, in seconds.
 _START_TIMEOUT_S = 60.0
@@ -143,6 +146,10 @@ class ManagerProcess:
 def failure(code: int, said: str) -> ManagerError:
     """Returns the error for an exit code of ``trial-manager`` and for what it has said."""
     message = said.strip() or f"trial-manager ended with exit code {code}"
+    message = message.removeprefix("trial-manager: ").removeprefix("error: ").removesuffix(_HELP).rstrip()
+    if message.startswith(_STDIN):
+        # A mapping reaches the manager there, as one line: the field's name says where.
+        message = "the configuration: " + _PLACE.sub("", message.removeprefix(_STDIN))
     return ConfigurationError(message) if code == 2 else ManagerError(message)
 
 

@@ -36,6 +36,36 @@ print(json.dumps({
 experiment.stop()
 ";
 
+/// The three ways back to an experiment, and what each then answers.
+const WAYS_BACK: &str = r"
+import json, sys, time
+from nni.experiment import Experiment
+
+port, told = int(sys.argv[1]), []
+experiment = Experiment('local')
+experiment.config.trial_command = 'python3 trial.py'
+experiment.config.trial_code_directory = '.'
+experiment.config.search_space = {'x': {'_type': 'uniform', '_value': [0, 1]}}
+experiment.config.tuner.name = 'Random'
+experiment.config.max_trial_number = 500
+experiment.config.trial_concurrency = 1
+experiment.start(port)
+while not experiment.export_data():
+    time.sleep(0.1)
+connected = Experiment.connect(port)
+told.append([connected.id == experiment.id, connected.get_status()])
+experiment.stop()
+viewed = Experiment.view(experiment.id, port, non_blocking=True)
+told.append([viewed.get_status(), len(viewed.export_data()) > 0])
+viewed.stop()
+resumed = Experiment(None, experiment.id)
+resumed.resume(port, wait_completion=False)
+resumed.update_max_trial_number(len(resumed.list_trial_jobs()))
+told.append([resumed.id == experiment.id, resumed._wait_completion()])
+resumed.stop()
+print(json.dumps(told))
+";
+
 const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
 
 /// The example of NNI's documentation for FrameworkController, word for word; what it leaves out stands before it.
@@ -104,6 +134,22 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
     });
     assert_eq!(told, expected);
     assert_eq!(entry(&bed)["status"], "STOPPED");
+    bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs NNI from PyPI"]
+fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
+    let python = nni_python();
+    let bed = TestBed::new();
+    bed.write("trial.py", TRIAL);
+    bed.write("search.py", WAYS_BACK);
+    let port = free_port().to_string();
+    let (finished, said) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
+    assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
+    let told: Value =
+        serde_json::from_str(said.lines().find(|line| line.starts_with("[[")).unwrap()).unwrap();
+    assert_eq!(told, json!([[true, "RUNNING"], ["VIEWED", true], [true, true]]));
     bed.wait_until_empty();
 }
 

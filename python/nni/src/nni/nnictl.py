@@ -11,15 +11,12 @@ import csv
 import json
 import os
 import re
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +25,7 @@ from urllib.parse import urlsplit
 
 import nni
 import trialkeeper
+from nni import _archive
 from nni.experiment._rest import NotRunning, RestError, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.experiment import list_experiments
@@ -40,7 +38,6 @@ _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
 #: How long a manager may take to check its configuration and its cluster and to listen, in seconds.
 _START_TIMEOUT_S = 120.0
 _LINE = "-" * 88
-_RECORD = "trialkeeper.db"
 
 
 #: The first platform that an experiment file names, in either of NNI's forms.
@@ -57,7 +54,7 @@ def main(words: Optional[Sequence[str]] = None) -> NoReturn:
     args = parser.parse_args(words)
     try:
         args.function(args)
-    except (Failure, RestError, NotRunning, trialkeeper.ManagerError, OSError) as error:
+    except (Failure, _archive.ArchiveError, RestError, NotRunning, trialkeeper.ManagerError, OSError) as error:
         print(f"ERROR: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -92,7 +89,7 @@ class Row:
 
     def platform(self) -> Optional[str]:
         """Returns where the trials run; None if the record cannot be read."""
-        service = _configuration(self.folder).get("trainingService")
+        service = _archive.configuration(self.folder).get("trainingService")
         return service.get("platform") if isinstance(service, dict) else None
 
     def get(self, path: str) -> Any:
@@ -105,17 +102,6 @@ class Row:
                 return ask(self.folder, "GET", path)
             finally:
                 viewer.stop()
-
-
-def _configuration(folder: Path) -> dict[str, Any]:
-    """Reads the configuration from an experiment's record; an empty one if that cannot be read."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{(folder / _RECORD).as_uri()}?mode=ro", uri=True)) as record:
-            (text,) = record.execute("SELECT canonical FROM experiment").fetchone()
-        configuration = json.loads(text)
-    except (sqlite3.Error, TypeError, ValueError):
-        return {}
-    return configuration if isinstance(configuration, dict) else {}
 
 
 def _rows() -> list[Row]:
@@ -312,7 +298,8 @@ def _stop(args: argparse.Namespace) -> None:
         print("INFO:  Stop experiment success.")
         stopped = True
     if not stopped:
-        raise Failure("there is no experiment running")
+        # NNI's exit code is 0 here: scripts begin with it.
+        print("ERROR: There is no experiment running...", file=sys.stderr)
 
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
@@ -378,7 +365,7 @@ def _experiment_list(args: argparse.Namespace) -> None:
         raise Failure("there is no experiment")
     shown = rows if args.all else [row for row in rows if row.url]
     if not shown:
-        print("WARNING:  There is no experiment running...")
+        print("WARNING: There is no experiment running...")
         print("You can use 'nnictl experiment list --all' to list all experiments.")
     _print_rows(shown)
 
@@ -555,92 +542,15 @@ def _experiment_save(args: argparse.Namespace) -> None:
         raise Failure("Can only save stopped experiment!")
     params = row.get("/experiment")["params"]
     target = Path(args.path or ".") / f"nni_experiment_{row.id}.zip"
-    target.parent.mkdir(parents=True, exist_ok=True)
     about = {"id": row.id, "experimentName": row.name, "trialCodeDirectory": params["trialCodeDirectory"]}
-    # The folder holds the experiment's token: the archive is for its owner, too.
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("nnictl/.experiment", json.dumps(about))
-            _pack(archive, row.folder, "experiment")
-            if args.saveCodeDir:
-                _pack(archive, Path(params["trialCodeDirectory"]), "code")
+    _archive.save(target, row.folder, about, args.saveCodeDir)
     print(f"INFO:  Save to {target} success!")
 
 
-def _pack(archive: zipfile.ZipFile, folder: Path, name: str) -> None:
-    """Puts the files of a folder into an archive; sockets and links stay behind."""
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            archive.write(path, f"{name}/{path.relative_to(folder)}")
-
-
 def _experiment_load(args: argparse.Namespace) -> None:
-    try:
-        archive = zipfile.ZipFile(args.path)
-        about = json.loads(archive.read("nnictl/.experiment"))
-        id, code = str(about["id"]), Path(about["trialCodeDirectory"])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
-        raise Failure(f"{args.path}: not an archive of `nnictl experiment save`: {error}") from None
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", id):
-        raise Failure(f"{args.path}: {id!r} is not an experiment's id")
-    folder = default_data_dir() / id
-    if folder.exists():
-        raise Failure(f"experiment {id} is there already; `nnictl experiment delete {id}` removes it")
-    saved, code = code, Path(args.codeDir).expanduser().resolve() if args.codeDir else code
-    with archive:
-        _unpack(archive, "experiment", folder)
-        if args.codeDir or not code.exists():
-            _unpack(archive, "code", code)
-    if code != saved:
-        _move_code(folder, saved, code)
-    if not code.exists():
-        print(f"WARNING: its code is not in the archive: put it into {code}", file=sys.stderr)
+    code = Path(args.codeDir).expanduser().resolve() if args.codeDir else None
+    id = _archive.load(Path(args.path), default_data_dir(), code)
     print(f"INFO:  Load experiment {id} success!")
-
-
-def _move_code(folder: Path, saved: Path, code: Path) -> None:
-    """Has the record of a loaded experiment name another folder of code."""
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                name: _below(path, saved, code) if name.endswith(("Directory", "directory")) else moved(path)
-                for name, path in value.items()
-            }
-        return [moved(item) for item in value] if isinstance(value, list) else value
-
-    configuration = _configuration(folder)
-    if not configuration:
-        raise Failure(f"{folder / _RECORD} holds no experiment; it is loaded, and its code is not found in {code}")
-    text = json.dumps(moved(configuration))
-    with contextlib.closing(sqlite3.connect(folder / _RECORD)) as record, record:
-        record.execute("UPDATE experiment SET canonical = ?", (text,))
-
-
-def _below(path: Any, saved: Path, code: Path) -> Any:
-    """Returns a path below ``saved`` as one below ``code``; any other value as it is."""
-    if not isinstance(path, str) or not Path(path).is_relative_to(saved):
-        return path
-    return str(code / Path(path).relative_to(saved))
-
-
-def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
-    """Writes the files of an archive below ``name`` into a folder, and none outside of it."""
-    for member in archive.infolist():
-        parts = Path(member.filename).parts
-        if member.is_dir() or parts[:1] != (name,) or ".." in parts:
-            continue
-        target = folder.joinpath(*parts[1:])
-        if target.exists():
-            print(f"WARNING: {target} is there already and stays as it is", file=sys.stderr)
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = member.external_attr >> 16 & 0o777 or 0o600
-        with (
-            archive.open(member) as source,
-            os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
-        ):
-            shutil.copyfileobj(source, file)
 
 
 def _trial_codegen(_: argparse.Namespace) -> None:
