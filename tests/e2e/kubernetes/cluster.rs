@@ -39,7 +39,7 @@ fn on_each_kind(story: impl Fn(&Cluster)) {
     for (kind, version, plural) in KINDS {
         if cluster.serves(version, plural) {
             cluster.kind = kind;
-            println!("{kind}");
+            announce(kind);
             story(&cluster);
         } else {
             left_out(&format!("the cluster serves no {plural}"));
@@ -270,6 +270,13 @@ impl Cluster {
         let maps = listed("configmaps", "FC_FRAMEWORK_NAME");
         let maps = maps.into_iter().filter(|name| name.contains(id));
         listed(&kinds.join(","), &own).into_iter().chain(maps).collect()
+    }
+}
+
+fn announce(kind: &str) {
+    #[expect(clippy::print_stderr, reason = "a failure is one kind's")]
+    {
+        eprintln!("as {kind}s");
     }
 }
 

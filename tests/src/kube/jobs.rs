@@ -49,7 +49,9 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || match (shared.play)(&job) {
                     Play::Timed { code, speed } => player::play(&shared, &job, code, speed),
-                    _ => Run::new(&shared, job).play(),
+                    Play::Recorded(..) | Play::Pods | Play::Containers => {
+                        Run::new(&shared, job).play();
+                    }
                 });
             }
         }

@@ -51,11 +51,8 @@ impl WorkloadKind {
 
     /// The kind of the object that a template of the user's is.
     pub(super) fn template(self) -> &'static str {
-        match self {
-            // Its pod is what a Job's is.
-            Self::TrainJob => "Job",
-            other => other.object(),
-        }
+        // Its pod is what a Job's is.
+        if self == Self::TrainJob { "Job" } else { self.object() }
     }
 
     /// Returns true if the section itself may hold the fields of the only role.

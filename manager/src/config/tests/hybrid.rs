@@ -18,12 +18,11 @@ fn parts_of(spec: &ExperimentSpec) -> Vec<(String, Option<usize>, bool)> {
 
 #[test]
 fn several_training_services_are_read() {
-    let remote =
-        json!({"platform": "remote", "machineList": [{"host": "h"}], "nniManagerIp": "10.0.0.1"});
+    let remote = json!({"platform": "remote", "machineList": [{"host": "h"}]});
     let spec = service(&json!([
         {"platform": "local", "trial_concurrency": 2},
         remote,
-        {"platform": "plugin", "command": ["./s"], "trialConcurrency": null},
+        {"platform": "plugin", "command": ["./s"], "trialConcurrency": null, "nniManagerIp": "10.0.0.1"},
     ]))
     .unwrap();
     let own = |name: &str, limit| (name.to_owned(), limit, true);

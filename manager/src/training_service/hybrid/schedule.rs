@@ -170,7 +170,7 @@ impl Schedule {
             FreeRoom::Jobs(_) | FreeRoom::Unknown => {}
         }
         if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
-            return Some(format!("it runs {count} trials of at most {limit} (`trialConcurrency`)"));
+            return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
         if self.on(number).any(|placed| placed.phase == Phase::Waiting) {
             return Some("a trial waits there already".to_owned());

@@ -34,16 +34,16 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     wait(POD_MS);
     make_pod(shared, job, &pod);
     wait(START_MS);
-    pod_is(shared, &pod, "Running", json!({"running": {}}));
+    pod_is(shared, &pod, "Running", &json!({"running": {}}));
     stand(shared, &name, json!({"active": 1, "ready": 1}));
     wait(RUN_MS + TERMINATED_MS);
     let reason = if code == 0 { "Completed" } else { "Error" };
     let terminated = json!({"terminated": {
         "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
     }});
-    pod_is(shared, &pod, "Running", terminated.clone());
+    pod_is(shared, &pod, "Running", &terminated);
     wait(PHASE_MS);
-    pod_is(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, terminated);
+    pod_is(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
     wait(DECIDED_MS);
     if !is_there() {
         return;
@@ -81,7 +81,7 @@ fn stand(shared: &Shared, job: &str, status: Value) {
     drop(shared.objects.change("jobs", job, |object| object["status"] = status));
 }
 
-fn pod_is(shared: &Shared, pod: &str, phase: &str, state: Value) {
+fn pod_is(shared: &Shared, pod: &str, phase: &str, state: &Value) {
     let status = json!({"phase": phase, "containerStatuses": [{"name": "trial", "state": state}]});
     drop(shared.objects.change("pods", pod, |object| object["status"] = status));
 }

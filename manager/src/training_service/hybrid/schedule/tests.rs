@@ -78,7 +78,7 @@ fn a_part_at_which_a_trial_waits_gets_no_other_until_that_runs() {
     assert_eq!(place(&mut schedule, &rooms, now), []);
     let news = schedule.news_of_waiting(&rooms, now);
     let why = "no training service has room for it (part 0: a trial waits there already; \
-               part 1: it runs 1 trials of at most 1 (`trialConcurrency`))";
+               part 1: it has 1 of at most 1 trials (`trialConcurrency`))";
     assert_eq!(news, [(trial("d"), attempt("d"), why.to_owned())]);
     assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is told once");
     schedule.began(&trial("a"));

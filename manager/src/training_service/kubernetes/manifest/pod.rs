@@ -266,10 +266,11 @@ fn volume_name(mount: &MountSpec) -> String {
 fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
     let Some(share) = &common.share else { return share::Pieces::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
-    let index = match common.spec.workload {
+    let index = if common.spec.workload == WorkloadKind::Framework {
         // Its controller puts the number in.
-        WorkloadKind::Framework => "{{FC_TASK_INDEX}}",
-        _ => "$(TRIALKEEPER_ROLE_INDEX)",
+        "{{FC_TASK_INDEX}}"
+    } else {
+        "$(TRIALKEEPER_ROLE_INDEX)"
     };
     let index = several.then_some(index);
     share::pieces(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)

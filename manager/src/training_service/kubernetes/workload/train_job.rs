@@ -226,7 +226,7 @@ fn runtime(common: &Common) -> Value {
     runtime_of(&metadata, &job_spec(&template, role.task_number))
 }
 
-/// A runtime with one role, in which PyTorch's launcher finds its variables.
+/// A runtime with one role, in which `PyTorch`'s launcher finds its variables.
 fn runtime_of(metadata: &Value, job: &Value) -> Value {
     let role = json!({
         "name": NODE,
