@@ -64,6 +64,8 @@ fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost
     wait_for_words(&running, "its queue took it back");
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "WAITING").then_some(()));
+    // Back in the queue, it says what it waits for.
+    wait_for_words(&running, "its queue took it back (preempted once): couldn't assign flavors");
     kube.quota(1);
     wait_until_up(&bed, 2);
     wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
@@ -115,7 +117,6 @@ fn the_pods_of_a_trial_that_is_taken_back_meet_anew() {
 }
 
 #[test]
-#[ignore = "the scripted cluster's Kueue does not admit a TFJob yet"]
 fn a_job_of_the_training_operator_is_taken_back_and_runs_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);

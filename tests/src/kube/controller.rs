@@ -19,6 +19,13 @@ const LOOK: Duration = Duration::from_millis(5);
 pub enum Play {
     /// What was recorded under this name, so many times as fast; 0 is without pauses.
     Recorded(String, u32),
+    /// A Job takes the steps and the times of a real one, so many times as fast, and ends with this exit code.
+    Timed {
+        /// The exit code of its container.
+        code: i32,
+        /// How many times as fast.
+        speed: u32,
+    },
     /// Its pods run as processes of this machine.
     Pods,
     /// Its pods run as containers, with Docker.
@@ -76,7 +83,7 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     }
     match (shared.play)(framework) {
         Play::Recorded(case, speed) => stage.replay(&case, speed),
-        Play::Pods => pods::run(&stage),
+        Play::Pods | Play::Timed { .. } => pods::run(&stage),
         Play::Containers => {
             stage.in_containers = true;
             shared.contains.store(true, Ordering::SeqCst);

@@ -8,12 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::controller::Play;
 use super::objects::{is_going, text};
+use super::volumes::Mounted;
 use super::{Shared, processes};
+
+mod player;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The image of every pod, as containerd resolves it. Source: a recording.
@@ -23,15 +29,32 @@ const LEFT_OUT: [i32; 3] = [0, 137, 143];
 
 /// Follows Jobs until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
-    let mut known = HashSet::new();
+    let (mut after, mut known) = (0, HashSet::new());
     while !shared.ended.load(Ordering::SeqCst) {
-        for job in shared.objects.list("jobs") {
+        let cuts = shared.objects.cuts();
+        let new = match shared.objects.next("jobs", after, cuts, POLL_INTERVAL * 20) {
+            Ok(Some(change)) => {
+                after = change.version;
+                if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
+            }
+            Ok(None) => Vec::new(),
+            // What happened meanwhile is forgotten; what there is, is not.
+            Err(newest) => {
+                after = newest;
+                shared.objects.list("jobs")
+            }
+        };
+        for job in new {
             if known.insert(text(&job, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || Run::new(&shared, job).play());
+                std::thread::spawn(move || match (shared.play)(&job) {
+                    Play::Timed { code, speed } => player::play(&shared, &job, code, speed),
+                    Play::Recorded(..) | Play::Pods | Play::Containers => {
+                        Run::new(&shared, job).play();
+                    }
+                });
             }
         }
-        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -49,6 +72,7 @@ struct Pod {
     name: String,
     child: Child,
     code: Option<i32>,
+    mounted: Mounted,
 }
 
 impl<'a> Run<'a> {
@@ -124,15 +148,18 @@ impl<'a> Run<'a> {
             "uid": self.job["metadata"]["uid"],
         }]);
         object["spec"] = self.job["spec"]["template"]["spec"].clone();
+        // A pod that is deleted has its time to end there.
+        object["spec"]["nodeName"] = Value::from("node1");
         let pod = self.shared.objects.create("pods", object).ok()?;
         let mut spec = pod["spec"].clone();
-        fill_in_fields(&mut spec, &pod);
+        fill_in_fields(self.shared, &mut spec, &pod);
         let folder = self.shared.folder.join("pods").join(&name);
         let child = processes::start(self.shared, &spec, &folder, Vec::new());
         let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
         let running = json!({"name": "trial", "state": {"running": {}}, "imageID": IMAGE_ID});
         self.pod_is(&name, json!({"phase": "Running", "containerStatuses": [running]}));
-        Some(Pod { name, child, code: None })
+        let mounted = Mounted::new(spec, folder);
+        Some(Pod { name, child, code: None, mounted })
     }
 
     /// Looks whether a pod has ended, and whether it is asked to.
@@ -140,6 +167,7 @@ impl<'a> Run<'a> {
         if pod.code.is_some() {
             return;
         }
+        pod.mounted.renew(self.shared);
         if !asked && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
             self.end(pod);
         }
@@ -154,6 +182,7 @@ impl<'a> Run<'a> {
         // The kubelet says the one, and a second later the other.
         self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
         self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        leave_node(self.shared, &pod.name);
         pod.code = Some(code);
     }
 
@@ -235,10 +264,26 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Replaces variables that are fields of the pod by their values.
-pub(super) fn fill_in_fields(spec: &mut Value, pod: &Value) {
+/// A pod's containers have ended: its node has nothing more to say of it.
+pub(super) fn leave_node(shared: &Shared, pod: &str) {
+    let leave = |object: &mut Value| {
+        drop(object["spec"].as_object_mut().and_then(|spec| spec.remove("nodeName")));
+    };
+    drop(shared.objects.change("pods", pod, leave));
+}
+
+/// Replaces variables that are fields of the pod, or parts of a Secret, by their values.
+pub(super) fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
     let variables = spec.pointer_mut("/containers/0/env").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
+        if let Some(source) = variable.pointer("/valueFrom/secretKeyRef") {
+            let secret = shared.objects.get("secrets", &text(source, "/name")).unwrap_or_default();
+            let value = BASE64_STANDARD
+                .decode(text(&secret["data"], &format!("/{}", text(source, "/key"))));
+            let value = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
+            *variable = json!({"name": variable["name"], "value": value});
+            continue;
+        }
         let value = match variable.pointer("/valueFrom/fieldRef/fieldPath").and_then(Value::as_str)
         {
             None => continue,

@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::jobs::fill_in_fields;
+use super::jobs::{fill_in_fields, leave_node};
 use super::objects::{is_going, text};
+use super::volumes::Mounted;
 use super::{Shared, processes};
 
 const LOOK: Duration = Duration::from_millis(5);
@@ -61,6 +62,7 @@ struct Pod {
     /// Its end is the job's.
     decides: bool,
     asked: bool,
+    mounted: Mounted,
 }
 
 impl<'a> Run<'a> {
@@ -70,50 +72,63 @@ impl<'a> Run<'a> {
     }
 
     fn play(mut self) {
-        let mut pods = Vec::new();
-        if !self.is_suspended() {
-            pods = self.start();
+        while !self.is_over() {
+            if self.is_suspended() {
+                self.wait_for_resumption();
+                continue;
+            }
+            let mut pods = self.start();
             if pods.is_empty() {
                 // As long as a pod cannot be made nothing is said but in an event.
                 return;
             }
-        }
-        self.say("Created", "True", "is created.");
-        self.stand(&pods);
-        if self.is_suspended() {
-            self.say("Suspended", "True", "is suspended.");
+            self.say("Created", "True", "is created.");
             self.stand(&pods);
-        }
-        while self.is_suspended() && !self.is_over() {
-            std::thread::park_timeout(LOOK);
-        }
-        if !self.is_over() && !pods.is_empty() {
             self.say("Running", "True", "is running.");
             self.stand(&pods);
-        }
-        self.until_decided(&mut pods);
-        // `cleanPodPolicy: Running`, or the job is gone.
-        while pods.iter().any(|pod| pod.code.is_none()) {
-            for pod in &mut pods {
-                self.end(pod);
-                self.look(pod);
+            let decided = self.until_decided(&mut pods);
+            // `cleanPodPolicy: Running`, or the job is gone, or a queue has taken it back.
+            while pods.iter().any(|pod| pod.code.is_none()) {
+                for pod in &mut pods {
+                    self.end(pod);
+                    self.look(pod);
+                }
+                std::thread::park_timeout(LOOK);
             }
-            std::thread::park_timeout(LOOK);
-        }
-        while !self.is_over() {
-            for pod in pods.iter().filter(|pod| pod.asked) {
+            while decided && !self.is_over() {
+                for pod in pods.iter().filter(|pod| pod.asked) {
+                    self.shared.objects.gone("pods", &pod.name);
+                }
+                std::thread::park_timeout(LOOK);
+            }
+            for pod in &pods {
                 self.shared.objects.gone("pods", &pod.name);
             }
-            std::thread::park_timeout(LOOK);
-        }
-        for pod in &pods {
-            self.shared.objects.gone("pods", &pod.name);
         }
     }
 
-    /// Waits for the end of the pod that decides, and says it.
-    fn until_decided(&mut self, pods: &mut [Pod]) {
-        while !self.is_over() && !pods.is_empty() {
+    /// Says that the job is suspended, and waits until it is not.
+    fn wait_for_resumption(&mut self) {
+        if !self.conditions.iter().any(|known| known["type"] == "Created") {
+            self.say("Created", "True", "is created.");
+        }
+        let reason = format!("{}Suspended", self.kind.1);
+        for condition in self.conditions.iter_mut().filter(|known| known["type"] == "Running") {
+            condition["status"] = Value::from("False");
+            condition["reason"] = Value::from(reason.as_str());
+        }
+        self.say("Suspended", "True", "is suspended.");
+        self.stand(&[]);
+        while self.is_suspended() && !self.is_over() {
+            std::thread::park_timeout(LOOK);
+        }
+        self.say("Suspended", "False", "is resumed.");
+        self.stand(&[]);
+    }
+
+    /// Waits for the end of the pod that decides, and says it. `false`: the job is gone or suspended before.
+    fn until_decided(&mut self, pods: &mut [Pod]) -> bool {
+        while !self.is_over() && !self.is_suspended() {
             let going = |pod: &Pod| {
                 pod.code.is_none()
                     && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true)
@@ -141,8 +156,9 @@ impl<'a> Run<'a> {
                 continue;
             }
             self.stand(pods);
-            return;
+            return true;
         }
+        false
     }
 
     fn start(&self) -> Vec<Pod> {
@@ -174,17 +190,20 @@ impl<'a> Run<'a> {
             "controller": true, "uid": self.job["metadata"]["uid"],
         }]);
         object["spec"] = replica["template"]["spec"].clone();
+        // A pod that is deleted has its time to end there.
+        object["spec"]["nodeName"] = Value::from("node1");
         object["spec"]["restartPolicy"] = replica["restartPolicy"].clone();
         let container = &object["spec"]["containers"][0]["name"];
         assert_eq!(*container, self.kind.3, "the operator's webhook demands the name");
         let pod = self.shared.objects.create("pods", object).ok()?;
         let mut spec = pod["spec"].clone();
-        fill_in_fields(&mut spec, &pod);
+        fill_in_fields(self.shared, &mut spec, &pod);
         let folder = self.shared.folder.join("pods").join(&name);
         let child = processes::start(self.shared, &spec, &folder, Vec::new());
         let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
         self.pod_is(&name, json!({"phase": "Running"}));
-        Some(Pod { name, role: role.to_owned(), child, code: None, decides, asked: false })
+        let (role, mounted) = (role.to_owned(), Mounted::new(spec, folder));
+        Some(Pod { name, role, child, code: None, decides, asked: false, mounted })
     }
 
     /// Looks whether a pod has ended, and whether it is asked to.
@@ -192,6 +211,7 @@ impl<'a> Run<'a> {
         if pod.code.is_some() {
             return;
         }
+        pod.mounted.renew(self.shared);
         if self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
             self.end(pod);
         }
@@ -204,6 +224,7 @@ impl<'a> Run<'a> {
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
         self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
         self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        leave_node(self.shared, &pod.name);
         pod.code = Some(code);
     }
 
@@ -230,9 +251,10 @@ impl<'a> Run<'a> {
 
     fn say(&mut self, kind: &str, status: &str, words: &str) {
         let (object, name) = (self.kind.1, &self.name);
+        let reason = if status == "False" { "Resumed" } else { kind };
         self.conditions.retain(|known| known["type"] != kind);
         self.conditions.push(json!({
-            "type": kind, "status": status, "reason": format!("{object}{kind}"),
+            "type": kind, "status": status, "reason": format!("{object}{reason}"),
             "message": format!("{object} lab/{name} {words}"),
         }));
     }

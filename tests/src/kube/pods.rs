@@ -19,8 +19,6 @@ use super::objects::{is_going, text};
 use super::{Shared, containers, processes, volumes};
 
 const LOOK: Duration = Duration::from_millis(5);
-/// How often volumes are renewed. The real kubelet takes a minute.
-const RENEWAL: Duration = Duration::from_millis(300);
 /// A pod's grace, where nobody says another.
 const TERM: Duration = Duration::from_secs(30);
 /// The controller's code of a pod that somebody else has deleted.
@@ -222,7 +220,7 @@ pub(super) fn run(stage: &Stage<'_>) {
 
     let mut renewed = Instant::now();
     let decided = loop {
-        if renewed.elapsed() > RENEWAL {
+        if renewed.elapsed() > volumes::RENEWAL {
             for pod in pods.iter().filter(|pod| pod.ended.is_none()) {
                 volumes::renew(stage.shared, &pod.spec, &pod.folder);
             }

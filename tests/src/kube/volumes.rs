@@ -4,12 +4,16 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use serde_json::Value;
 
 use super::Shared;
 use super::objects::text;
+
+/// How often volumes are renewed. The real kubelet takes a minute.
+pub(super) const RENEWAL: Duration = Duration::from_millis(300);
 
 /// Makes a pod's volumes below `folder`: their names, and where they are.
 pub(super) fn make(
@@ -33,6 +37,28 @@ pub(super) fn make(
         all.push((name, place));
     }
     Ok(all)
+}
+
+/// A pod's files, which are renewed from time to time.
+pub(super) struct Mounted {
+    spec: Value,
+    folder: PathBuf,
+    renewed: Instant,
+}
+
+impl Mounted {
+    /// The files of a pod that was just started.
+    pub(super) fn new(spec: Value, folder: PathBuf) -> Self {
+        Self { spec, folder, renewed: Instant::now() }
+    }
+
+    /// Renews them, if it is time.
+    pub(super) fn renew(&mut self, shared: &Shared) {
+        if self.renewed.elapsed() > RENEWAL {
+            renew(shared, &self.spec, &self.folder);
+            self.renewed = Instant::now();
+        }
+    }
 }
 
 /// Writes what Secrets hold anew, as the kubelet does from time to time.

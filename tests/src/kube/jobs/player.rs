@@ -1,0 +1,87 @@
+//! A Job without a process: its pod and its status take the steps of a real cluster, in the times that were measured there
+//! (Kubernetes 1.36, idle), some times as fast.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::objects::{is_going, text};
+
+/// From the Job's creation to its pod, to the container's first instruction, and from there to its last.
+const POD_MS: u64 = 40;
+const START_MS: u64 = 300;
+const RUN_MS: u64 = 5_000;
+/// From the container's end to the kubelet's word of it, to the pod's phase, and to the Job's conditions.
+const TERMINATED_MS: u64 = 300;
+const PHASE_MS: u64 = 1_100;
+const DECIDED_MS: u64 = 750;
+const FAILED_MS: u64 = 15;
+
+/// Plays a Job whose container ends with this code.
+pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
+    let name = text(job, "/metadata/name");
+    if job["spec"]["suspend"] == true {
+        // The look at the controller.
+        let suspended = json!({"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"});
+        stand(shared, &name, json!({"conditions": [suspended], "active": 0}));
+        return;
+    }
+    let pod = format!("{name}-pcm7m");
+    let wait = |ms: u64| shared.pause(Duration::from_millis(ms) / speed.max(1));
+    let is_there = || shared.objects.seen("jobs", &name, is_going) == Some(false);
+    stand(shared, &name, json!({"active": 1, "ready": 0}));
+    wait(POD_MS);
+    make_pod(shared, job, &pod);
+    wait(START_MS);
+    pod_is(shared, &pod, "Running", &json!({"running": {}}));
+    stand(shared, &name, json!({"active": 1, "ready": 1}));
+    wait(RUN_MS + TERMINATED_MS);
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    let terminated = json!({"terminated": {
+        "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
+    }});
+    pod_is(shared, &pod, "Running", &terminated);
+    wait(PHASE_MS);
+    pod_is(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
+    wait(DECIDED_MS);
+    if !is_there() {
+        return;
+    }
+    let (target, end, reason, message) = if code == 0 {
+        let message = "Reached expected number of succeeded pods".to_owned();
+        ("SuccessCriteriaMet", "Complete", "CompletionsReached", message)
+    } else {
+        let message = format!(
+            "Container trial for pod lab/{pod} failed with exit code {code} matching FailJob rule at index 1"
+        );
+        ("FailureTarget", "Failed", "PodFailurePolicy", message)
+    };
+    let condition =
+        |kind: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
+    stand(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
+    wait(FAILED_MS);
+    stand(shared, &name, json!({"active": 0, "conditions": [condition(target), condition(end)]}));
+}
+
+fn make_pod(shared: &Shared, job: &Value, name: &str) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}});
+    pod["metadata"] = job["spec"]["template"]["metadata"].clone();
+    pod["metadata"]["name"] = Value::from(name);
+    pod["metadata"]["namespace"] = Value::from("lab");
+    pod["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "controller": true,
+        "uid": job["metadata"]["uid"],
+    }]);
+    pod["spec"] = job["spec"]["template"]["spec"].clone();
+    drop(shared.objects.create("pods", pod));
+}
+
+fn stand(shared: &Shared, job: &str, status: Value) {
+    drop(shared.objects.change("jobs", job, |object| object["status"] = status));
+}
+
+fn pod_is(shared: &Shared, pod: &str, phase: &str, state: &Value) {
+    let status = json!({"phase": phase, "containerStatuses": [{"name": "trial", "state": state}]});
+    drop(shared.objects.change("pods", pod, |object| object["status"] = status));
+}
