@@ -1,6 +1,7 @@
 //! Trials as Frameworks, against the scripted API server: a search from its first Framework to a clean cluster,
 //! with real agents as pods; and what may go wrong on the way.
 
+mod admission;
 mod fetched;
 mod job_sets;
 mod jobs;
@@ -12,6 +13,7 @@ mod recorded;
 mod refused;
 mod restart;
 mod taken;
+mod trainer;
 mod unheard;
 
 use std::process::Command;

@@ -17,6 +17,7 @@ mod pods;
 mod processes;
 mod schema;
 mod tls;
+mod trainer;
 mod volumes;
 
 use std::net::{SocketAddr, TcpListener};
@@ -78,6 +79,8 @@ impl Kube {
         std::thread::spawn(move || jobs::run(&jobs));
         let job_sets = Arc::clone(&shared);
         std::thread::spawn(move || job_sets::run(&job_sets));
+        let trainer = Arc::clone(&shared);
+        std::thread::spawn(move || trainer::run(&trainer));
         let operator = Arc::clone(&shared);
         std::thread::spawn(move || kubeflow::run(&operator));
         let queue = Arc::clone(&shared);
@@ -110,7 +113,15 @@ impl Kube {
 
     /// Nothing is left of what a manager makes: the trials' workloads, their pods, and the files and tokens these mount.
     pub fn is_empty(&self) -> bool {
-        let workloads = ["frameworks", "jobs", "jobsets", "tfjobs", "pytorchjobs"];
+        let workloads = [
+            "frameworks",
+            "jobs",
+            "jobsets",
+            "trainjobs",
+            "trainingruntimes",
+            "tfjobs",
+            "pytorchjobs",
+        ];
         let theirs = ["pods", "secrets", "configmaps"];
         workloads.iter().chain(&theirs).all(|kind| self.all(kind).is_empty())
     }

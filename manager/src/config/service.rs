@@ -55,13 +55,14 @@ pub(super) enum Platform {
     Kubeflow,
 }
 
-const PLATFORMS: [(&str, Platform); 6] = [
+const PLATFORMS: [(&str, Platform); 7] = [
     ("local", Platform::Local),
     ("remote", Platform::Remote),
     ("plugin", Platform::Plugin),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
     ("kubeflow", Platform::Kubeflow),
+    ("trainer", Platform::Kubernetes(WorkloadKind::TrainJob)),
 ];
 
 /// Which platform is wanted, before its fields are looked at.
@@ -75,7 +76,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
 
 /// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
-    let has = "local, remote, kubernetes, kubeflow and frameworkcontroller";
+    let has = "local, remote, kubernetes, kubeflow, trainer and frameworkcontroller";
     let problem = match name {
         Some(Value::String(name)) => {
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {

@@ -275,7 +275,7 @@ impl TrainingService for KubernetesService {
             );
             return;
         }
-        let kinds = [self.shared.kind.resource()];
+        let kinds: Vec<_> = cleanup::kinds_of(self.shared.kind).collect();
         let cleaned = clean(&self.shared.settings.cluster, experiment, &kinds);
         let trouble = match tokio::time::timeout(CLEANING, cleaned).await {
             Ok(Ok(())) => return,
@@ -382,16 +382,25 @@ impl Shared {
         Ok(())
     }
 
+    /// Returns the selector of the pods of a workload.
+    fn pod_selector(&self, name: &str, attempt: &AttemptId) -> String {
+        let experiment = manifest::selector(&self.settings.common.experiment);
+        format!("{experiment},{}", self.kind.pod_label(name, attempt))
+    }
+
     /// The pods of a workload, as the cluster has them now. `None`: we are closing.
     async fn pods_of(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         let attempt = self.tracker().attempt(name)?;
-        let Settings { cluster, common, .. } = &self.settings;
-        let selector = manifest::selector_of(&common.experiment, &[attempt]);
+        let cluster = &self.settings.cluster;
+        let selector = self.pod_selector(name, &attempt);
         self.until_done(name, || cluster.list(PODS, &selector)).await
     }
 
     /// The pods of a workload, with those that are gone as they were seen last.
     async fn pods_and_ended(&self, name: &str) -> Option<Vec<serde_json::Value>> {
+        if let Some(pod) = self.tracker().only_pod(name) {
+            return Some(vec![pod]);
+        }
         let mut pods = self.pods_of(name).await?;
         let until = Instant::now() + WATCH_LAG;
         while self.tracker().lacks_end(name, &pods) && Instant::now() < until {
@@ -415,7 +424,7 @@ impl Shared {
             return Some((pod, container));
         }
         let attempt = self.tracker().attempt(name)?;
-        let selector = manifest::selector_of(&common.experiment, &[attempt]);
+        let selector = self.pod_selector(name, &attempt);
         let pods = cluster.names(PODS, &selector).await.ok()?;
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))
     }

@@ -158,7 +158,8 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
     let kube = cluster(&bed);
     let mut given = crate::deploy::rights_of_the_manager();
     let of_jobs = |right: &String| {
-        let others = ["frameworkcontroller", "kubeflow.org", "jobset.x-k8s.io"];
+        let others =
+            ["frameworkcontroller", "kubeflow.org", "jobset.x-k8s.io", "trainer.kubeflow.org"];
         !others.iter().any(|group| right.starts_with(group))
     };
     given.retain(of_jobs);

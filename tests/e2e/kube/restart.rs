@@ -198,7 +198,7 @@ fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     let mut given = crate::deploy::rights_of_the_manager();
     // Those of the other kinds have a test of their own.
     given.retain(|right| {
-        !["batch/", "kueue", "kubeflow", "jobset"].iter().any(|of| right.starts_with(of))
+        !["batch/", "kueue", "kubeflow", "jobset", "trainer"].iter().any(|of| right.starts_with(of))
     });
     given.sort();
     let rights = given.clone();

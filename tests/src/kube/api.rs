@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
 use super::objects::{Deletion, No, fits, merge, text};
-use super::{Shared, TOKEN, pods, schema};
+use super::{Shared, TOKEN, pods, schema, trainer};
 
 /// Between two bookmarks of a quiet watch.
 const QUIET: Duration = Duration::from_millis(500);
@@ -235,6 +235,9 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
             }
             item(shared, request, plural, name)
         }
+        ["apis", group, version] if group.contains('.') || *group == "batch" => {
+            discovery(shared, group, version)
+        }
         ["apis", group, version, "namespaces", "lab", plural] if serves(group, version, plural) => {
             collection(shared, request, plural)
         }
@@ -248,7 +251,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
 }
 
 /// The kinds that the cluster has beside those of the core group.
-const KINDS: [(&str, &str, &str); 11] = [
+const KINDS: [(&str, &str, &str); 13] = [
     ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
     ("batch", "v1", "jobs"),
     ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
@@ -256,11 +259,33 @@ const KINDS: [(&str, &str, &str); 11] = [
     ("kueue.x-k8s.io", "v1beta2", "workloads"),
     ("kueue.x-k8s.io", "v1beta1", "localqueues"),
     ("kueue.x-k8s.io", "v1beta2", "localqueues"),
+    ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    ("trainer.kubeflow.org", "v1alpha1", "trainingruntimes"),
     ("kubeflow.org", "v1", "tfjobs"),
     ("kubeflow.org", "v1", "pytorchjobs"),
     ("kubeflow.org", "v1", "xgboostjobs"),
     ("kubeflow.org", "v1", "paddlejobs"),
 ];
+
+/// The kinds of a version of a group, which every account may read.
+fn discovery(shared: &Shared, group: &str, version: &str) -> Answer {
+    let own = KINDS.iter().filter(|(known, at, plural)| {
+        (*known, *at) == (group, version) && !shared.faults.leaves_out(group, version, plural)
+    });
+    let resources: Vec<Value> = own
+        .map(|(_, _, plural)| {
+            json!({"name": plural, "singularName": "", "namespaced": true, "kind": plural, "verbs": ["get"]})
+        })
+        .collect();
+    if resources.is_empty() {
+        return refusal(404, "NotFound", "the server could not find the requested resource");
+    }
+    let known = json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{group}/{version}"),
+        "resources": resources,
+    });
+    Answer::Whole(200, known)
+}
 
 fn serves(group: &str, version: &str, plural: &str) -> bool {
     KINDS.contains(&(group, version, plural))
@@ -290,6 +315,8 @@ fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
         _ if watch => "WATCH",
         // A later part of a list.
         "GET" if request.query("continue").is_some() => "CONTINUE",
+        // The object that a trial is, before there is one.
+        "POST" if request.query("fieldValidation") == Some("Strict") && plural != "pods" => "TRY",
         method => method,
     };
     let what = format!("{verb} {plural}");
@@ -334,6 +361,11 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
             {
                 let what = format!("Framework \"{name}\" is invalid: {problem}");
                 return refusal(422, "Invalid", &what);
+            }
+            if plural == "trainjobs"
+                && let Err(what) = trainer::admit(shared, &object)
+            {
+                return refusal(403, "Forbidden", &what);
             }
             if request.query("dryRun") == Some("All") {
                 return Answer::Whole(201, object);

@@ -100,6 +100,8 @@ impl Run {
         }]);
         job["spec"] = role["template"]["spec"].clone();
         job["spec"]["suspend"] = Value::Bool(suspended);
+        job["spec"]["template"]["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] =
+            Value::from(self.name.as_str());
         drop(self.shared.objects.create("jobs", job));
         name
     }

@@ -12,9 +12,10 @@ use super::objects::{is_going, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The kinds that it queues, by their plurals, with the path of their suspension.
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 5] = [
     ("jobs", "/spec/suspend"),
     ("jobsets", "/spec/suspend"),
+    ("trainjobs", "/spec/suspend"),
     ("tfjobs", "/spec/runPolicy/suspend"),
     ("pytorchjobs", "/spec/runPolicy/suspend"),
 ];

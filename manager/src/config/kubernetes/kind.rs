@@ -12,6 +12,8 @@ pub enum WorkloadKind {
     Job,
     /// A `JobSet`: a Job for each of several roles.
     JobSet,
+    /// A `TrainJob` of Kubeflow Trainer's.
+    TrainJob,
     /// A `TFJob` of the training operator's.
     TfJob,
     /// A `PyTorchJob` of the training operator's.
@@ -28,6 +30,7 @@ impl WorkloadKind {
         match self {
             Self::Framework => "frameworkcontroller",
             Self::Job | Self::JobSet => "kubernetes",
+            Self::TrainJob => "trainer",
             Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => "kubeflow",
         }
     }
@@ -38,11 +41,28 @@ impl WorkloadKind {
             Self::Framework => "Framework",
             Self::Job => "Job",
             Self::JobSet => "JobSet",
+            Self::TrainJob => "TrainJob",
             Self::TfJob => "TFJob",
             Self::PyTorchJob => "PyTorchJob",
             Self::XgBoostJob => "XGBoostJob",
             Self::PaddleJob => "PaddleJob",
         }
+    }
+
+    /// The kind of the object that a template of the user's is.
+    pub(super) fn template(self) -> &'static str {
+        // Its pod is what a Job's is.
+        if self == Self::TrainJob { "Job" } else { self.object() }
+    }
+
+    /// Returns true if the section itself may hold the fields of the only role.
+    pub(super) fn has_one_role(self) -> bool {
+        matches!(self, Self::Job | Self::TrainJob)
+    }
+
+    /// Returns true if the pods of all trials are made from one template, which none of them may change.
+    pub fn shares_pod_template(self) -> bool {
+        self == Self::TrainJob
     }
 
     /// Returns a sentence about a cluster where nothing stands in the way.
@@ -54,6 +74,9 @@ impl WorkloadKind {
             Self::Job => "it answers, grants the rights, and its Job controller is at work",
             Self::JobSet => {
                 "it answers, knows JobSets, grants the rights; the JobSet controller is at work"
+            }
+            Self::TrainJob => {
+                "it answers, knows TrainJobs, grants the rights; Kubeflow Trainer is at work"
             }
             Self::TfJob | Self::PyTorchJob | Self::XgBoostJob | Self::PaddleJob => {
                 "it answers, knows the kind, grants the rights; the training operator is at work"

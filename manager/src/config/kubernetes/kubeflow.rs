@@ -339,14 +339,6 @@ mod tests {
     }
 
     #[test]
-    fn the_example_that_is_deployed_is_read() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        let whole = crate::config::load(&path.join("../deploy/kubeflow/experiment.yml")).unwrap();
-        assert_eq!(whole.trial_command, "sh train.sh");
-        assert!(whole.trial_code_directory.join("train.sh").is_file());
-    }
-
-    #[test]
     fn a_v1_file_is_refused_in_its_own_words() {
         #[rustfmt::skip]
         let table = [

@@ -82,7 +82,7 @@ pub(super) fn read(
     })?;
     let read = document::parse(&bytes)
         .map_err(|what| Problem::new("the template", what).in_other_file(&path))?;
-    let kind = workload.object();
+    let kind = workload.template();
     if read.get("kind").and_then(Value::as_str) != Some(kind) {
         let what = format!("{} is no object of kind {kind}", path.display());
         return Err(fields.fault("configPath", what));
@@ -94,7 +94,7 @@ pub(super) fn read(
 fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem> {
     let spec = template.get("spec");
     let is_stored = spec.is_some_and(|spec| spec.get("taskRoles").is_some());
-    if workload != WorkloadKind::Job || is_stored {
+    if !workload.has_one_role() || is_stored {
         return Ok(template);
     }
     let members = spec.and_then(Value::as_object);

@@ -40,6 +40,35 @@ fn nni(name: &str) -> String {
 }
 
 #[test]
+fn every_example_that_is_deployed_is_read() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    #[rustfmt::skip]
+    let table = [
+        ("job",        WorkloadKind::Job,        None,             &[("worker", 1)][..]),
+        ("queue",      WorkloadKind::Job,        Some("research"), &[("worker", 1)]),
+        ("jobset",     WorkloadKind::JobSet,     None,             &[("ps", 1), ("worker", 2)]),
+        ("kubeflow",   WorkloadKind::TfJob,      None,             &[("worker", 1)]),
+        ("tensorflow", WorkloadKind::TfJob,      None,             &[("worker", 1)]),
+        ("pytorch",    WorkloadKind::PyTorchJob, None,             &[("master", 1), ("worker", 2)]),
+        ("trainer",    WorkloadKind::TrainJob,   None,             &[("worker", 2)]),
+        ("manager",    WorkloadKind::Framework,  None,             &[("worker", 1)]),
+    ];
+    for (folder, workload, queue, roles) in table {
+        let whole = load(&deploy.join(folder).join("experiment.yml"));
+        let whole = whole.unwrap_or_else(|error| panic!("{folder}: {error:?}"));
+        assert!(whole.trial_code_directory.join("train.sh").is_file(), "{folder}");
+        let TrainingServiceSpec::Kubernetes(spec) = whole.training_service else { panic!() };
+        assert_eq!((spec.workload, spec.queue.as_deref()), (workload, queue), "{folder}");
+        let of_file: Vec<(&str, u64)> =
+            spec.roles.iter().map(|role| (role.name.as_str(), role.task_number)).collect();
+        assert_eq!(of_file, roles, "{folder}");
+    }
+    let folders = std::fs::read_dir(&deploy).unwrap().flatten();
+    let examples = folders.filter(|folder| folder.path().join("experiment.yml").is_file());
+    assert_eq!(examples.count(), table.len(), "each has its row");
+}
+
+#[test]
 fn nnis_v2_form_is_read() {
     let spec = spec(&nni("frameworkcontroller_v2.yml"));
     assert_eq!(spec.namespace.as_deref(), Some("default"));

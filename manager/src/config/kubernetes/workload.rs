@@ -21,12 +21,12 @@ const ROLE_FIELDS: [&str; 7] = [
 
 /// Longest name of one of several roles: a trial's name, the role's, two numbers and a suffix make a pod's.
 const LONGEST_ROLE: usize = 16;
-/// Returns the section with `taskRoles`: a Job has one role, whose fields may stand in the section itself.
+/// Returns the section with `taskRoles`: a Job and a `TrainJob` have one role, whose fields may stand in the section itself.
 pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     let Value::Object(members) = section else { return section };
     let names: Vec<String> = members.keys().map(|key| folded(key)).collect();
     let has = |field: &str| names.iter().any(|name| *name == folded(field));
-    if workload != WorkloadKind::Job || has("taskRoles") {
+    if !workload.has_one_role() || has("taskRoles") {
         return Value::Object(members);
     }
     let is_role_field = |key: &str| ROLE_FIELDS.iter().any(|field| folded(field) == folded(key));
@@ -51,6 +51,11 @@ pub(super) fn check_roles(
     match workload {
         WorkloadKind::Framework => return Ok(()),
         WorkloadKind::Job => {}
+        WorkloadKind::TrainJob if roles.len() > 1 => {
+            let what = "a TrainJob has one role; `platform: kubernetes` runs several as a JobSet";
+            return Err(fields.fault("taskRoles", what));
+        }
+        WorkloadKind::TrainJob => {}
         WorkloadKind::JobSet => return check_job_set(fields, roles),
         WorkloadKind::TfJob
         | WorkloadKind::PyTorchJob
@@ -62,8 +67,11 @@ pub(super) fn check_roles(
         role.policy == Policy { min_failed: 1, min_succeeded: all }
     };
     if roles.iter().any(|role| !usual(role)) {
-        let what = "a Job fails with its first failed pod and succeeds when all have succeeded; leave \
-                    `frameworkAttemptCompletionPolicy` out";
+        let what = format!(
+            "a {} fails with its first failed pod and succeeds when all have succeeded; leave \
+             `frameworkAttemptCompletionPolicy` out",
+            workload.object()
+        );
         return Err(fields.fault("taskRoles[0].frameworkAttemptCompletionPolicy", what));
     }
     Ok(())
@@ -109,13 +117,18 @@ pub(super) fn check_fields(
                 Err(fields.fault(field, what))
             })
         }
-        WorkloadKind::Job | WorkloadKind::JobSet if barrier_image.is_some() => Err(fields
-            .fault("barrierImage", "is FrameworkController's; pods of a Job meet at the manager")),
+        WorkloadKind::Job | WorkloadKind::JobSet | WorkloadKind::TrainJob
+            if barrier_image.is_some() =>
+        {
+            let what = "is FrameworkController's; pods of a Job meet at the manager";
+            Err(fields.fault("barrierImage", what))
+        }
         _ if priority_class.is_some() && queue.is_none() => {
             Err(fields.fault("priorityClass", "has no meaning without `queue`"))
         }
         WorkloadKind::Job
         | WorkloadKind::JobSet
+        | WorkloadKind::TrainJob
         | WorkloadKind::TfJob
         | WorkloadKind::PyTorchJob
         | WorkloadKind::XgBoostJob
@@ -179,6 +192,36 @@ mod tests {
         let policy = |min_succeeded| Policy { min_failed: 1, min_succeeded };
         assert_eq!(policies, [policy(-1), policy(2)]);
         assert_reads_again(&job(&changes), "");
+    }
+
+    #[test]
+    fn a_train_job_has_the_fields_of_a_job_and_one_role() {
+        let trainer = |changes: &Value| {
+            let mut changes = changes.clone();
+            changes["platform"] = json!("trainer");
+            job(&changes)
+        };
+        let flat = json!({"taskNumber": 2, "gpuNumber": 1, "queue": "q"});
+        let read = spec(&trainer(&flat));
+        assert_eq!((read.workload, read.queue.as_deref()), (WorkloadKind::TrainJob, Some("q")));
+        assert_eq!((read.roles[0].name.as_str(), read.roles[0].task_number), ("worker", 2));
+        assert_reads_again(&trainer(&flat), "");
+        let template =
+            format!("kind: Job\nmetadata: {{labels: {{a: b}}}}\nspec: {{template: {POD}}}\n");
+        let with = json!({"configPath": "framework.yml", "dockerImage": null});
+        assert_reads_again(&trainer(&with), &template);
+        let two = json!([{"name": "a", "dockerImage": "i"}, {"name": "b", "dockerImage": "i"}]);
+        let policy = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 2, "minSucceedTaskCount": 1}}]);
+        #[rustfmt::skip]
+        let table = [
+            (json!({"taskRoles": two, "dockerImage": null}), "taskRoles: a TrainJob has one role; `platform: kubernetes` runs several"),
+            (json!({"taskRoles": policy, "dockerImage": null}), "a TrainJob fails with its first failed pod"),
+            (json!({"barrierImage": "i"}), "barrierImage: is FrameworkController's"),
+        ];
+        for (changes, expected) in table {
+            let problem = loaded(&trainer(&changes), "").unwrap_err();
+            assert!(problem.contains(expected), "{expected:?} is not in {problem}");
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
             document[name] = value.clone();
         }
         let problem = loaded(&document.to_string()).unwrap_err();
-        let has = "is not available in this build, which has local, remote, kubernetes, kubeflow and frameworkcontroller";
+        let has = "is not available in this build, which has local, remote, kubernetes, kubeflow, trainer and frameworkcontroller";
         assert_eq!(problem, format!("trainingServicePlatform: `{platform}` {has}"));
     }
 }

@@ -7,7 +7,7 @@ use tracing::debug;
 use trial_protocol::ExperimentId;
 
 use super::client::{self, Cluster, PODS, Resource, SECRETS};
-use super::workload::{KINDS, workload};
+use super::workload::{KINDS, Workload, workload};
 use super::{LONGEST_PAUSE, manifest};
 use crate::util::backoff::Backoff;
 
@@ -21,12 +21,20 @@ pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(
     let mut kinds = Vec::new();
     for &kind in KINDS {
         // An account that serves one kind needs no rights on another.
-        let resource = workload(kind).resource();
-        if client::a_few_times(|| cluster.may("delete", resource)).await? {
-            kinds.push(resource);
+        for resource in kinds_of(workload(kind)) {
+            if client::a_few_times(|| cluster.may("delete", resource)).await? {
+                kinds.push(resource);
+            }
         }
     }
     clean(cluster, experiment, &kinds).await
+}
+
+/// Returns the kinds of objects that a workload is made of, in the order in which they are deleted: what trials share has to
+/// outlive them.
+pub fn kinds_of(workload: &dyn Workload) -> impl Iterator<Item = Resource> {
+    let shared = workload.shared_kinds().iter().map(|(resource, _)| *resource);
+    std::iter::once(workload.resource()).chain(shared)
 }
 
 /// Deletes every object of a kind that `selector` fits: with one request, or one by one where the account may not do that.

@@ -73,6 +73,16 @@ const fn core(kind: &'static str, plural: &'static str) -> Resource {
 }
 
 impl Resource {
+    /// The path of its group.
+    fn root(self) -> String {
+        let Self { group, version, .. } = self;
+        if group.is_empty() {
+            format!("/api/{version}")
+        } else {
+            format!("/apis/{group}/{version}")
+        }
+    }
+
     fn api(self) -> ApiResource {
         let Self { group, version, kind, plural } = self;
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -118,18 +128,39 @@ impl Cluster {
         }
     }
 
-    /// Has the cluster say whether it would take an object; none is made.
+    /// Has the cluster say whether it would take an object, and whether it knows every field of it; none is made.
     pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<(), Error> {
-        let (api, object) = (self.api(resource), self.object(object)?);
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        self.within(api.create(&params, &object)).await.map(drop)
+        let root = resource.root();
+        let (namespace, plural) = (&self.namespace, resource.plural);
+        // The library's own request cannot ask for the validation of fields.
+        let query = "dryRun=All&fieldValidation=Strict";
+        let request =
+            hyper::Request::post(format!("{root}/namespaces/{namespace}/{plural}?{query}"))
+                .header(hyper::header::CONTENT_TYPE, "application/json")
+                .body(object.to_string().into_bytes())
+                .map_err(|error| self.no_request(&error))?;
+        self.within(self.client.request_text(request)).await.map(drop)
     }
 
-    /// Gives an object that is there its `data`, or makes it. In this order: where a quota is used up, making one that
+    /// Returns whether the cluster serves a kind, by what it says of its API, which every account may read.
+    pub async fn serves(&self, resource: Resource) -> Result<bool, Error> {
+        let Resource { group, version, plural, .. } = resource;
+        let version = format!("{group}/{version}");
+        match self.within(self.client.list_api_group_resources(&version)).await {
+            Ok(known) => Ok(known.resources.iter().any(|known| known.name == plural)),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives an object that is there its content, or makes it. In this order: where a quota is used up, making one that
     /// is there is refused for the quota.
     pub async fn put(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        if !self.merge(resource, name, &json!({"data": object["data"]})).await? {
+        let content = ["data", "spec"]
+            .into_iter()
+            .filter_map(|field| Some((field.to_owned(), object.get(field)?.clone())));
+        if !self.merge(resource, name, &Value::Object(content.collect())).await? {
             self.create(resource, object).await?;
         }
         Ok(())
@@ -179,10 +210,12 @@ impl Cluster {
 
     fn log(&self, pod: &str, params: &LogParams) -> Result<hyper::Request<Vec<u8>>, Error> {
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
-        Request::new(path).logs(pod, params).map_err(|error| Error::Refused {
-            server: self.server.clone(),
-            message: format!("what would be asked is no request: {error}"),
-        })
+        Request::new(path).logs(pod, params).map_err(|error| self.no_request(&error))
+    }
+
+    fn no_request(&self, error: &dyn std::fmt::Display) -> Error {
+        let message = format!("what would be asked is no request: {error}");
+        Error::Refused { server: self.server.clone(), message }
     }
 
     /// Changes what `patch` names of an object. `false`: there is none.

@@ -195,6 +195,10 @@ pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
 /// The name of the container whose metrics are the trial's: the template's own, else the usual one.
 pub fn reporting_container(common: &Common) -> String {
     let spec = &common.spec;
+    if spec.workload.shares_pod_template() {
+        // The controller demands the name.
+        return common.container_name.to_owned();
+    }
     let (role, _) = &spec.metrics_from;
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let own = roles.and_then(Value::as_array).and_then(|roles| {

@@ -88,7 +88,7 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
 
 /// Returns the reason that a workload's controller could not make a pod, in the words of an event about the workload.
 pub fn of_refused_pod(event: &Value) -> Option<String> {
-    let reasons = ["FailedCreate", "FailedCreatePod"];
+    let reasons = ["FailedCreate", "FailedCreatePod", "TrainJobResourcesCreationFailed"];
     let refused = reasons.iter().any(|reason| is(event, "reason", reason));
     refused.then(|| text(event, "message"))
 }

@@ -75,7 +75,8 @@ impl Shared {
                 })),
                 Act::Settle(name) => drop(self.tasks.spawn(async move {
                     let Some(pods) = shared.pods_and_ended(&name).await else { return };
-                    let Some(outcome) = shared.kind.settle(&pods) else { return };
+                    let spec = &shared.settings.common.spec;
+                    let Some(outcome) = shared.kind.settle(spec, &pods) else { return };
                     warn!(
                         "{} has decided how {name} ends and cannot say so, as when a webhook does not answer (Kueue's \
                          is asked about every pod); its pods say how it ended",

@@ -9,6 +9,7 @@ use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::client::{self, Access, Cluster, SECRETS, a_few_times};
+use super::preflight::Refusal;
 use super::share::Share;
 use super::workload::workload;
 use super::{KubernetesService, Settings, azure_key, cleanup, manifest, preflight};
@@ -40,12 +41,14 @@ impl Platform for KubernetesSpec {
             if let Some(warning) = preflight::queue::check(&cluster, self).await? {
                 warn!("{warning}");
             }
-            match preflight::pods(&cluster, kind, &common(context.id, self, &cluster)).await? {
-                Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
-                Some(refusal) => return Err(refusal.into()),
-                None => {}
+            let common = common(context.id, self, &cluster);
+            match preflight::all(&cluster, kind, &common).await {
+                // It is asked about the trials, too, and they wait for it.
+                Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
+                    warn!("{error}; trials wait until the webhook answers: does its pod run?");
+                }
+                done => done?,
             }
-            preflight::controller(&cluster, kind, context.id).await?;
         }
         let agent = match self.agent {
             AgentSource::Auto => Some(agent_for_any_image(context.agent)?),
@@ -124,6 +127,9 @@ impl CheckedPlatform for CheckedCluster {
         };
         for secret in shared_secrets(&common, &context.url, ca_pem.as_deref()).await? {
             a_few_times(|| cluster.put(SECRETS, &secret)).await?;
+        }
+        for (resource, object) in workload(section.workload).shared(&common) {
+            a_few_times(|| cluster.put(resource, &object)).await?;
         }
         let settings = Settings { cluster, common, events: context.events };
         Ok(Arc::new(KubernetesService::start(settings)))

@@ -5,13 +5,14 @@ pub mod queue;
 
 use std::time::Duration;
 
+use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::admission_advice;
 use super::client::{Cluster, EVENTS, Error, PODS, Resource, SECRETS, a_few_times};
 use super::kueue;
 use super::manifest::Common;
-use super::workload::Workload;
+use super::workload::{KINDS, Workload};
 use crate::util::backoff::Backoff;
 
 /// The time in which the controller must notice a new object; 20 ms are usual.
@@ -47,7 +48,7 @@ pub enum Refusal {
         namespace: String,
     },
     /// The cluster does not serve the kind.
-    #[error("the cluster at {server} does not know {kind}s: {installation}")]
+    #[error("the cluster at {server} does not know {kind}s: {installation}{served}")]
     NoSuchKind {
         /// The API server.
         server: String,
@@ -55,10 +56,12 @@ pub enum Refusal {
         kind: &'static str,
         /// The missing part, and the remedy.
         installation: &'static str,
+        /// The kinds that it does serve, as the end of the sentence.
+        served: String,
     },
     /// Rights are missing.
     #[error(
-        "the account of the kubeconfig may not do this in the namespace `{namespace}`: {missing} (deploy/ has a role with all that is needed)"
+        "the account of the kubeconfig may not do this in the namespace `{namespace}`: {missing}; `kubectl apply -n {namespace} -k deploy/rights` makes an account that may do all that is needed"
     )]
     NoRights {
         /// The namespace.
@@ -72,6 +75,16 @@ pub enum Refusal {
         /// The role.
         role: String,
         /// The controller that makes the pods.
+        controller: &'static str,
+        /// The server's answer.
+        why: Error,
+    },
+    /// The cluster would not take the object that a trial is.
+    #[error("the {kind} of a trial could not be made: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field(.why))]
+    NoObject {
+        /// The kind.
+        kind: &'static str,
+        /// The controller of the kind.
         controller: &'static str,
         /// The server's answer.
         why: Error,
@@ -118,10 +131,15 @@ pub async fn check(
     if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
         return Err(Refusal::NoNamespace { server, namespace });
     }
+    // Before the rights: an account that may do nothing with a kind may find that there is none.
+    if !a_few_times(|| cluster.serves(workload.resource())).await? {
+        return Err(no_such_kind(cluster, workload).await);
+    }
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
     let queue = queued.then_some(QUEUE);
-    for (resource, verbs) in std::iter::once(own).chain(NEEDED).chain(queue) {
+    let shared = workload.shared_kinds().iter().copied();
+    for (resource, verbs) in std::iter::once(own).chain(shared).chain(NEEDED).chain(queue) {
         let mut lacking = Vec::new();
         for verb in verbs {
             if !a_few_times(|| cluster.may(verb, resource)).await? {
@@ -142,24 +160,90 @@ pub async fn check(
             version.map(drop).ok_or(Refusal::NoSuchKind {
                 server,
                 kind: "Workload",
+                served: String::new(),
                 installation: "Kueue is not installed there, or serves neither v1beta2 nor v1beta1; leave `queue` out, or install it (https://kueue.sigs.k8s.io)",
             })
         }
         Ok(_) => Ok(()),
-        Err(Error::NotFound { .. }) => Err(Refusal::NoSuchKind {
-            server,
-            kind: workload.resource().kind,
-            installation: workload.installation(),
-        }),
+        Err(Error::NotFound { .. }) => Err(no_such_kind(cluster, workload).await),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the refusal of a kind that the cluster does not serve, with those that it does.
+async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
+    let mut served: Vec<String> = Vec::new();
+    for &kind in KINDS {
+        if cluster.serves(super::workload::workload(kind).resource()).await.unwrap_or(false) {
+            served.push(format!("{} (`platform: {}`)", kind.object(), kind.platform()));
+        }
+    }
+    let served = match served.as_slice() {
+        [] => String::new(),
+        served => format!("; of the kinds that run trials it serves {}", served.join(", ")),
+    };
+    Refusal::NoSuchKind {
+        server: cluster.server().to_owned(),
+        kind: workload.resource().kind,
+        installation: workload.installation(),
+        served,
+    }
+}
+
+/// Returns what to do about a field that the cluster does not know; nothing where it knows all.
+fn unknown_field(why: &Error) -> &'static str {
+    if why.is_unknown_field() {
+        "; this cluster's version does not know that field: leave it out of the template, or have the cluster brought up to date"
+    } else {
+        ""
     }
 }
 
 impl Refusal {
     /// Returns whether others may have what is missing, and give it back.
     pub fn is_quota(&self) -> bool {
-        matches!(self, Self::NoPod { why, .. } if why.is_quota())
+        matches!(self, Self::NoPod { why, .. } | Self::NoObject { why, .. } if why.is_quota())
     }
+}
+
+/// Looks whether the cluster would take what a trial is, and whether the kind's controller is at work.
+pub async fn all(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    common: &Common,
+) -> Result<(), Refusal> {
+    for refusal in
+        [objects(cluster, workload, common).await?, pods(cluster, workload, common).await?]
+    {
+        match refusal {
+            // Others may give back what is missing.
+            Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
+            Some(refusal) => return Err(refusal),
+            None => {}
+        }
+    }
+    controller(cluster, workload, &common.experiment).await
+}
+
+/// Looks whether the cluster would take the object that a trial is, and knows all its fields. `None`: it would, or cannot say.
+async fn objects(
+    cluster: &Cluster,
+    workload: &dyn Workload,
+    common: &Common,
+) -> Result<Option<Refusal>, Error> {
+    for (resource, object) in workload.examples(common) {
+        match a_few_times(|| cluster.try_out(resource, &object)).await {
+            Ok(()) => {}
+            // A webhook that cannot be asked what if.
+            Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
+            Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
+                let (kind, controller) = (resource.kind, workload.controller());
+                return Ok(Some(Refusal::NoObject { kind, controller, why }));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Looks whether the cluster would take a trial's pods, if we may ask it: a controller makes them, and some say in their
@@ -195,17 +279,27 @@ pub async fn pods(
 
 /// Looks whether the kind's controller is at work: makes an object that starts no pod, and sees whether its status is
 /// filled in.
-pub async fn controller(
+async fn controller(
     cluster: &Cluster,
     workload: &dyn Workload,
     experiment: &ExperimentId,
 ) -> Result<(), Refusal> {
     let probe = workload.probe(experiment, cluster.namespace());
     let name = probe.pointer("/metadata/name").and_then(|name| name.as_str()).unwrap_or_default();
-    a_few_times(|| cluster.create(workload.resource(), &probe)).await?;
-    let noticed = tokio::time::timeout(NOTICE, noticed(cluster, workload, name)).await;
+    let shared = workload.shared_by_probe(experiment, cluster.namespace());
+    for (resource, object) in &shared {
+        a_few_times(|| cluster.create(*resource, object)).await?;
+    }
+    let made = a_few_times(|| cluster.create(workload.resource(), &probe)).await;
+    let noticed = match made {
+        Ok(()) => tokio::time::timeout(NOTICE, noticed(cluster, workload, name)).await,
+        Err(error) => Ok(Err(error)),
+    };
     // Whatever came of it, nothing is left.
-    let deleted = a_few_times(|| cluster.delete(workload.resource(), name)).await;
+    let mut deleted = a_few_times(|| cluster.delete(workload.resource(), name)).await;
+    for (resource, _) in &shared {
+        deleted = deleted.and(a_few_times(|| cluster.delete(*resource, name)).await);
+    }
     match noticed {
         Err(_) => Err(Refusal::NoController {
             controller: workload.controller(),

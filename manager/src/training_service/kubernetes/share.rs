@@ -53,13 +53,13 @@ pub struct Pieces {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// Returns the parts for the pods of one role of a trial. `several`: the trial has more pods than one. `own` is a
-/// folder of the pod's own disk.
+/// Returns the parts for the pods of one role of a trial. `index` stands for a pod's number in its role where the trial has
+/// several pods. `own` is a folder of the pod's own disk.
 pub fn pieces(
     share: &Share,
     (experiment, trial): (&ExperimentId, &TrialJobId),
     role: &str,
-    several: bool,
+    index: Option<&str>,
     own: &str,
 ) -> Pieces {
     let source = match share {
@@ -76,10 +76,10 @@ pub fn pieces(
     });
     let mounts = volumes.is_some().then(|| json!({"name": VOLUME, "mountPath": MOUNT}));
     // NNI's place of a trial; of several pods each has a folder of its own there, or they would write over one
-    // another. FrameworkController puts the number in.
+    // another.
     let mut folder = format!("{MOUNT}/nni/{experiment}/{trial}");
-    if several {
-        folder = format!("{folder}/{role}-{{{{FC_TASK_INDEX}}}}");
+    if let Some(index) = index {
+        folder = format!("{folder}/{role}-{index}");
     }
     let environment =
         vec![("TRIALKEEPER_OUTPUT_DIR", folder), ("TRIALKEEPER_SPOOL_DIR", format!("{own}/spool"))];
@@ -116,7 +116,7 @@ mod tests {
             (Share::Template, None),
         ];
         for (share, volume) in table {
-            let pieces = pieces(&share, (&experiment, &trial), "worker", false, "/trialkeeper");
+            let pieces = pieces(&share, (&experiment, &trial), "worker", None, "/trialkeeper");
             let mount = json!({"name": "nni-vol", "mountPath": "/tmp/mount"});
             assert_eq!(pieces.mounts, volume.iter().map(|_| mount.clone()).collect::<Vec<_>>());
             assert_eq!(pieces.volumes, volume.into_iter().collect::<Vec<_>>());
@@ -126,8 +126,9 @@ mod tests {
             ];
             assert_eq!(pieces.environment, environment);
         }
-        let several = pieces(&Share::Template, (&experiment, &trial), "ps", true, "/own");
-        assert_eq!(several.environment[0].1, "/tmp/mount/nni/e/t/ps-{{FC_TASK_INDEX}}");
+        let several =
+            pieces(&Share::Template, (&experiment, &trial), "ps", Some("$(INDEX)"), "/own");
+        assert_eq!(several.environment[0].1, "/tmp/mount/nni/e/t/ps-$(INDEX)");
     }
 
     #[test]

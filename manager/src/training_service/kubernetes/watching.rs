@@ -148,6 +148,9 @@ pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duratio
     }
     let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+    if is_over {
+        tracker.pod_over(&pod.name, now);
+    }
     let goes = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
         false => PodGoes::No,
         true if is_over => PodGoes::Gone,

@@ -7,10 +7,10 @@
 use std::fmt::Debug;
 
 use serde_json::Value;
-use trial_protocol::ExperimentId;
+use trial_protocol::{AttemptId, ExperimentId};
 
 use super::client::Resource;
-use super::manifest::Common;
+use super::manifest::{ATTEMPT, Common, example};
 use super::outcome::{JobPhase, Outcome};
 use crate::config::kubernetes::{KubernetesSpec, WorkloadKind};
 use crate::training_service::TrialJobSpec;
@@ -22,6 +22,7 @@ pub mod kubeflow;
 #[cfg(test)]
 mod recorded;
 mod several_pods;
+pub mod train_job;
 
 /// A kind of object that runs an attempt. Every function is pure.
 pub trait Workload: Debug + Send + Sync {
@@ -30,6 +31,27 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns the requests for objects of the kind that the manager cannot do without.
     fn verbs(&self) -> &'static [&'static str];
+
+    /// The kinds of [`Self::shared`], each with the requests that the manager cannot do without.
+    fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
+        &[]
+    }
+
+    /// The objects that all trials of an experiment need beside their own. They outlive the trials.
+    fn shared(&self, _common: &Common) -> Vec<(Resource, Value)> {
+        Vec::new()
+    }
+
+    /// Returns the objects that stand for a trial's in a dry run: those of [`Self::shared`], where they hold the pod.
+    fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
+        let trial = example(&common.experiment);
+        vec![(self.resource(), self.manifest(common, &trial))]
+    }
+
+    /// Returns the label of the pods of an attempt, which the workload `name` runs, as a selector has it.
+    fn pod_label(&self, _name: &str, attempt: &AttemptId) -> String {
+        format!("{ATTEMPT}={attempt}")
+    }
 
     /// The controller that makes its pods, as people call it.
     fn controller(&self) -> &'static str;
@@ -51,8 +73,13 @@ pub trait Workload: Debug + Send + Sync {
 
     /// Returns how a workload ended whose controller has decided so and does not complete it, by its pods. `None`: they do not
     /// say, or the kind's controller needs no other object for that.
-    fn settle(&self, _pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<Outcome> {
         None
+    }
+
+    /// Returns true if the kind's controller learns from Jobs how pods ended, and says nothing until they do.
+    fn follows_jobs(&self) -> bool {
+        false
     }
 
     /// The objects whose events say why a pod of the workload `name` could not be made, each by its kind and name.
@@ -71,6 +98,15 @@ pub trait Workload: Debug + Send + Sync {
 
     /// An object that starts no pod, to see whether the controller takes notice.
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
+
+    /// The objects that the probe needs beside it.
+    fn shared_by_probe(
+        &self,
+        _experiment: &ExperimentId,
+        _namespace: &str,
+    ) -> Vec<(Resource, Value)> {
+        Vec::new()
+    }
 
     /// Returns whether the controller has taken notice of the probe.
     fn is_noticed(&self, probe: &Value) -> bool;
@@ -93,7 +129,8 @@ macro_rules! workloads {
 
 workloads! {
     Framework => &framework::Framework,
-    // Before Jobs, which it owns.
+    // Each before what it owns.
+    TrainJob => &train_job::TrainJob,
     JobSet => &job_set::JobSet,
     Job => &job::Job,
     TfJob => &kubeflow::TF_JOB,

@@ -165,6 +165,16 @@ impl Error {
         matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
     }
 
+    /// Returns whether a webhook does not answer that the cluster asks about every such object.
+    pub fn is_webhook_down(&self) -> bool {
+        matches!(self, Self::Trouble { message, .. } if message.contains("failed calling webhook"))
+    }
+
+    /// Returns whether the cluster knows the object's kind, and not all of its fields.
+    pub fn is_unknown_field(&self) -> bool {
+        matches!(self, Self::Refused { message, .. } if message.contains("strict decoding error"))
+    }
+
     /// Returns whether an object of that name is there.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
@@ -210,6 +220,8 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     };
     match code {
         401 => Error::NotKnown { server, message },
+        // Whatever our rights, it would be denied again.
+        403 if is_denied(&message) => Error::Refused { server, message },
         403 => Error::NotAllowed { message },
         404 => Error::NotFound { message },
         409 if status.reason == "AlreadyExists" => Error::Conflict { message },
@@ -217,6 +229,12 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
         408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
+}
+
+/// Returns whether a webhook or a policy of the cluster's has looked at the object and does not want it.
+fn is_denied(message: &str) -> bool {
+    let webhook = message.contains("admission webhook") && message.contains("denied the request");
+    webhook || message.contains("ValidatingAdmissionPolicy")
 }
 
 /// Returns the time at which a certificate expired, as the library's words have it: in seconds.
@@ -316,6 +334,32 @@ mod tests {
         let status = Status { code: 409, reason: "AlreadyExists".to_owned(), ..Status::default() };
         let there = of("https://k", kube::Error::Api(Box::new(status)));
         assert!(there.is_conflict() && !there.may_pass(), "{there}");
+    }
+
+    #[test]
+    fn what_a_webhook_denies_is_refused_and_one_that_is_away_may_come_back() {
+        let kyverno =
+            "admission webhook \"validate.kyverno.svc\" denied the request: no latest tag";
+        let policy = "jobs.batch \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
+        let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
+        let field = "Job in version \"v1\" cannot be handled as a Job: strict decoding error: unknown field \"spec.template.spec.a\"";
+        #[rustfmt::skip]
+        let table = [
+            (400, kyverno,                     false, false, false),
+            (403, kyverno,                     false, false, false),
+            (403, policy,                      false, false, false),
+            (403, "jobs.batch is forbidden",   true,  false, false),
+            (500, away,                        true,  true,  false),
+            (400, field,                       false, false, true),
+        ];
+        for (code, message, may_be_mended, is_webhook_down, is_unknown_field) in table {
+            let status = Status { code, message: message.to_owned(), ..Status::default() };
+            let error = of("https://k", kube::Error::Api(Box::new(status)));
+            assert_eq!(error.may_be_mended(), may_be_mended, "{code} {message}");
+            assert_eq!(error.is_webhook_down(), is_webhook_down, "{code} {message}");
+            assert_eq!(error.is_unknown_field(), is_unknown_field, "{code} {message}");
+            assert!(error.to_string().contains(message), "{error}");
+        }
     }
 
     #[test]

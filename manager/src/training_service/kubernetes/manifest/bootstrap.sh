@@ -7,7 +7,6 @@ fail() {
   echo "$1" >/dev/termination-log 2>/dev/null
   exit 125
 }
-access=${TRIALKEEPER_TOKEN_FILE%/*}
 folder=$2/bin
 to=$folder/trialkeeper
 mkdir -p "$folder" || fail "cannot write $folder"
@@ -42,7 +41,7 @@ get() {
   # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
   # asks no proxy either. (This runs in a shell of its own.)
   unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
-  read -r url <"$access/manager.url"
+  read -r url <"$TRIALKEEPER_MANAGER_FILE"
   url=$url/api/v1/agent/program
   read -r token <"$TRIALKEEPER_TOKEN_FILE"
   ca=${TRIALKEEPER_CA_FILE:-}

@@ -57,6 +57,21 @@ const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
 /// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
 pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 
+/// Puts the token of an attempt where its agent reads it, out of a variable, and becomes the command that follows.
+pub(super) const TOKEN_FROM_VARIABLE: &str = include_str!("token.sh");
+
+/// Has a container take its trial's token out of a variable instead of a volume.
+pub(in crate::training_service::kubernetes) fn take_token_from_variable(
+    container: &mut Value,
+    secret: &str,
+) {
+    set_secret(container, "TRIALKEEPER_TOKEN", (secret, "token"));
+    let script = TOKEN_FROM_VARIABLE.replace('$', "$$");
+    let mut words = vec![json!("/bin/sh"), json!("-c"), json!(script), json!("trialkeeper")];
+    words.extend(container["command"].as_array().cloned().unwrap_or_default());
+    container["command"] = Value::Array(words);
+}
+
 /// Returns how long a pod may take to end: as long as its template says, and at least as long as its agent needs.
 pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
@@ -156,8 +171,18 @@ pub(in crate::training_service::kubernetes) fn complete(
     let grace = grace(pod);
     container(&mut pod["containers"][0], common, job, role, position);
     environment(&mut pod["containers"][0], common, job, role, grace);
+}
+
+/// Tells the agent where its folders are if a disk that trials share is mounted. Comes after the variable with the pod's
+/// number: Kubernetes puts in the value of a variable only where it stands before.
+pub(in crate::training_service::kubernetes) fn place_output(
+    container: &mut Value,
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+) {
     for (name, value) in shared(common, job, role).environment {
-        set_variable(&mut pod["containers"][0], name, &value);
+        set_variable(container, name, &value);
     }
 }
 
@@ -241,7 +266,14 @@ fn volume_name(mount: &MountSpec) -> String {
 fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
     let Some(share) = &common.share else { return share::Pieces::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
-    share::pieces(share, (&job.experiment, &job.trial), &role.name, several, POD_FOLDER)
+    let index = if common.spec.workload == WorkloadKind::Framework {
+        // Its controller puts the number in.
+        "{{FC_TASK_INDEX}}"
+    } else {
+        "$(TRIALKEEPER_ROLE_INDEX)"
+    };
+    let index = several.then_some(index);
+    share::pieces(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
 }
 
 /// Sets a variable, whatever it was.
@@ -260,6 +292,16 @@ pub(in crate::training_service::kubernetes) fn set_field(
     field: &str,
 ) {
     let source = json!({"fieldRef": {"fieldPath": field}});
+    put_variable(container, name, json!({"name": name, "valueFrom": source}));
+}
+
+/// Sets a variable to what a Secret holds.
+pub(in crate::training_service::kubernetes) fn set_secret(
+    container: &mut Value,
+    name: &str,
+    (secret, key): (&str, &str),
+) {
+    let source = json!({"secretKeyRef": {"name": secret, "key": key}});
     put_variable(container, name, json!({"name": name, "valueFrom": source}));
 }
 
@@ -301,7 +343,7 @@ fn environment(
         ("TRIALKEEPER_SEQUENCE", job.sequence.to_string()),
         ("TRIALKEEPER_PLATFORM", spec.workload.platform().to_owned()),
         ("TRIALKEEPER_MANAGER_FILE", format!("{ACCESS}/manager.url")),
-        ("TRIALKEEPER_TOKEN_FILE", format!("{ACCESS}/token")),
+        ("TRIALKEEPER_TOKEN_FILE", token_file(spec)),
         ("TRIALKEEPER_OUTPUT_DIR", format!("{POD_FOLDER}/run")),
         ("TRIALKEEPER_LOG_COLLECTION", "http".to_owned()),
         ("TRIALKEEPER_FLUSH", FLUSH.to_owned()),
@@ -369,12 +411,19 @@ fn environment(
     container["env"] = Value::Array(whole);
 }
 
+/// Returns where the agent reads its trial's token.
+fn token_file(spec: &KubernetesSpec) -> String {
+    let folder = if spec.workload.shares_pod_template() { POD_FOLDER } else { ACCESS };
+    format!("{folder}/token")
+}
+
 /// The folder for the agent and its spool, and the two Secrets as one folder, so that what agents read
-/// again is renewed when it changes.
+/// again is renewed when it changes. A template for all trials can name no trial's own Secret.
 fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
-    let sources =
-        [experiment_name(&common.experiment), workload_name(&common.experiment, &job.attempt)];
-    let sources = sources.map(|name| json!({"secret": {"name": name}}));
+    let own = (!common.spec.workload.shares_pod_template())
+        .then(|| workload_name(&common.experiment, &job.attempt));
+    let sources = std::iter::once(experiment_name(&common.experiment)).chain(own);
+    let sources: Vec<Value> = sources.map(|name| json!({"secret": {"name": name}})).collect();
     [
         json!({"name": "trialkeeper", "emptyDir": {}}),
         json!({

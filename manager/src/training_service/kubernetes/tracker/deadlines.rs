@@ -8,7 +8,7 @@ use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, Tracker, UNHEARD, UNSEEN};
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::workload_of;
-use crate::training_service::kubernetes::workload::StopRequest;
+use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
 /// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not
 /// complete it.
@@ -38,7 +38,7 @@ impl Tracker {
                 job.runs_since = None;
                 acts.push(Act::Listen(name.clone()));
             }
-            if job.is_to_be_settled(self.kind.stop() == StopRequest::Delete)
+            if job.is_to_be_settled(self.kind)
                 && job.ending_since.is_some_and(|since| now >= since + SETTLED)
             {
                 job.ending_since = Some(now);
@@ -123,8 +123,7 @@ impl Tracker {
             let asked = asked.or(unnoticed).map(|since| since + UNSEEN);
             let unheard = job.runs_since.map(|since| since + UNHEARD);
             let settled = job.ending_since.map(|since| since + SETTLED);
-            let settled =
-                settled.filter(|_| job.is_to_be_settled(self.kind.stop() == StopRequest::Delete));
+            let settled = settled.filter(|_| job.is_to_be_settled(self.kind));
             [patience, start_up, asked, unheard, settled].into_iter().flatten().min()
         });
         let going = self.pods.going().filter(|(pod, _)| {
@@ -164,9 +163,12 @@ impl Job {
         }
     }
 
-    /// Returns whether its controller may have decided how it ends without being able to complete it.
-    fn is_to_be_settled(&self, deletes: bool) -> bool {
-        deletes && self.phase == JobPhase::Ending && self.stop.is_none() && !self.is_inspected
+    /// Returns whether it may be decided how it ends without its controller being able to say so.
+    fn is_to_be_settled(&self, kind: &dyn Workload) -> bool {
+        let is_said =
+            matches!(self.phase, JobPhase::Unseen | JobPhase::Suspended | JobPhase::Completed(_));
+        let may_be = self.phase == JobPhase::Ending || kind.follows_jobs() && !is_said;
+        may_be && kind.stop() == StopRequest::Delete && self.stop.is_none() && !self.is_inspected
     }
 
     /// Returns whether it ends with its pods, whatever deleted them.

@@ -28,6 +28,14 @@ impl Tracker {
         }
     }
 
+    /// A pod was seen whose containers have all ended. Where Jobs are followed, the workload may end with it.
+    pub fn pod_over(&mut self, pod: &str, now: Duration) {
+        if let Some(job) = self.jobs.get_mut(workload_of(pod)).filter(|_| self.kind.follows_jobs())
+        {
+            job.ending_since = job.ending_since.or(Some(now));
+        }
+    }
+
     /// A pod was seen that is to end, or is not. `incarnation` is its own id.
     pub fn pod_goes(
         &mut self,
@@ -50,6 +58,16 @@ impl Tracker {
     /// The pods of a workload that were seen to end.
     pub fn ended_pods(&self, name: &str) -> Vec<Value> {
         self.pods.ended(name)
+    }
+
+    /// Returns the pod of a workload that has one at a time, where it was seen to end by itself: a listing says no more.
+    pub fn only_pod(&self, name: &str) -> Option<Value> {
+        let mut ended = self.pods.ended(name);
+        let pod = ended.pop().filter(|_| !self.several && ended.is_empty())?;
+        let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
+        let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
+        (is_over && !is_deleted && !self.pods.lacks_end(name, &[])).then_some(pod)
     }
 
     /// Returns whether a pod that a listing no longer has was not seen to end: then the watch lags behind the listing.

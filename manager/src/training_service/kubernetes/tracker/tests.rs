@@ -233,6 +233,36 @@ fn a_pod_that_is_no_longer_listed_lacks_its_end_until_the_watch_says_it() {
     assert!(!tracker.lacks_end("fa", &[]));
 }
 
+#[test]
+fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
+    let seen = |phase: &str, deleted: Option<&str>| {
+        serde_json::json!({
+            "metadata": {"name": "fa-x", "deletionTimestamp": deleted}, "status": {"phase": phase},
+        })
+    };
+    let mut whole = seen("Failed", None);
+    whole["metadata"].as_object_mut().unwrap().remove("deletionTimestamp");
+    #[rustfmt::skip]
+    let table = [
+        (whole.clone(),                     false, None,         true),
+        // Its container has ended, and the kubelet has not said all.
+        (seen("Running", None),             false, None,         false),
+        // It may be the one before.
+        (seen("Failed", Some("2026-11-23")), false, None,        false),
+        (whole.clone(),                     true,  None,         false),
+        (whole,                             false, Some("fa-y"), false),
+    ];
+    for (pod, several, other, is_enough) in table {
+        let mut tracker = made().with_several_pods(several);
+        tracker.pod("fa-x", None, None);
+        tracker.pod_ends("fa-x", pod.clone());
+        if let Some(other) = other {
+            tracker.pod(other, None, None);
+        }
+        assert_eq!(tracker.only_pod("fa").is_some(), is_enough, "{pod} {several} {other:?}");
+    }
+}
+
 /// A pod as it was seen, and why it is taken away, if it is.
 type Pod = (&'static str, Option<&'static str>);
 

@@ -25,6 +25,7 @@ impl Tracker {
 
     /// Enters the last output of the pod of a workload that is not heard of, where it is known.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
+        let kind = self.kind;
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.phase != JobPhase::Running {
             return Vec::new();
@@ -32,8 +33,8 @@ impl Tracker {
         let said = match said {
             Some(said) => format!("the pod said last: {}", shortened(said)),
             None => format!(
-                "`kubectl logs -l trialkeeper/attempt={attempt}` in its namespace shows what the pod says",
-                attempt = job.attempt
+                "`kubectl logs -l {}` in its namespace shows what the pod says",
+                kind.pod_label(name, &job.attempt)
             ),
         };
         job.why = Some(format!(

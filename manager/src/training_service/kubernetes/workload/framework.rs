@@ -57,6 +57,11 @@ impl Workload for Framework {
         framework(common, job)
     }
 
+    fn examples(&self, _common: &Common) -> Vec<(Resource, Value)> {
+        // Its pods say what the cluster does not know. What the controller drops of the rest does no harm.
+        Vec::new()
+    }
+
     fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
         pods(common)
     }
@@ -166,6 +171,7 @@ pub(in crate::training_service::kubernetes) fn framework(
             pod::leave_alone(&mut pod["metadata"]);
             merge(&mut pod["metadata"]["labels"], labels.clone());
             pod::complete(&mut pod["spec"], common, job, role, position);
+            pod::place_output(&mut pod["spec"]["containers"][0], common, job, role);
             whole
         })
         .collect();

@@ -70,7 +70,7 @@ impl Workload for Job {
         explain(outcome, pods)
     }
 
-    fn settle(&self, pods: &[Value]) -> Option<Outcome> {
+    fn settle(&self, _spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
         settle(pods)
     }
 
@@ -121,10 +121,28 @@ impl Workload for Job {
 
 /// Returns true if the pods have an index.
 fn is_indexed(spec: &KubernetesSpec) -> bool {
-    spec.workload == WorkloadKind::JobSet || spec.roles.iter().any(|role| role.task_number > 1)
+    matches!(spec.workload, WorkloadKind::JobSet | WorkloadKind::TrainJob)
+        || spec.roles.iter().any(|role| role.task_number > 1)
 }
 
 fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
+    let spec = &common.spec;
+    let metadata = metadata(common, job);
+
+    let Some(role) = spec.roles.first() else { return Value::Null };
+    let mut body = job_spec(&pod_template(common, job, role, 0), role.task_number);
+    if is_indexed(spec) {
+        body["completionMode"] = Value::from("Indexed");
+    }
+    if spec.queue.is_some() {
+        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
+        body["suspend"] = Value::Bool(true);
+    }
+    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+}
+
+/// The metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
+pub(super) fn metadata(common: &Common, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
     let mut metadata =
         spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
@@ -138,17 +156,7 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
     metadata["namespace"] = Value::from(common.namespace.as_str());
     merge(&mut metadata["labels"], labels_of(&common.experiment, job));
     merge(&mut metadata["labels"], queue_labels(spec).collect());
-
-    let Some(role) = spec.roles.first() else { return Value::Null };
-    let mut body = job_spec(&pod_template(common, job, role, 0), role.task_number);
-    if is_indexed(spec) {
-        body["completionMode"] = Value::from("Indexed");
-    }
-    if spec.queue.is_some() {
-        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
-        body["suspend"] = Value::Bool(true);
-    }
-    json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
+    metadata
 }
 
 /// The pod template as a pod, for a dry run.
@@ -203,6 +211,7 @@ pub(super) fn pod_template(
     } else {
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
+    pod::place_output(container, common, job, role);
     // A queue may take the trial back and admit it again, in another pod, and so may a person who suspends it; a JobSet
     // makes a Job that was deleted again.
     pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");

@@ -98,6 +98,20 @@ impl Workload for JobSet {
         explain(outcome, pods)
     }
 
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+        let (role, index) = spec.metrics_from.clone();
+        let roles = spec.roles.iter().map(|role| RolePods {
+            name: &role.name,
+            pods: role.task_number,
+            wanted: u64::try_from(role.policy.min_succeeded).ok(),
+        });
+        settle(&roles.collect::<Vec<_>>(), Decider { role, index, is_main: true }, pods)
+    }
+
+    fn follows_jobs(&self) -> bool {
+        true
+    }
+
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         spec.roles.iter().map(|role| ("Job", job_name(name, role))).collect()
     }
@@ -174,6 +188,29 @@ fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position
 
 /// Reads where a `JobSet` stands.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    let (role, index) = spec.metrics_from.clone();
+    let main = Decider { role, index, is_main: true };
+    phase_of(object, &STATUS, spec.roles.len(), main)
+}
+
+/// The names that a kind made of Jobs has in its status.
+#[derive(Debug)]
+pub(super) struct StatusNames {
+    /// The condition of one that succeeded.
+    pub(super) succeeded: &'static str,
+    /// The list with the state of each role's Job.
+    pub(super) jobs: &'static str,
+}
+
+const STATUS: StatusNames = StatusNames { succeeded: "Completed", jobs: "replicatedJobsStatus" };
+
+/// Reads where an object of a kind made of so many Jobs stands. `main` is the pod whose metrics are the trial's.
+pub(super) fn phase_of(
+    object: &Value,
+    names: &StatusNames,
+    roles: usize,
+    main: Decider,
+) -> JobPhase {
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
     let status =
         object.get("status").and_then(Value::as_object).filter(|status| !status.is_empty());
@@ -182,7 +219,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     };
     let conditions = &object["status"];
     let holds = |kind: &str| condition(conditions, kind).filter(|it| is(it, "status", "True"));
-    if holds("Completed").is_some() {
+    if holds(names.succeeded).is_some() {
         let message = "its pods succeeded".to_owned();
         let (succeeded, exit_code) = (true, Some(0));
         return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
@@ -191,9 +228,8 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         return JobPhase::Completed(taken_back(&text(failed, "message")));
     }
     if let Some(failed) = holds("Failed") {
-        let (role, index) = spec.metrics_from.clone();
         return JobPhase::Completed(Outcome {
-            decided_by: Some(Decider { role, index, is_main: true }),
+            decided_by: Some(main),
             needs_pods: true,
             ..Outcome::unseen(text(failed, "message"))
         });
@@ -202,20 +238,20 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
         return JobPhase::Suspended;
     }
     // The numbers count Jobs, of which each role has one.
-    let jobs = status.get("replicatedJobsStatus").and_then(Value::as_array);
+    let jobs = status.get(names.jobs).and_then(Value::as_array);
     let begun = jobs.into_iter().flatten().filter(|job| {
         let counts = ["ready", "succeeded", "failed"].iter();
         counts.filter_map(|field| job.get(*field)?.as_u64()).any(|count| count > 0)
     });
     match begun.count() {
         0 => JobPhase::Waiting,
-        begun if begun < spec.roles.len() => JobPhase::Starting,
+        begun if begun < roles => JobPhase::Starting,
         _ => JobPhase::Running,
     }
 }
 
 /// Completes a failure with the pod that caused it: one of the Job that failed first, where the `JobSet` names one.
-fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+pub(super) fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     let Some(main) = outcome.decided_by.clone() else {
         return Outcome { needs_pods: false, ..outcome };
     };
@@ -227,6 +263,40 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     let own: Vec<Ended> = pods.iter().filter(of_first).filter_map(ended).collect();
     let ends = if own.is_empty() { pods.iter().filter_map(ended).collect() } else { own };
     several_pods::caused(&outcome, &main, &ends, |_| true)
+}
+
+/// The pods of a role, and how many of them decide by their success. `None`: the role does not decide.
+pub(super) struct RolePods<'a> {
+    pub(super) name: &'a str,
+    pub(super) pods: u64,
+    pub(super) wanted: Option<u64>,
+}
+
+/// Returns how a workload of these roles ended, by pods whose ends are long known and that its Jobs cannot report. `None`: it
+/// is not decided.
+pub(super) fn settle(roles: &[RolePods<'_>], main: Decider, pods: &[Value]) -> Option<Outcome> {
+    let is_over = |pod: &&Value| {
+        pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
+    };
+    let ends: Vec<Ended> = pods.iter().filter(is_over).filter_map(ended).collect();
+    if ends.iter().any(|end| end.end.exit_code != Some(0)) {
+        let failed = Outcome::unseen("one of its pods failed".to_owned());
+        let failed = Outcome { decided_by: Some(main), needs_pods: true, ..failed };
+        return Some(explain(failed, pods));
+    }
+    let succeeded = |role: &RolePods<'_>, wanted: u64| {
+        let own = ends.iter().filter(|end| end.role == role.name).count();
+        u64::try_from(own).is_ok_and(|own| own >= wanted)
+    };
+    let mut deciding = roles.iter().filter_map(|role| Some((role, role.wanted?))).peekable();
+    let is_done = if deciding.peek().is_some() {
+        deciding.any(|(role, wanted)| succeeded(role, wanted))
+    } else {
+        roles.iter().all(|role| succeeded(role, role.pods))
+    };
+    let message = "its pods succeeded".to_owned();
+    let (succeeded, exit_code) = (true, Some(0));
+    is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::unseen(message) })
 }
 
 /// The Job that a `JobSet` names: `… (first failed job: NAME)`.

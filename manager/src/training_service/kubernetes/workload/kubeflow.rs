@@ -230,6 +230,7 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
     pod::set_variable(container, "TRIALKEEPER_EXIT_CODE_MAP", "kubernetes");
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
     pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
+    pod::place_output(container, common, job, role);
     // A pod that vanished while the operator was down is made again under the same name; a queue does it, too.
     pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template

@@ -22,6 +22,7 @@ fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) 
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", pod::BOOTSTRAP, "trialkeeper", "true"]).arg(folder).env_clear();
     shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
+    shell.env("TRIALKEEPER_MANAGER_FILE", folder.join("manager.url"));
     shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
     shell.env("https_proxy", "http://proxy.example:3128");
     let output = shell.output().unwrap();

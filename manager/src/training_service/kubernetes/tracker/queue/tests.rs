@@ -4,7 +4,11 @@ use trial_protocol::AttemptId;
 
 use super::*;
 use crate::training_service::kubernetes::tracker::PodGoes;
+use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
+use crate::training_service::kubernetes::workload::job_set::JobSet;
+use crate::training_service::kubernetes::workload::kubeflow::TF_JOB;
+use crate::training_service::kubernetes::workload::train_job::TrainJob;
 use crate::training_service::{JobEvent, PodLeft};
 
 const START_UP: Duration = Duration::from_mins(10);
@@ -19,7 +23,12 @@ fn ids() -> (TrialJobId, AttemptId) {
 
 /// A tracker with one Job `ja` that was made at 0, in a queue or in none.
 fn made(queued: bool) -> Tracker {
-    let mut tracker = Tracker::new(&BatchJob, START_UP, at(30)).queued(queued);
+    made_as(&BatchJob, queued)
+}
+
+/// The same with an object of another kind.
+fn made_as(kind: &'static dyn Workload, queued: bool) -> Tracker {
+    let mut tracker = Tracker::new(kind, START_UP, at(30)).queued(queued);
     tracker.listing();
     assert_eq!(tracker.listing_done(), []);
     let (trial, attempt) = ids();
@@ -165,6 +174,35 @@ fn a_job_that_is_long_about_to_end_is_settled_by_its_pods() {
     assert_eq!(tracker.tick(at(100)), [Act::Settle("ja".to_owned())]);
     assert_eq!(tracker.tick(at(101)), [], "and looked at again only after a while");
     assert_eq!(tracker.tick(at(160)), [Act::Settle("ja".to_owned())]);
+}
+
+#[test]
+fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
+    let settles = [Act::Settle("ja".to_owned())];
+    #[rustfmt::skip]
+    let table: [(&'static dyn Workload, JobPhase, bool); 6] = [
+        (&JobSet,   JobPhase::Running,   true),
+        (&JobSet,   JobPhase::Starting,  true),
+        (&TrainJob, JobPhase::Running,   true),
+        // Its pods were stopped for its queue.
+        (&JobSet,   JobPhase::Suspended, false),
+        // Its operator says so by itself, and a Job has a word for it.
+        (&TF_JOB,   JobPhase::Running,   false),
+        (&BatchJob, JobPhase::Running,   false),
+    ];
+    for (kind, phase, is_settled) in table {
+        let mut tracker = made_as(kind, false);
+        tracker.workload("ja", JobPhase::Running, at(1));
+        tracker.pod_over("ja-worker-0-0-aaaaa", at(40));
+        tracker.workload("ja", phase.clone(), at(41));
+        tracker.tick(at(99));
+        let acts = tracker.tick(at(100));
+        assert_eq!(acts.contains(&settles[0]), is_settled, "{kind:?} {phase:?}: {acts:?}");
+        if is_settled {
+            assert_eq!(tracker.tick(at(130)), [], "{kind:?}");
+            assert_eq!(tracker.tick(at(160)), settles, "{kind:?}: a while later once more");
+        }
+    }
 }
 
 #[test]

@@ -118,6 +118,46 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
 }
 
 #[test]
+fn pods_settle_a_job_set_whose_jobs_cannot_end() {
+    let pod = |name: &str, phase: &str, code: Option<u64>| {
+        let terminated = code.map(|code| {
+            json!({"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T00:00:00Z"})
+        });
+        json!({"metadata": {"name": name}, "status": {
+            "phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}],
+        }})
+    };
+    let done = |name: &str| pod(name, "Succeeded", Some(0));
+    let runs = |name: &str| pod(name, "Running", None);
+    let failed = |name: &str| pod(name, "Failed", Some(3));
+    let (ps, first, second) = ("tkx-ps-0-0-aaaaa", "tkx-worker-0-0-bbbbb", "tkx-worker-0-1-ccccc");
+    let one_decides = section(&[("ps", 1, -1), ("worker", 2, 1)]);
+    let both_decide = section(&[("ps", 1, -1), ("worker", 2, 2)]);
+    let none_decides = section(&[("ps", 1, -1), ("worker", 2, -1)]);
+    #[rustfmt::skip]
+    let table = [
+        (&both_decide,  vec![],                                       None),
+        (&both_decide,  vec![runs(ps), done(first), runs(second)],    None),
+        (&one_decides,  vec![runs(ps), done(first), runs(second)],    Some(Some(0))),
+        (&both_decide,  vec![runs(ps), done(first), done(second)],    Some(Some(0))),
+        // Another role's success is none.
+        (&one_decides,  vec![done(ps), runs(first), runs(second)],    None),
+        (&none_decides, vec![runs(ps), done(first), done(second)],    None),
+        (&none_decides, vec![done(ps), done(first), done(second)],    Some(Some(0))),
+        (&both_decide,  vec![runs(ps), done(first), failed(second)],  Some(Some(3))),
+    ];
+    for (section, pods, expected) in table {
+        let outcome = JobSet.settle(&common(section).spec, &pods);
+        let code = outcome.map(|outcome| {
+            assert_eq!(outcome.succeeded, outcome.exit_code == Some(0), "{outcome:?}");
+            assert!(!outcome.needs_pods, "{outcome:?}");
+            outcome.exit_code
+        });
+        assert_eq!(code, expected, "{pods:?}");
+    }
+}
+
+#[test]
 fn completion_policies_become_success_policies() {
     let policies = |roles: &[(&str, u64, i64)]| {
         let made = JobSet.manifest(&common(&section(roles)), &job());

@@ -1,0 +1,268 @@
+//! PURE: a trial as a `TrainJob` of Kubeflow Trainer (`trainer.kubeflow.org/v1alpha1`). A `TrainingRuntime` of the
+//! experiment's own holds the pod of all its trials; a `TrainJob` adds the command and the variables of one attempt.
+//!
+//! The Trainer makes a `JobSet` of the same name, whose only role is called `node`, and copies its conditions. The labels of a
+//! `TrainJob` do not reach its pods: they are found by the name of their `JobSet`.
+//!
+//! Source: Trainer 2.3, and recordings of it.
+
+use serde_json::{Value, json};
+use trial_protocol::{AttemptId, Class, ExperimentId};
+
+use super::job::{example_pod, job_spec, metadata, pod_template};
+use super::job_set::{self, RolePods, StatusNames};
+use super::{StopRequest, Workload};
+use crate::config::kubernetes::KubernetesSpec;
+use crate::training_service::TrialJobSpec;
+use crate::training_service::kubernetes::client::Resource;
+use crate::training_service::kubernetes::manifest::{
+    Common, example, experiment_name, labels, pod, workload_name,
+};
+use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
+use crate::training_service::kubernetes::pending_reason::{condition, is, text};
+
+const GROUP: &str = "trainer.kubeflow.org";
+const VERSION: &str = "trainer.kubeflow.org/v1alpha1";
+const TRAIN_JOBS: Resource =
+    Resource { group: GROUP, version: "v1alpha1", kind: "TrainJob", plural: "trainjobs" };
+const TRAINING_RUNTIMES: Resource = Resource {
+    group: GROUP,
+    version: "v1alpha1",
+    kind: "TrainingRuntime",
+    plural: "trainingruntimes",
+};
+
+/// The name of the role that trains, and of the container in it.
+const NODE: &str = "node";
+/// The label of the role that a `TrainJob` fills in.
+const STEP_LABEL: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
+/// The label of a pod with the name of its `JobSet`, which is the `TrainJob`'s.
+const JOB_SET_LABEL: &str = "jobset.sigs.k8s.io/jobset-name";
+
+const STATUS: StatusNames = StatusNames { succeeded: "Complete", jobs: "jobsStatus" };
+
+/// Trials as `TrainJob`s.
+#[derive(Debug)]
+pub struct TrainJob;
+
+impl Workload for TrainJob {
+    fn resource(&self) -> Resource {
+        TRAIN_JOBS
+    }
+
+    fn verbs(&self) -> &'static [&'static str] {
+        &["get", "list", "watch", "create", "delete", "deletecollection"]
+    }
+
+    fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
+        &[(TRAINING_RUNTIMES, &["list", "create", "patch", "delete", "deletecollection"])]
+    }
+
+    fn shared(&self, common: &Common) -> Vec<(Resource, Value)> {
+        vec![(TRAINING_RUNTIMES, runtime(common))]
+    }
+
+    fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
+        // A TrainJob is refused whose runtime is not there, and it holds no more than words for the runtime's pod.
+        self.shared(common)
+    }
+
+    fn pod_label(&self, name: &str, _attempt: &AttemptId) -> String {
+        format!("{JOB_SET_LABEL}={name}")
+    }
+
+    fn controller(&self) -> &'static str {
+        "Kubeflow Trainer"
+    }
+
+    fn installation(&self) -> &'static str {
+        "Kubeflow Trainer (version 2) is not installed there; `kubectl apply --server-side -k \
+         \"github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0\"` installs it together with JobSet, and \
+         `platform: kubernetes` needs neither"
+    }
+
+    fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value {
+        let Some(role) = common.spec.roles.first() else { return Value::Null };
+        let mut pod = pod_template(common, job, role, 0);
+        let container = &mut pod["spec"]["containers"][0];
+        let name = workload_name(&common.experiment, &job.attempt);
+        pod::take_token_from_variable(container, &name);
+        let mut body = json!({
+            "runtimeRef": {
+                "apiGroup": GROUP,
+                "kind": TRAINING_RUNTIMES.kind,
+                "name": experiment_name(&common.experiment),
+            },
+            "trainer": {
+                "numNodes": role.task_number,
+                "command": container["command"],
+                "env": container["env"],
+            },
+        });
+        if common.spec.queue.is_some() {
+            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            body["suspend"] = Value::Bool(true);
+        }
+        json!({
+            "apiVersion": VERSION,
+            "kind": TRAIN_JOBS.kind,
+            "metadata": metadata(common, job),
+            "spec": body,
+        })
+    }
+
+    fn example_pods(&self, common: &Common) -> Vec<(String, Value)> {
+        let trial = example(&common.experiment);
+        let name = workload_name(&common.experiment, &trial.attempt);
+        let Some(role) = common.spec.roles.first() else { return Vec::new() };
+        let mut template = pod_template(common, &trial, role, 0);
+        template["spec"]["containers"][0]["name"] = Value::from(NODE);
+        vec![(role.name.clone(), example_pod(common, template, &format!("{name}-{NODE}-0-0")))]
+    }
+
+    fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase {
+        phase(object, spec)
+    }
+
+    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
+        job_set::explain(outcome, pods)
+    }
+
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+        let count = spec.roles.first()?.task_number;
+        let role = RolePods { name: NODE, pods: count, wanted: Some(count) };
+        job_set::settle(&[role], main(spec), pods)
+    }
+
+    fn follows_jobs(&self) -> bool {
+        true
+    }
+
+    fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
+        vec![("Job", job_name(name)), (TRAIN_JOBS.kind, name.to_owned())]
+    }
+
+    fn stop(&self) -> StopRequest {
+        // A suspended one would be resumed by Kueue.
+        StopRequest::Delete
+    }
+
+    fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String> {
+        let (_, index) = &spec.metrics_from;
+        let prefix = format!("{}-{index}-", job_name(name));
+        pods.iter().find(|pod| pod.starts_with(&prefix)).cloned()
+    }
+
+    fn container(&self) -> &'static str {
+        NODE
+    }
+
+    fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
+        let name = probe_name(experiment);
+        json!({
+            "apiVersion": VERSION,
+            "kind": TRAIN_JOBS.kind,
+            "metadata": {"name": name, "namespace": namespace, "labels": labels(experiment)},
+            "spec": {
+                // Suspended, it makes no pod; the controller says that it is.
+                "suspend": true,
+                "runtimeRef": {"apiGroup": GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
+                "trainer": {"numNodes": 1},
+            },
+        })
+    }
+
+    fn shared_by_probe(
+        &self,
+        experiment: &ExperimentId,
+        namespace: &str,
+    ) -> Vec<(Resource, Value)> {
+        let pod = json!({"spec": {
+            "restartPolicy": "Never",
+            // A queue that takes in what names none may let it run: then no node takes its pod.
+            "schedulingGates": [{"name": "trialkeeper/probe"}],
+            "containers": [{"name": NODE, "image": "none"}],
+        }});
+        let name = probe_name(experiment);
+        let metadata = json!({"name": name, "namespace": namespace, "labels": labels(experiment)});
+        vec![(TRAINING_RUNTIMES, runtime_of(&metadata, &job_spec(&pod, 1)))]
+    }
+
+    fn is_noticed(&self, probe: &Value) -> bool {
+        // The JobSet's controller has looked, too.
+        let jobs = probe.pointer("/status/jobsStatus").and_then(Value::as_array);
+        jobs.is_some_and(|jobs| !jobs.is_empty())
+    }
+}
+
+fn probe_name(experiment: &ExperimentId) -> String {
+    format!("{}probe", experiment_name(experiment))
+}
+
+/// The name of the Job that makes the pods.
+fn job_name(name: &str) -> String {
+    format!("{name}-{NODE}-0")
+}
+
+/// The runtime of an experiment: the pod of every trial, without what belongs to one attempt.
+fn runtime(common: &Common) -> Value {
+    let Some(role) = common.spec.roles.first() else { return Value::Null };
+    let mut template = pod_template(common, &example(&common.experiment), role, 0);
+    let own = labels(&common.experiment);
+    if let Some(known) = template["metadata"]["labels"].as_object_mut() {
+        known.retain(|name, _| !name.starts_with("trialkeeper/"));
+        known.extend(own.clone());
+    }
+    let container = &mut template["spec"]["containers"][0];
+    container["name"] = Value::from(NODE);
+    if let Some(container) = container.as_object_mut() {
+        // A TrainJob brings its own, and its variables are put before none.
+        container.shift_remove("command");
+        container.shift_remove("env");
+    }
+    let metadata = json!({
+        "name": experiment_name(&common.experiment), "namespace": common.namespace, "labels": own,
+    });
+    runtime_of(&metadata, &job_spec(&template, role.task_number))
+}
+
+/// A runtime with one role, in which `PyTorch`'s launcher finds its variables.
+fn runtime_of(metadata: &Value, job: &Value) -> Value {
+    let role = json!({
+        "name": NODE,
+        "replicas": 1,
+        "template": {"metadata": {"labels": {STEP_LABEL: "trainer"}}, "spec": job},
+    });
+    json!({
+        "apiVersion": VERSION,
+        "kind": TRAINING_RUNTIMES.kind,
+        "metadata": metadata,
+        "spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            // A retry is the manager's decision, and gets a number.
+            "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [role]}},
+        },
+    })
+}
+
+/// Reads where a `TrainJob` stands.
+fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
+    let failed = object.get("status").and_then(|status| condition(status, "Failed"));
+    if let Some(failed) = failed.filter(|failed| {
+        is(failed, "status", "True") && is(failed, "reason", "TrainingRuntimeNotSupported")
+    }) {
+        let message = format!("Kubeflow Trainer does not take it: {}", text(failed, "message"));
+        let class = Some(Class::Permanent);
+        return JobPhase::Completed(Outcome { class, ..Outcome::unseen(message) });
+    }
+    job_set::phase_of(object, &STATUS, 1, main(spec))
+}
+
+/// The pod whose metrics are the trial's.
+fn main(spec: &KubernetesSpec) -> Decider {
+    let (_, index) = spec.metrics_from;
+    Decider { role: NODE.to_owned(), index, is_main: true }
+}
+
+#[cfg(test)]
+mod tests;

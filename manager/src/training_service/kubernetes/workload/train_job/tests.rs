@@ -1,0 +1,203 @@
+//! `TrainJob`s against recordings of the real controller, and against what the section asks for.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::training_service::JobNews;
+use crate::training_service::kubernetes::manifest::tests::{common, job};
+use crate::training_service::kubernetes::share::Share;
+use crate::training_service::kubernetes::workload::recorded::{ends, told};
+
+/// The section of trials with so many pods.
+fn section(pods: u64) -> Value {
+    json!({
+        "platform": "trainer", "agent": "image", "dockerImage": "i:1", "taskNumber": pods,
+        "cpuNumber": 1, "memorySize": 512, "gpuNumber": 1,
+    })
+}
+
+fn queued(pods: u64) -> Common {
+    let mut section = section(pods);
+    (section["queue"], section["priorityClass"]) = (json!("research"), json!("low"));
+    common(&section)
+}
+
+#[test]
+fn every_recorded_end_is_told_as_it_was() {
+    const MAY_PASS: Option<Class> = Some(Class::Transient);
+    const OVER_LIMIT: Option<Class> = Some(Class::Permanent);
+    #[rustfmt::skip]
+    let table = [
+        ("exit0",                        1, Some(0),   "its pod ended well", None, None),
+        ("exit1",                        1, Some(1),   "the container ended with exit code 1", None, None),
+        ("oom",                          1, Some(137), "out of memory", OVER_LIMIT, None),
+        ("sigkill",                      1, Some(137), "the container ended with exit code 137", None, None),
+        ("pod-deleted",                  1, Some(143), "the trial's pod was deleted", MAY_PASS, None),
+        ("pod-evicted",                  1, Some(143), "its pod was taken away: ", MAY_PASS, Some("EvictionByEvictionAPI")),
+        ("two-nodes-one-fails",          2, Some(1),   "node 1: the container ended with exit code 1", None, None),
+        ("torch-env",                    2, Some(0),   "its pod ended well", None, None),
+        ("suspended-then-resumed",       1, Some(0),   "its pod ended well", None, None),
+        ("quota-refuses-pod",            1, Some(0),   "its pod ended well", None, None),
+        // The Trainer is away as the pod ends.
+        ("controller-down",              1, Some(1),   "the container ended with exit code 1", None, None),
+        // Runs again afterwards: the condition is taken off, and another pod comes. The end was told before.
+        ("jobset-deleted-after-failed",  1, Some(1),   "the container ended with exit code 1", None, None),
+        ("jobset-deleted-after-complete", 1, Some(0),  "its pod ended well", None, None),
+        ("badimage",                     1, None,      "somebody deleted its TrainJob", None, None),
+    ];
+    for (case, pods, exit_code, message, class, taken) in table {
+        let told = told(&TrainJob, &common(&section(pods)).spec, &format!("trainjob/{case}"));
+        let ends = ends(&told);
+        let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
+        assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+        let said = end.message.as_deref().unwrap_or_default();
+        assert!(said.starts_with(message), "{case}: {said}");
+        let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());
+        assert_eq!(disruption, taken, "{case}");
+    }
+}
+
+#[test]
+fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
+    let told = told(&TrainJob, &queued(1).spec, "kueue/trainjob-preempted");
+    let back = told.iter().filter_map(|news| match news {
+        JobNews::Requeued(waits) => Some(waits.why.as_str()),
+        _ => None,
+    });
+    let back: Vec<&str> = back.collect();
+    assert_eq!(back.len(), 1, "{told:?}");
+    assert!(back[0].contains("Preempted to accommodate a workload"), "{back:?}");
+    assert_eq!(ends(&told), Vec::<&crate::training_service::JobEvent>::new());
+}
+
+#[test]
+fn a_train_job_stands_where_its_jobs_and_conditions_say() {
+    let spec = common(&section(1)).spec;
+    let at = |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
+    let jobs = |what: &str| json!({"jobsStatus": [{"name": "node", what: 1}]});
+    let ends = |kind: &str, reason: &str| {
+        let end = json!({"type": kind, "status": "True", "reason": reason, "message": "M"});
+        json!({"conditions": [{"type": "Suspended", "status": "False", "reason": "Resumed"}, end]})
+    };
+    let resumed = json!({"conditions": [{"type": "Suspended", "status": "False"}], "jobsStatus": [{"ready": 1}]});
+    #[rustfmt::skip]
+    let table = [
+        (json!({}),                      JobPhase::Unseen),
+        (at(false, json!({})),           JobPhase::Unseen),
+        (at(true, json!({})),            JobPhase::Suspended),
+        (at(true, jobs("suspended")),    JobPhase::Suspended),
+        (at(false, jobs("active")),      JobPhase::Waiting),
+        (at(false, jobs("ready")),       JobPhase::Running),
+        (at(false, resumed),             JobPhase::Running),
+    ];
+    for (object, expected) in table {
+        assert_eq!(phase(&object, &spec), expected, "{object}");
+    }
+    let outcome = |object: &Value| match phase(object, &spec) {
+        JobPhase::Completed(outcome) => (outcome.succeeded, outcome.needs_pods, outcome.class),
+        other => panic!("{object}: {other:?}"),
+    };
+    let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
+    #[rustfmt::skip]
+    let table = [
+        (at(false, ends("Complete", "AllJobsCompleted")),           (true, false, None)),
+        (at(false, ends("Failed", "ReachedMaxRestarts")),           (false, true, None)),
+        (at(false, ends("Failed", "FailedJobs")),                   (false, true, None)),
+        (at(false, ends("Failed", "TrainingRuntimeNotSupported")),  (false, false, permanent)),
+        // Its queue took it back as its pod failed.
+        (at(true, ends("Failed", "ReachedMaxRestarts")),            (false, true, transient)),
+    ];
+    for (object, expected) in table {
+        assert_eq!(outcome(&object), expected, "{object}");
+    }
+}
+
+/// Compares an object with what it was when it was last looked at.
+fn assert_as_it_was(made: &Value, file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("src/training_service/kubernetes/workload/train_job/tests")
+        .join(file);
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    let known: Value = serde_json::from_str(&known).unwrap_or_default();
+    assert_eq!(*made, known, "now it is\n{}", serde_json::to_string_pretty(made).unwrap());
+}
+
+#[test]
+fn a_train_job_and_its_runtime_are_as_they_were() {
+    let common = queued(2);
+    assert_as_it_was(&TrainJob.manifest(&common, &job()), "queued.json");
+    let [(resource, runtime)] = TrainJob.shared(&common).try_into().unwrap();
+    assert_eq!(resource, TRAINING_RUNTIMES);
+    assert_as_it_was(&runtime, "runtime.json");
+}
+
+#[test]
+fn the_runtime_names_no_trial_and_no_secret_is_in_either() {
+    let common = common(&section(1));
+    let job = job();
+    let runtime = TrainJob.shared(&common).remove(0).1.to_string();
+    for own in [job.trial.as_str(), job.attempt.as_str(), "example", "TRIALKEEPER_TOKEN"] {
+        assert!(!runtime.contains(own), "{own} is in {runtime}");
+    }
+    let made = TrainJob.manifest(&common, &job);
+    assert!(!made.to_string().contains(&job.token.0), "{made}");
+    let env = made["spec"]["trainer"]["env"].as_array().unwrap();
+    let token = env.iter().find(|variable| variable["name"] == "TRIALKEEPER_TOKEN").unwrap();
+    let name = workload_name(&job.experiment, &job.attempt);
+    assert_eq!(token["valueFrom"]["secretKeyRef"], json!({"name": name, "key": "token"}));
+}
+
+#[test]
+fn the_pods_of_an_attempt_are_those_of_its_job_set() {
+    let spec = common(&section(2)).spec;
+    let label = TrainJob.pod_label("tkx", &job().attempt);
+    assert_eq!(label, "jobset.sigs.k8s.io/jobset-name=tkx");
+    let pods = ["tkx-node-0-1-aaaaa".to_owned(), "tkx-node-0-0-bbbbb".to_owned()];
+    assert_eq!(TrainJob.reporter(&spec, "tkx", &pods).as_deref(), Some("tkx-node-0-0-bbbbb"));
+}
+
+#[test]
+fn pods_on_a_shared_disk_have_a_folder_each() {
+    let mut common = common(&section(2));
+    common.share = Some(Share::Claim { name: "data".to_owned() });
+    let made = TrainJob.manifest(&common, &job());
+    let env = made["spec"]["trainer"]["env"].as_array().unwrap();
+    let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
+    let folder = &env[at("TRIALKEEPER_OUTPUT_DIR")]["value"];
+    assert_eq!(*folder, "/tmp/mount/nni/abcd1234/k3f9a/worker-$(TRIALKEEPER_ROLE_INDEX)");
+    // Kubernetes puts in the value of what stands before.
+    assert!(at("TRIALKEEPER_ROLE_INDEX") < at("TRIALKEEPER_OUTPUT_DIR"));
+}
+
+#[test]
+fn a_template_lends_its_pod_and_not_its_container_s_name() {
+    let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i", "command": ["t"], "env": [{"name": "OWN", "value": "1"}]}]}});
+    let mut section = section(1);
+    section["template"] = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"template": pod}});
+    let common = common(&section);
+    let runtime = TrainJob.shared(&common).remove(0).1;
+    let body = &runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"];
+    assert_eq!(body["template"]["spec"]["containers"][0]["name"], NODE);
+    let rule = body.pointer("/podFailurePolicy/rules/1/onExitCodes/containerName");
+    assert_eq!(rule, Some(&json!(NODE)));
+    let made = TrainJob.manifest(&common, &job());
+    assert_eq!(made["metadata"]["labels"]["a"], "b");
+    let env = made["spec"]["trainer"]["env"].as_array().unwrap();
+    assert!(env.contains(&json!({"name": "OWN", "value": "1"})), "{env:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_status_stands_somewhere(kind in "[A-Za-z]{0,10}|Failed", message in ".{0,40}", number in any::<i64>()) {
+        let object = json!({"metadata": {"name": message}, "spec": {"suspend": number}, "status": {
+            "conditions": [{"type": kind, "status": "True", "message": message}, 3],
+            "jobsStatus": [{"ready": number}, kind],
+        }});
+        if let JobPhase::Completed(outcome) = phase(&object, &common(&section(1)).spec) {
+            let outcome = TrainJob.explain(outcome, std::slice::from_ref(&object));
+            prop_assert!(!outcome.needs_pods);
+        }
+    }
+}

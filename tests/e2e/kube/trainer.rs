@@ -1,0 +1,177 @@
+//! Trials as `TrainJob`s of Kubeflow Trainer: one runtime for all trials of an experiment, and what stands in the way.
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+
+use super::{command, run};
+
+/// A search whose trials are `TrainJob`s of one pod, with changes of the section.
+fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
+    let kubeconfig = bed.path("kubeconfig");
+    kube.kubeconfig(&kubeconfig);
+    let mut service = json!({
+        "platform": "trainer",
+        "kubeconfig": kubeconfig.display().to_string(),
+        "storage": "image",
+        "dockerImage": "any",
+    });
+    for (name, value) in changes.as_object().into_iter().flatten() {
+        service[name] = value.clone();
+    }
+    Search::new(line, trials).with("objective", "score").with("trainingService", service)
+}
+
+fn cluster(bed: &TestBed) -> Kube {
+    Kube::start(bed.folder(), |_| Play::Pods)
+}
+
+#[test]
+fn a_search_shares_one_runtime_that_goes_after_its_trials() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = r#"x='{{x}}'; [ -z "$TRIALKEEPER_TOKEN" ] && echo "score=$x""#;
+    let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
+    outcome.expect_done(4, 0);
+    for trial in &outcome.trials {
+        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+    }
+    kube.wait_until_empty();
+    let runtimes = kube.made("trainingruntimes");
+    let probe = |runtime: &&Value| {
+        runtime["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("probe"))
+    };
+    assert_eq!(runtimes.iter().filter(|runtime| !probe(runtime)).count(), 1, "{runtimes:?}");
+    assert_eq!(runtimes.iter().filter(probe).count(), 1);
+    let requests = kube.requests();
+    let at = |what: &str| requests.iter().rposition(|request| request == what);
+    assert!(at("DELETE trainjobs") < at("DELETE trainingruntimes"), "{requests:?}");
+}
+
+#[test]
+fn a_failing_train_job_fails_its_trial_with_its_own_code_and_words() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo 'ValueError: no' >&2; exit 3";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
+    outcome.expect_done(0, 1);
+    for said in ["FAILED (exit code 3)", "ValueError: no"] {
+        assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    }
+    kube.wait_until_empty();
+}
+
+#[test]
+fn the_nodes_of_a_train_job_meet_and_the_first_ones_metrics_count() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE/$PET_NNODES >>\"$TEST_BED/ranks\"; \
+                echo score=$TRIALKEEPER_RANK";
+    let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({"taskNumber": 2})));
+    outcome.expect_done(1, 0);
+    assert_eq!(outcome.trial(0).final_result, json!(0));
+    let ranks = bed.read("ranks");
+    let mut ranks: Vec<&str> = ranks.lines().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ["0/2/2", "1/2/2"]);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_killed_search_leaves_neither_pods_nor_its_runtime() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
+    kube.wait_until_empty();
+}
+
+#[test]
+fn what_a_killed_manager_left_is_adopted_or_cleaned_with_its_runtime() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
+    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGKILL);
+    drop(running.finish(BOUND));
+    let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
+    let id = folder.file_name().into_string().unwrap();
+    let mut resume = Outcome::resume_command(&bed, &id);
+    let running = bed.start(resume.args(["--host", "127.0.0.1"]));
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    assert_eq!(bed.read("up").lines().count(), 1, "it went on");
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_queue_takes_a_train_job_back_and_lets_it_run_again() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    kube.quota(1);
+    kube.queue("team");
+    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
+    let running = bed.start(&mut command(&bed, &search));
+    let runs = |times: usize| {
+        wait_for("the trial to run", BOUND, || {
+            (bed.read("up").lines().count() == times).then_some(())
+        });
+    };
+    runs(1);
+    kube.quota(0);
+    wait_for("its words", BOUND, || {
+        running.stderr().contains("its queue took it back").then_some(())
+    });
+    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    kube.quota(1);
+    runs(2);
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(1, 0);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
+    type Break = fn(&Kube);
+    #[rustfmt::skip]
+    let table: [(&str, Break, &[&str]); 3] = [
+        ("no such kind", |kube| kube.without_kind("trainjobs"),
+            &["does not know TrainJobs", "Kubeflow Trainer (version 2) is not installed", "kubectl apply",
+              "it serves Framework (`platform: frameworkcontroller`), JobSet (`platform: kubernetes`), Job (`platform: kubernetes`), TFJob (`platform: kubeflow`)"]),
+        ("missing rights", |kube| { kube.without_right("create trainjobs"); kube.without_right("patch trainingruntimes"); },
+            &["may not do this in the namespace `lab`: create trainjobs; patch trainingruntimes; `kubectl apply -n lab -k deploy/rights`"]),
+        ("a Trainer that is not at work", |kube| kube.controller(false),
+            &["Kubeflow Trainer takes no notice of a new TrainJob", "does its pod run"]),
+    ];
+    for (says, change, words) in table {
+        println!("{says}");
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        change(&kube);
+        let search = search(&bed, &kube, "true", 1, &json!({}));
+        let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
+        assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+        for word in words {
+            assert!(finished.stderr.contains(word), "{word:?} is not in {}", finished.stderr);
+        }
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
+fn the_role_that_is_deployed_gives_train_jobs_all_that_is_used() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let mut given = crate::deploy::rights_of_the_manager();
+    given.retain(|right| right.starts_with('/') || right.starts_with("trainer.kubeflow.org/"));
+    kube.only_rights(given);
+    run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
+    kube.wait_until_empty();
+}

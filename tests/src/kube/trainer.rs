@@ -1,0 +1,141 @@
+//! Kubeflow Trainer: makes a `JobSet` of each `TrainJob` and its `TrainingRuntime`, hands a suspension on, and copies the
+//! `JobSet`'s status. The pods are the `JobSet`'s.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::objects::{is_going, text};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const RUNTIME: &str = "/spec/runtimeRef/name";
+
+/// Refuses a `TrainJob` as the webhook does: its runtime must be there.
+pub(super) fn admit(shared: &Shared, job: &Value) -> Result<(), String> {
+    let runtime = text(job, RUNTIME);
+    if shared.objects.get("trainingruntimes", &runtime).is_some() {
+        return Ok(());
+    }
+    Err(format!(
+        "admission webhook \"validator.trainjob.trainer.kubeflow.org\" denied the request: spec.runtimeRef: Invalid value: \
+         {runtime:?}: specified trainingRuntime must be created before the TrainJob is created"
+    ))
+}
+
+/// Follows `TrainJob`s until the server ends.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut known = HashSet::new();
+    while !shared.ended.load(Ordering::SeqCst) {
+        let works = shared.controller.load(Ordering::SeqCst);
+        for job in shared.objects.list("trainjobs").into_iter().filter(|_| works) {
+            if known.insert(text(&job, "/metadata/uid")) {
+                let shared = Arc::clone(shared);
+                std::thread::spawn(move || play(&shared, &job));
+            }
+        }
+        std::thread::park_timeout(POLL_INTERVAL);
+    }
+}
+
+fn play(shared: &Shared, job: &Value) {
+    let name = text(job, "/metadata/name");
+    let Some(runtime) = shared.objects.get("trainingruntimes", &text(job, RUNTIME)) else { return };
+    drop(shared.objects.create("jobsets", job_set(job, &runtime)));
+    let mut was_suspended = false;
+    let mut said = Value::Null;
+    while !is_over(shared, &name, job) {
+        let suspended = shared.objects.seen("trainjobs", &name, is_suspended).unwrap_or(false);
+        was_suspended |= suspended;
+        if shared.objects.seen("jobsets", &name, is_suspended) == Some(!suspended) {
+            let change = |set: &mut Value| set["spec"]["suspend"] = Value::Bool(suspended);
+            drop(shared.objects.change("jobsets", &name, change));
+        }
+        let set = shared.objects.get("jobsets", &name).unwrap_or_default();
+        let status = status(&set, suspended, was_suspended);
+        if status != said {
+            said = status.clone();
+            drop(shared.objects.change("trainjobs", &name, |job| job["status"] = status));
+        }
+        std::thread::park_timeout(POLL_INTERVAL);
+    }
+}
+
+/// The `JobSet`, which has the labels of neither.
+fn job_set(job: &Value, runtime: &Value) -> Value {
+    let mut spec = runtime["spec"]["template"]["spec"].clone();
+    let trainer = &job["spec"]["trainer"];
+    let roles = spec["replicatedJobs"].as_array_mut().into_iter().flatten();
+    for role in roles.filter(|role| {
+        text(role, "/template/metadata/labels/trainer.kubeflow.org~1trainjob-ancestor-step")
+            == "trainer"
+    }) {
+        let body = &mut role["template"]["spec"];
+        body["completionMode"] = Value::from("Indexed");
+        for count in ["parallelism", "completions"] {
+            body[count] = trainer["numNodes"].clone();
+        }
+        let container = &mut body["template"]["spec"]["containers"][0];
+        assert_eq!(container["name"], "node", "the Trainer finds its container by this name");
+        if trainer["command"].is_array() {
+            container["command"] = trainer["command"].clone();
+        }
+        let nodes = json!({"name": "PET_NNODES", "value": trainer["numNodes"].to_string()});
+        let own = trainer["env"].as_array().cloned().unwrap_or_default();
+        let known = container["env"].as_array().cloned().unwrap_or_default();
+        container["env"] = json!([known, own, vec![nodes]].concat());
+    }
+    spec["suspend"] = job["spec"]["suspend"].clone();
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec,
+        "metadata": {
+            "name": job["metadata"]["name"], "namespace": "lab",
+            "ownerReferences": [{
+                "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "controller": true,
+                "name": job["metadata"]["name"], "uid": job["metadata"]["uid"],
+            }],
+        },
+    })
+}
+
+/// The status of a `TrainJob`, by that of its `JobSet`.
+fn status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
+    let mut conditions = Vec::new();
+    if suspended {
+        conditions.push(condition("Suspended", "True", "Suspended", "TrainJob is suspended"));
+    } else if was_suspended {
+        conditions.push(condition("Suspended", "False", "Resumed", "TrainJob is resumed"));
+    }
+    let ends = set["status"]["conditions"].as_array().into_iter().flatten();
+    for end in ends.filter(|end| end["status"] == "True") {
+        let kind = match end["type"].as_str() {
+            Some("Completed") => "Complete",
+            Some("Failed") => "Failed",
+            _ => continue,
+        };
+        conditions.push(condition(kind, "True", &text(end, "/reason"), &text(end, "/message")));
+    }
+    let mut status = json!({"conditions": conditions});
+    if !set["status"]["replicatedJobsStatus"].is_null() {
+        status["jobsStatus"] = set["status"]["replicatedJobsStatus"].clone();
+    }
+    status
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": message})
+}
+
+fn is_suspended(object: &Value) -> bool {
+    object.pointer("/spec/suspend") == Some(&Value::Bool(true))
+}
+
+fn is_over(shared: &Shared, name: &str, job: &Value) -> bool {
+    let over = shared.objects.seen("trainjobs", name, |now| {
+        is_going(now) || now.pointer("/metadata/uid") != job.pointer("/metadata/uid")
+    });
+    shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
+}
