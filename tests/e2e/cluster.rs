@@ -1,6 +1,6 @@
-//! Searches on a cluster whose pods are containers; skipped unless one is named.
+//! Searches on a cluster whose pods are containers, once for each kind of object that it serves; skipped unless one is named.
 //!
-//! A real one, with the real `FrameworkController`: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
+//! A real one, with the real controllers: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
 //! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine. Or the scripted
 //! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set. Or the scripted one whose pods are processes of this
 //! machine, which shows that these tests are sound as far as they need no container: `TRIALKEEPER_TEST_PROCESSES` is set.
@@ -23,8 +23,34 @@ use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
 /// Pulling an image may take its time.
 const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
 
+/// The kinds of objects that run trials, and where the API has them.
+const KINDS: [(&str, &str, &str); 6] = [
+    ("Framework", "frameworkcontroller.microsoft.com/v1", "frameworks"),
+    ("Job", "batch/v1", "jobs"),
+    ("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets"),
+    ("TFJob", "kubeflow.org/v1", "tfjobs"),
+    ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
+    ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs"),
+];
+
+/// Tells a story once for each kind that the cluster serves, with beds of its own.
+fn on_each_kind(story: impl Fn(&Cluster)) {
+    let Some(mut cluster) = Cluster::find() else { return };
+    for (kind, version, plural) in KINDS {
+        if cluster.serves(version, plural) {
+            cluster.kind = kind;
+            announce(kind);
+            story(&cluster);
+        } else {
+            skipped(&format!("the cluster serves no {plural}"));
+        }
+    }
+}
+
 /// What the variables say.
 struct Cluster {
+    /// The kind that runs the trials now.
+    kind: &'static str,
     kubeconfig: String,
     image: String,
     /// Its pods are containers.
@@ -71,6 +97,7 @@ impl Cluster {
             (kubeconfig, free.to_string(), Some((kube, folder)))
         };
         Some(Self {
+            kind: "Job",
             kubeconfig: kubeconfig.display().to_string(),
             image,
             contains: contains || scripted.is_none(),
@@ -88,11 +115,65 @@ impl Cluster {
         })
     }
 
+    /// Returns true if the cluster has a kind.
+    fn serves(&self, version: &str, plural: &str) -> bool {
+        if self.scripted.is_some() {
+            return true;
+        }
+        let mut kubectl = Command::new("kubectl");
+        kubectl.args([
+            "--kubeconfig",
+            &self.kubeconfig,
+            "get",
+            "--raw",
+            &format!("/apis/{version}"),
+        ]);
+        let Ok(said) = kubectl.output() else {
+            skipped("there is no kubectl to look what is served");
+            return plural == "jobs";
+        };
+        let known: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let known = known["resources"].as_array().into_iter().flatten();
+        known.into_iter().any(|resource| resource["name"] == plural)
+    }
+
+    /// The section whose trials have these roles, as objects of the kind.
     fn service(&self, roles: &Value) -> Value {
-        json!({
-            "platform": "frameworkcontroller", "kubeconfig": self.kubeconfig,
-            "imagePullPolicy": "IfNotPresent", "startUpDeadline": "5m", "taskRoles": roles,
-        })
+        let mut service = json!({
+            "kubeconfig": self.kubeconfig, "imagePullPolicy": "IfNotPresent", "startUpDeadline": "5m",
+        });
+        let mut roles = roles.as_array().cloned().unwrap_or_default();
+        if self.kind == "JobSet" && roles.len() == 1 {
+            let mut server = self.role("ps");
+            server["command"] = json!("sleep 600");
+            roles.push(server);
+        }
+        let operator = match self.kind {
+            "TFJob" => "tf-operator",
+            "PyTorchJob" => "pytorch-operator",
+            _ => {
+                service["platform"] = json!(match self.kind {
+                    "Framework" => "frameworkcontroller",
+                    "TrainJob" => "trainer",
+                    _ => "kubernetes",
+                });
+                service["taskRoles"] = json!(roles);
+                return service;
+            }
+        };
+        (service["platform"], service["operator"]) = (json!("kubeflow"), json!(operator));
+        for mut role in roles {
+            let name = match (self.kind, role["name"].take()) {
+                ("PyTorchJob", _) => "master".to_owned(),
+                (_, name) => name.as_str().unwrap_or_default().to_owned(),
+            };
+            let fields = role.as_object_mut().unwrap();
+            fields.remove("name");
+            let pods = fields.remove("taskNumber").unwrap_or(json!(1));
+            fields.insert("replicas".to_owned(), pods);
+            service[name] = role;
+        }
+        service
     }
 
     fn search(&self, command: &str, trials: u32, roles: &Value) -> Search {
@@ -160,8 +241,9 @@ impl Cluster {
     /// What an experiment has left: by its label, and the controller's own by their names.
     fn left(&self, id: &str) -> Vec<String> {
         if let Some((kube, _)) = &self.scripted {
-            let kinds = ["frameworks", "secrets", "pods", "configmaps"];
-            let all = kinds.into_iter().flat_map(|kind| kube.all(kind));
+            let kinds = KINDS.iter().map(|(_, _, plural)| *plural);
+            let kinds = kinds.chain(["trainingruntimes", "secrets", "pods", "configmaps"]);
+            let all = kinds.flat_map(|kind| kube.all(kind));
             let names = all.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
             return names.filter(|name| name.contains(id)).collect();
         }
@@ -178,10 +260,23 @@ impl Cluster {
             names.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let own = format!("trialkeeper/experiment={id}");
-        let kinds = "frameworks.frameworkcontroller.microsoft.com,secrets,pods";
+        let kinds = KINDS.iter().filter(|(_, version, plural)| self.serves(version, plural));
+        let mut kinds: Vec<String> = kinds
+            .map(|(_, version, plural)| {
+                format!("{plural}.{}", version.split('/').next().unwrap_or_default())
+            })
+            .collect();
+        kinds.extend(["secrets", "pods"].map(str::to_owned));
         let maps = listed("configmaps", "FC_FRAMEWORK_NAME");
         let maps = maps.into_iter().filter(|name| name.contains(id));
-        listed(kinds, &own).into_iter().chain(maps).collect()
+        listed(&kinds.join(","), &own).into_iter().chain(maps).collect()
+    }
+}
+
+fn announce(kind: &str) {
+    #[expect(clippy::print_stderr, reason = "a failure is one kind's")]
+    {
+        eprintln!("as {kind}s");
     }
 }
 
@@ -208,127 +303,143 @@ fn running(bed: &TestBed) -> String {
 
 #[test]
 fn trials_succeed_and_the_winner_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
-    let search = cluster.one("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
-    let search = cluster.run(&bed, &search);
-    search.expect_done(3, 0);
-    for trial in &search.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-    }
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
+        let search = cluster.one("python3 train.py {{x}}", 3).with("trialConcurrency", 2);
+        let search = cluster.run(&bed, &search);
+        search.expect_done(3, 0);
+        for trial in &search.trials {
+            assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+        }
+    });
 }
 
 #[test]
 fn a_failure_has_its_exit_code() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let search = cluster.run(&bed, &cluster.one("echo 'ValueError: no' >&2; exit 7", 1));
-    search.expect_done(0, 1);
-    assert!(search.stderr.contains("FAILED (exit code 7)"), "{}", search.stderr);
-    assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        let search = cluster.run(&bed, &cluster.one("echo 'ValueError: no' >&2; exit 7", 1));
+        search.expect_done(0, 1);
+        assert!(search.stderr.contains("FAILED (exit code 7)"), "{}", search.stderr);
+        assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
+    });
 }
 
 #[test]
 fn too_much_memory_is_told_as_such() {
-    let Some(cluster) = Cluster::find() else { return };
-    if cluster.lacks_containers() {
-        return;
-    }
-    let bed = TestBed::new();
-    let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
-    let search = cluster.run(&bed, &cluster.one(hungry, 1));
-    search.expect_done(0, 1);
-    assert!(search.stderr.contains("memory") || search.stderr.contains("OOM"), "{}", search.stderr);
+    on_each_kind(|cluster| {
+        if cluster.lacks_containers() {
+            return;
+        }
+        let bed = TestBed::new();
+        let hungry = "python3 -c 'a = bytearray(600 << 20); print(len(a))'";
+        let search = cluster.run(&bed, &cluster.one(hungry, 1));
+        search.expect_done(0, 1);
+        assert!(
+            search.stderr.contains("memory") || search.stderr.contains("OOM"),
+            "{}",
+            search.stderr
+        );
+    });
 }
 
 #[test]
 fn an_image_that_cannot_be_pulled_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
-    if cluster.lacks_containers() {
-        return;
-    }
-    let bed = TestBed::new();
-    let mut role = cluster.role("worker");
-    // No node needs a name service, or a way out, to find nobody there.
-    role["dockerImage"] = json!("127.0.0.1:9/none:1");
-    let mut service = cluster.service(&json!([role]));
-    service["startUpDeadline"] = json!("45s");
-    let search = cluster.one("true", 1).with("trainingService", service);
-    let search = cluster.run(&bed, &search);
-    search.expect_done(0, 1);
-    for says in
-        ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
-    {
-        assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
-    }
+    on_each_kind(|cluster| {
+        if cluster.lacks_containers() {
+            return;
+        }
+        let bed = TestBed::new();
+        let mut role = cluster.role("worker");
+        // No node needs a name service, or a way out, to find nobody there.
+        role["dockerImage"] = json!("127.0.0.1:9/none:1");
+        let mut service = cluster.service(&json!([role]));
+        service["startUpDeadline"] = json!("45s");
+        let search = cluster.one("true", 1).with("trainingService", service);
+        let search = cluster.run(&bed, &search);
+        search.expect_done(0, 1);
+        for says in
+            ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
+        {
+            assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
+        }
+    });
 }
 
 #[test]
 fn what_no_pod_of_the_cluster_can_have_is_told() {
-    let Some(cluster) = Cluster::find() else { return };
-    if cluster.scripted.is_some() {
-        return skipped("nobody schedules or admits pods there");
-    }
-    let mut role = cluster.role("worker");
-    role["gpuNumber"] = json!(999);
-    for (changes, code, says) in [
-        (json!({"taskRoles": [role]}), 1, "Insufficient nvidia.com/gpu"),
-        // At once, or, where the account may not ask about pods, when the trial gets none.
-        (json!({"serviceAccountName": "nobody.there"}), 2, "service account"),
-    ] {
-        let bed = TestBed::new();
-        let mut service = cluster.service(&json!([cluster.role("worker")]));
-        service["startUpDeadline"] = json!("45s");
-        for (name, value) in changes.as_object().unwrap() {
-            service[name] = value.clone();
+    on_each_kind(|cluster| {
+        if cluster.scripted.is_some() {
+            return skipped("nobody schedules or admits pods there");
         }
-        let search = cluster.one("true", 1).with("trainingService", service);
-        let finished = cluster.start(&bed, &search).finish(BOUND);
-        assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
-        assert!(finished.stderr.contains(says), "{says:?} is not in {}", finished.stderr);
-    }
+        let role = cluster.role("worker");
+        let mut large = role.clone();
+        large["gpuNumber"] = json!(999);
+        for (role, changes, code, says) in [
+            (large, json!({}), 1, "Insufficient nvidia.com/gpu"),
+            // At once, or, where the account may not ask about pods, when the trial gets none.
+            (role, json!({"serviceAccountName": "nobody.there"}), 2, "service account"),
+        ] {
+            let bed = TestBed::new();
+            let mut service = cluster.service(&json!([role]));
+            service["startUpDeadline"] = json!("45s");
+            for (name, value) in changes.as_object().unwrap() {
+                service[name] = value.clone();
+            }
+            let search = cluster.one("true", 1).with("trainingService", service);
+            let finished = cluster.start(&bed, &search).finish(BOUND);
+            assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
+            assert!(finished.stderr.contains(says), "{says:?} is not in {}", finished.stderr);
+        }
+    });
 }
 
 #[test]
 fn two_roles_meet_and_the_first_ones_metrics_count() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let (mut worker, mut server) = (cluster.role("worker"), cluster.role("ps"));
-    worker["command"] = json!("test -n \"$FB_PS_ADDRESSES\" && echo \"score={{x}}\"");
-    server["command"] = json!("echo score=99; sleep 600");
-    let search = cluster.run(&bed, &cluster.search("true", 1, &json!([worker, server])));
-    search.expect_done(1, 0);
-    assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        if !["Framework", "JobSet", "TFJob"].contains(&cluster.kind) {
+            return;
+        }
+        let (mut worker, mut server) = (cluster.role("worker"), cluster.role("ps"));
+        worker["command"] = json!("test -n \"$FB_PS_ADDRESSES\" && echo \"score={{x}}\"");
+        server["command"] = json!("echo score=99; sleep 600");
+        let search = cluster.run(&bed, &cluster.search("true", 1, &json!([worker, server])));
+        search.expect_done(1, 0);
+        assert_eq!(search.trials[0].final_result, search.trials[0].parameters["x"]);
+    });
 }
 
 #[test]
 fn a_search_that_is_stopped_leaves_a_clean_cluster_and_can_be_resumed() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
-    let id = running(&bed);
-    manager.signal(Signal::SIGINT);
-    let finished = manager.finish(BOUND);
-    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    assert!(!finished.stderr.contains("the cluster is not clean"), "{}", finished.stderr);
-    cluster.expect_clean(&bed);
-    Outcome::of(cluster.resume(&bed, &id).finish(BOUND)).expect_done(1, 0);
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        let manager = cluster.start(&bed, &cluster.one("sleep 15; echo \"score={{x}}\"", 1));
+        let id = running(&bed);
+        manager.signal(Signal::SIGINT);
+        let finished = manager.finish(BOUND);
+        assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+        assert!(!finished.stderr.contains("the cluster is not clean"), "{}", finished.stderr);
+        cluster.expect_clean(&bed);
+        Outcome::of(cluster.resume(&bed, &id).finish(BOUND)).expect_done(1, 0);
+    });
 }
 
 #[test]
 fn a_manager_that_was_killed_adopts_its_pods() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let steady = "for i in 1 2 3 4 5 6; do echo \"score=$i\"; sleep 3; done";
-    let manager = cluster.start(&bed, &cluster.one(steady, 1));
-    let id = running(&bed);
-    manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
-    let search = Outcome::of(cluster.resume(&bed, &id).finish(BOUND));
-    search.expect_done(1, 0);
-    let all: Vec<Value> = (1..=6).map(Value::from).collect();
-    assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        let steady = "for i in 1 2 3 4 5 6; do echo \"score=$i\"; sleep 3; done";
+        let manager = cluster.start(&bed, &cluster.one(steady, 1));
+        let id = running(&bed);
+        manager.signal(Signal::SIGKILL);
+        drop(manager.finish(BOUND));
+        let search = Outcome::of(cluster.resume(&bed, &id).finish(BOUND));
+        search.expect_done(1, 0);
+        let all: Vec<Value> = (1..=6).map(Value::from).collect();
+        assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+    });
 }
 
 /// A command about the trials of this bed.
@@ -340,83 +451,91 @@ fn about(bed: &TestBed, words: &[&str]) -> Running {
 
 #[test]
 fn what_a_killed_manager_left_is_cleaned_on_request() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
-    let id = running(&bed);
-    manager.signal(Signal::SIGKILL);
-    drop(manager.finish(BOUND));
-    assert!(!cluster.left(&id).is_empty(), "they run on");
-    let cleaned = about(&bed, &["clean", &id]).finish(BOUND);
-    assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
-    cluster.expect_clean(&bed);
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));
+        let id = running(&bed);
+        manager.signal(Signal::SIGKILL);
+        drop(manager.finish(BOUND));
+        assert!(!cluster.left(&id).is_empty(), "they run on");
+        let cleaned = about(&bed, &["clean", &id]).finish(BOUND);
+        assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
+        cluster.expect_clean(&bed);
+    });
 }
 
 #[test]
 fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    // The first says when it is over, the second would run for ever.
-    let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        // The first says when it is over, the second would run for ever.
+        let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
                 for i in 1 2 3 4 5; do echo \"line $i\"; sleep 1; done; echo \"score={{x}}\"";
-    let search = cluster.one(line, 2).with("trialConcurrency", 2);
-    let manager = cluster.start(&bed, &search);
-    running(&bed);
-    let followed = about(&bed, &["trial", "logs", "-f", "0"]);
-    let stopped = wait_for("the second trial", BOUND, || {
-        let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
-        let said = running.finish(BOUND).stdout;
-        let all: Value = serde_json::from_slice(&said).ok()?;
-        let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
-        all.iter().any(|trial| trial["sequence"] == 1).then(|| about(&bed, &["trial", "kill", "1"]))
+        let search = cluster.one(line, 2).with("trialConcurrency", 2);
+        let manager = cluster.start(&bed, &search);
+        running(&bed);
+        let followed = about(&bed, &["trial", "logs", "-f", "0"]);
+        let stopped = wait_for("the second trial", BOUND, || {
+            let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
+            let said = running.finish(BOUND).stdout;
+            let all: Value = serde_json::from_slice(&said).ok()?;
+            let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
+            all.iter()
+                .any(|trial| trial["sequence"] == 1)
+                .then(|| about(&bed, &["trial", "kill", "1"]))
+        });
+        assert_eq!(stopped.finish(BOUND).code, Some(0));
+        let search = Outcome::of(manager.finish(BOUND));
+        assert!(search.stderr.contains("USER_CANCELED"), "{}", search.stderr);
+        let followed = followed.finish(BOUND);
+        let said = String::from_utf8_lossy(&followed.stdout).into_owned();
+        assert_eq!(followed.code, Some(0), "{}", followed.stderr);
+        for line in ["line 1\n", "line 5\n", "score="] {
+            assert!(said.contains(line), "{line:?} is not in {said}");
+        }
+        cluster.expect_clean(&bed);
     });
-    assert_eq!(stopped.finish(BOUND).code, Some(0));
-    let search = Outcome::of(manager.finish(BOUND));
-    assert!(search.stderr.contains("USER_CANCELED"), "{}", search.stderr);
-    let followed = followed.finish(BOUND);
-    let said = String::from_utf8_lossy(&followed.stdout).into_owned();
-    assert_eq!(followed.code, Some(0), "{}", followed.stderr);
-    for line in ["line 1\n", "line 5\n", "score="] {
-        assert!(said.contains(line), "{line:?} is not in {said}");
-    }
-    cluster.expect_clean(&bed);
 }
 
 #[test]
 fn a_probe_goes_the_way_of_a_trial() {
-    let Some(cluster) = Cluster::find() else { return };
-    let bed = TestBed::new();
-    let mut command = bed.manager();
-    command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
-    cluster.reached(&mut command);
-    let finished = bed.start(&mut command).finish(BOUND);
-    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
-    assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
-    assert!(said.contains("ok    probe  a trial ran, and its agent reported"), "{said}");
-    cluster.expect_clean(&bed);
+    on_each_kind(|cluster| {
+        let bed = TestBed::new();
+        let mut command = bed.manager();
+        command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
+        cluster.reached(&mut command);
+        let finished = bed.start(&mut command).finish(BOUND);
+        let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+        assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
+        assert!(said.contains("ok    probe  a trial ran, and its agent reported"), "{said}");
+        cluster.expect_clean(&bed);
+    });
 }
 
 #[test]
 fn an_agent_is_in_the_image_or_is_copied_from_one() {
-    let Some(cluster) = Cluster::find() else { return };
-    let Some(image) = &cluster.agent_image else {
-        return skipped("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
-    };
-    for changes in [
-        json!({"agent": "image", "taskRoles": [{"name": "worker", "dockerImage": image}]}),
-        json!({"agentImage": image}),
-    ] {
-        let bed = TestBed::new();
-        bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
-        let mut service = cluster.service(&json!([cluster.role("worker")]));
-        for (name, value) in changes.as_object().unwrap() {
-            service[name] = value.clone();
+    on_each_kind(|cluster| {
+        let Some(image) = &cluster.agent_image else {
+            return skipped("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
+        };
+        let mut with_agent = cluster.role("worker");
+        with_agent["dockerImage"] = json!(image);
+        for (role, changes) in [
+            (with_agent, json!({"agent": "image"})),
+            (cluster.role("worker"), json!({"agentImage": image})),
+        ] {
+            let bed = TestBed::new();
+            bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
+            let mut service = cluster.service(&json!([role]));
+            for (name, value) in changes.as_object().unwrap() {
+                service[name] = value.clone();
+            }
+            let search = cluster.one("exec python3 train.py {{x}}", 2);
+            let search = cluster.run(&bed, &search.with("trainingService", service));
+            search.expect_done(2, 0);
+            for trial in &search.trials {
+                assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
+            }
         }
-        let search = cluster.one("exec python3 train.py {{x}}", 2);
-        let search = cluster.run(&bed, &search.with("trainingService", service));
-        search.expect_done(2, 0);
-        for trial in &search.trials {
-            assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
-        }
-    }
+    });
 }

@@ -9,7 +9,17 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
 
-const SERVICES: [&str; 2] = ["local", "frameworkcontroller"];
+/// The services; of Kubernetes every kind of object.
+const SERVICES: [&str; 8] = [
+    "local",
+    "frameworkcontroller",
+    "Job",
+    "Job in a queue",
+    "JobSet",
+    "TFJob",
+    "PyTorchJob",
+    "TrainJob",
+];
 
 /// A bed with a training service.
 struct Stage {
@@ -21,8 +31,10 @@ struct Stage {
 impl Stage {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
-        let kube = (service == "frameworkcontroller").then(|| {
+        let kube = (service != "local").then(|| {
             let kube = Kube::start(bed.folder(), |_| Play::Pods);
+            kube.quota(2);
+            kube.queue("team");
             kube.kubeconfig(&bed.path("kubeconfig"));
             kube
         });
@@ -30,14 +42,10 @@ impl Stage {
     }
 
     fn search(&self, command: &str, trials: u32) -> Search {
-        let section = match &self.kube {
-            None => json!({"platform": self.service}),
-            Some(_) => json!({
-                "platform": self.service,
-                "kubeconfig": self.bed.path("kubeconfig").display().to_string(),
-                "taskRoles": [{"name": "worker", "dockerImage": "any"}],
-            }),
-        };
+        let mut section = section(self.service);
+        if self.kube.is_some() {
+            section["kubeconfig"] = json!(self.bed.path("kubeconfig").display().to_string());
+        }
         Search::new(command, trials).with("objective", "score").with("trainingService", section)
     }
 
@@ -60,6 +68,34 @@ impl Stage {
         if let Some(kube) = &self.kube {
             kube.wait_until_empty();
         }
+    }
+}
+
+/// The section of a service whose trials have one pod that counts.
+fn section(service: &str) -> Value {
+    let role = json!({"name": "worker", "dockerImage": "any"});
+    let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": "code"});
+    match service {
+        "local" => json!({"platform": "local"}),
+        "frameworkcontroller" => json!({"platform": service, "taskRoles": [role]}),
+        "Job" => json!({"platform": "kubernetes", "dockerImage": "any"}),
+        "Job in a queue" => {
+            json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"})
+        }
+        "JobSet" => {
+            let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
+            let server = json!({
+                "name": "ps", "dockerImage": "any", "command": "exec sleep 600",
+                "frameworkAttemptCompletionPolicy": never,
+            });
+            json!({"platform": "kubernetes", "taskRoles": [role, server]})
+        }
+        "TFJob" => json!({"platform": "kubeflow", "operator": "tf-operator", "worker": replica}),
+        "PyTorchJob" => {
+            json!({"platform": "kubeflow", "operator": "pytorch-operator", "master": replica})
+        }
+        "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
+        other => panic!("{other}: no such service"),
     }
 }
 
