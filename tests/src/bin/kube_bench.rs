@@ -1,9 +1,9 @@
-//! How a manager keeps up with a thousand Frameworks, two hundred at a time, against the scripted API server
-//! that replays a recording: requests, memory, and the time from a state in the API to the same in the store. The part of
+//! How a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time, against the scripted API server
+//! that replays what real controllers did: requests, memory, and the time from a state in the API to the same in the store. The part of
 //! that time that passes until the scripted server has written the news is shown by itself, and so is what both programs
 //! take of the processors, which does not depend on what else runs there.
 //!
-//! `cargo run --release -p trialkeeper-tests --bin kube_bench [TRIALS [CONCURRENCY [SPEED]]]`, after building the
+//! `cargo run --release -p trialkeeper-tests --bin kube_bench [jobs|frameworks [TRIALS [CONCURRENCY [SPEED]]]]`, after building the
 //! programs in the same profile.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
@@ -22,23 +22,29 @@ use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{Outcome, Search, TestBed};
 
 fn main() {
-    let mut words = std::env::args().skip(1).map(|word| word.parse::<u32>().unwrap());
-    let trials = words.next().unwrap_or(1000);
-    let concurrency = words.next().unwrap_or(200);
+    let mut words = std::env::args().skip(1).peekable();
+    let kind = words.next_if(|word| word.parse::<u32>().is_err());
+    let kind = Kind::named(kind.as_deref().unwrap_or("jobs"));
+    let mut words = words.map(|word| word.parse::<u32>().unwrap());
+    let trials = words.next().unwrap_or(2000);
+    let concurrency = words.next().unwrap_or(500);
     let speed = words.next().unwrap_or(4);
     let bed = TestBed::new();
     // Each trial is said to have started, as its agent would: the search is held where none ever does.
     let (started, starts) = mpsc::channel::<Value>();
-    let kube = Kube::start(bed.folder(), move |framework| {
+    let kube = Kube::start(bed.folder(), move |object| {
         // Whom to tell ends with the search.
-        drop(started.send(framework.clone()));
-        Play::Recorded("fail5".to_owned(), speed)
+        drop(started.send(object.clone()));
+        match kind {
+            Kind::Frameworks => Play::Recorded("fail5".to_owned(), speed),
+            Kind::Jobs => Play::Timed { code: EXIT_CODE, speed },
+        }
     });
     kube.kubeconfig(&bed.path("kubeconfig"));
     let search = Search::new("true", trials).with("trialConcurrency", concurrency).with(
         "trainingService",
         json!({
-            "platform": "frameworkcontroller", "agent": "image", "storage": "image",
+            "platform": kind.platform(), "agent": "image", "storage": "image",
             "kubeconfig": bed.path("kubeconfig").display().to_string(),
             "taskRoles": [{"name": "worker", "dockerImage": "any"}],
         }),
@@ -82,16 +88,14 @@ fn main() {
     let events = "SELECT count(*) FROM trial_event WHERE state = 'FAILED'";
     let events: i64 = store.query_row(events, [], |row| row.get(0)).unwrap();
 
-    let completed = kube.since("frameworks", |framework| {
-        framework.pointer("/status/state") == Some(&Value::from("Completed"))
-    });
+    let completed = kube.since(kind.plural(), |object| kind.has_ended(object));
     let wall_ms =
         |at: Instant| Some(now_ms - i64::try_from(now.duration_since(at).as_millis()).ok()?);
     let (mut late, mut written, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    for (framework, at) in &completed {
-        let trial = framework["metadata"]["labels"]["trialkeeper/trial"].as_str();
+    for (object, at) in &completed {
+        let trial = object["metadata"]["labels"]["trialkeeper/trial"].as_str();
         let end = trial.and_then(|trial| ended.get(trial));
-        let told = kube.told(framework);
+        let told = kube.told(object);
         let (Some(end), Some(told)) = (end, told) else { continue };
         let (Some(at), Some(told)) = (wall_ms(*at), wall_ms(told)) else { continue };
         late.push(end - at);
@@ -99,8 +103,9 @@ fn main() {
         ours.push(end - told);
     }
     let requests = kube.requests().len();
-    let per_trial = (requests - 20).div_ceil(usize::try_from(trials).unwrap().max(1));
-    println!("{trials} trials at {concurrency} in {:.1} s", took.as_secs_f64());
+    // A few are the search's, and no trial's.
+    let hundredths = (requests - 20) * 100 / usize::try_from(trials).unwrap().max(1);
+    println!("{trials} {} at {concurrency} in {:.1} s", kind.plural(), took.as_secs_f64());
     println!(
         "ended in the store: {} trials, {events} transitions; listed {}",
         ended.len(),
@@ -118,8 +123,52 @@ fn main() {
     }
     let own_ms = processor_ms("/proc/self/stat").unwrap_or(0);
     println!("processors: manager {manager_ms} ms, scripted server {own_ms} ms");
-    println!("requests: {requests}, at most {per_trial} a trial");
+    println!("requests: {requests}, {}.{:02} a trial", hundredths / 100, hundredths % 100);
     println!("memory: {} MB at most", peak_kib / 1000);
+}
+
+/// The exit code of every trial, which the recording of a Framework has, too.
+const EXIT_CODE: i32 = 7;
+
+/// The kind of object that runs the trials.
+#[derive(Clone, Copy)]
+enum Kind {
+    Frameworks,
+    Jobs,
+}
+
+impl Kind {
+    fn named(name: &str) -> Self {
+        match name {
+            "frameworks" => Self::Frameworks,
+            "jobs" => Self::Jobs,
+            other => panic!("{other}: expected jobs or frameworks"),
+        }
+    }
+
+    fn plural(self) -> &'static str {
+        match self {
+            Self::Frameworks => "frameworks",
+            Self::Jobs => "jobs",
+        }
+    }
+
+    fn platform(self) -> &'static str {
+        match self {
+            Self::Frameworks => "frameworkcontroller",
+            Self::Jobs => "kubernetes",
+        }
+    }
+
+    fn has_ended(self, object: &Value) -> bool {
+        match self {
+            Self::Frameworks => object.pointer("/status/state") == Some(&Value::from("Completed")),
+            Self::Jobs => {
+                let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+                conditions.into_iter().flatten().any(|condition| condition["type"] == "Failed")
+            }
+        }
+    }
 }
 
 /// Tells the manager that a trial's command was started. `None`: it could not be told.
