@@ -253,7 +253,7 @@ async fn begin(
     let service = checked.start(context).await?;
     if let Some(room) = service.room().filter(|room| *room < spec.trial_concurrency) {
         let wanted = spec.trial_concurrency;
-        warn!("the GPUs have room for {room} trials at a time, not for {wanted}");
+        warn!("the training service has room for {room} trials at a time, not for {wanted}");
         spec.trial_concurrency = room;
     }
     // It is built once.

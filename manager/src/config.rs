@@ -13,6 +13,7 @@ mod direction;
 mod document;
 mod foreign;
 mod goals;
+mod hybrid;
 mod inherited;
 pub mod kubernetes;
 mod labels;
@@ -40,6 +41,7 @@ use serde_json::Value;
 pub use self::algorithms::{AssessorChoice, TunerChoice};
 use self::base::Base;
 pub use self::command::render_command;
+pub use self::hybrid::{HybridPart, HybridSpec, stored_platform};
 pub use self::inherited::ServiceSection;
 use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
@@ -179,6 +181,8 @@ pub enum TrainingServiceSpec {
     Plugin(PluginSpec),
     /// Frameworks on Kubernetes.
     Kubernetes(Box<KubernetesSpec>),
+    /// Several of these.
+    Hybrid(HybridSpec),
 }
 
 impl TrainingServiceSpec {
@@ -189,6 +193,7 @@ impl TrainingServiceSpec {
             Self::Remote(section) => section,
             Self::Plugin(section) => section,
             Self::Kubernetes(section) => section.as_ref(),
+            Self::Hybrid(section) => section,
         }
     }
 
@@ -199,6 +204,7 @@ impl TrainingServiceSpec {
             Self::Remote(section) => section,
             Self::Plugin(section) => section,
             Self::Kubernetes(section) => section.as_mut(),
+            Self::Hybrid(section) => section,
         }
     }
 }

@@ -22,6 +22,7 @@ mod read;
 mod reports;
 mod rows;
 mod schema;
+mod service_part;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,
     NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
 };
+pub use service_part::{AttemptPart, ServicePart};
 use writer::{Message, Shared, Write};
 
 /// The number of writes that may wait for the writer; batches of reports beyond it are refused, since their senders can

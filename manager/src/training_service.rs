@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
 
 pub mod agent_program;
+pub mod hybrid;
 pub mod kubernetes;
 pub mod local;
 pub mod platform;
@@ -76,6 +77,8 @@ pub struct JobEvent {
     /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
     /// once enough of them have succeeded.
     pub succeeded: bool,
+    /// True if the service never made the job and never will: it may be submitted elsewhere.
+    pub refused: bool,
 }
 
 impl JobEvent {
@@ -89,6 +92,7 @@ impl JobEvent {
             class: None,
             disruption: None,
             succeeded: false,
+            refused: false,
         }
     }
 }
@@ -126,6 +130,19 @@ pub struct JobImage {
     pub image: String,
 }
 
+/// The part of several training services to which an attempt is submitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPart {
+    /// The trial.
+    pub trial: TrialJobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// The part's place in the list, from 0.
+    pub part: usize,
+    /// Its platform.
+    pub platform: String,
+}
+
 /// News from a training service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobNews {
@@ -139,6 +156,34 @@ pub enum JobNews {
     PodLeft(PodLeft),
     /// The platform has resolved a job's image: once per attempt.
     Image(JobImage),
+    /// An attempt is about to be submitted to one of several services: once per submission.
+    Placed(JobPart),
+}
+
+/// The room for further jobs, as of now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FreeRoom {
+    /// The service does not know; a job that it cannot begin with waits there.
+    Unknown,
+    /// It begins at once with so many jobs.
+    Jobs(usize),
+    /// It begins with none: it cannot be reached. The reason, for a person.
+    Unreachable(String),
+}
+
+/// The state of one of several training services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartStatus {
+    /// Its platform.
+    pub platform: String,
+    /// Jobs that are there.
+    pub jobs: usize,
+    /// Those of them that wait there.
+    pub waiting: usize,
+    /// Jobs that it could take beside them. `None`: it does not know.
+    pub free: Option<usize>,
+    /// The reason that it cannot be reached. `None`: it can.
+    pub trouble: Option<String>,
 }
 
 /// Where the news of all jobs goes.
@@ -227,6 +272,25 @@ pub trait TrainingService: Send + Sync {
     /// Trials that it can run at a time. `None`: it knows of no bound.
     fn room(&self) -> Option<usize> {
         None
+    }
+
+    /// Returns the room for further jobs beside those that were submitted.
+    fn free_room(&self) -> FreeRoom {
+        FreeRoom::Unknown
+    }
+
+    /// Takes back a job that was submitted and that the service has not begun with: `true` if no part of it is there and none
+    /// will be. No news of it come any more.
+    async fn withdraw(&self, _trial: &TrialJobId) -> bool {
+        false
+    }
+
+    /// A job's agent was heard: the job runs. Returns at once.
+    fn began(&self, _trial: &TrialJobId) {}
+
+    /// Returns the state of each of several services. Empty: it is one.
+    fn parts(&self) -> Vec<PartStatus> {
+        Vec::new()
     }
 
     /// Waits for what still watches jobs; called once, when no job is left that anybody waits for.

@@ -12,6 +12,7 @@ pub mod filter;
 pub mod importance;
 pub mod origin;
 pub mod pareto;
+pub mod service_part;
 pub mod space;
 mod span;
 pub mod state_names;
@@ -108,6 +109,9 @@ pub struct ExperimentView {
     /// that they are not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages_file: Option<String>,
+    /// The training services, where there are several, in the order of the experiment file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub training_services: Vec<service_part::ServicePartView>,
     /// The number of the newest change of any trial: where a stream of events goes on.
     pub change: i64,
 }
@@ -163,6 +167,7 @@ pub fn experiment(
         code: code::uses(versions),
         code_difference: code::difference(versions),
         packages_file: None,
+        training_services: Vec::new(),
         change: snapshot.through,
     }
 }

@@ -25,6 +25,7 @@ mod following;
 mod hanging;
 mod home;
 mod hostile;
+mod hybrid;
 mod increments;
 mod interrupt;
 mod kube;

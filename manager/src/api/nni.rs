@@ -263,7 +263,7 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
         "startTime": row.created_at_ms,
         "endTime": end,
         "status": row.state,
-        "platform": row.canonical.pointer("/trainingService/platform"),
+        "platform": crate::config::stored_platform(&row.canonical),
         "experimentName": row.canonical.get("experimentName"),
         "tag": [],
         "pid": std::process::id(),

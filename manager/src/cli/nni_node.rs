@@ -183,7 +183,7 @@ impl Session {
             Action::Resume => (Some(What::Resume(id.to_string())), None),
             Action::Create => {
                 let spec = self.specification(configuration.clone())?;
-                if spec.training_service.section().is_local() {
+                if !spec.training_service.section().is_elsewhere() {
                     settings.port = 0;
                 }
                 (Some(What::NewAs(id.clone(), Box::new(spec))), Some(configuration))

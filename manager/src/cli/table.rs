@@ -204,6 +204,10 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
             "Pareto front",
             items(one, "pareto").map(|trial| on_front(one, trial)).collect::<Vec<_>>().join("\n"),
         ),
+        (
+            "services",
+            items(one, "training_services").map(service_part).collect::<Vec<_>>().join("\n"),
+        ),
         ("code", items(one, "code").map(code).collect::<Vec<_>>().join("\n")),
         ("difference", wrapped(one, "code_difference", style, INDENT)),
         ("packages", text(one, "packages_file")),
@@ -248,6 +252,33 @@ fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
     let direction = if assumed { format!("{mode}, assumed") } else { mode };
     let lines = [style.wrap(&format!("{direction}: {metric}"), indent), warning];
     lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// One of several training services on a line.
+fn service_part(part: &Value) -> String {
+    let count = |name: &str| part.get(name).and_then(Value::as_u64);
+    let mut said = vec![format!("{} running", count("running").unwrap_or(0))];
+    let some = |name: &str, word: &str| {
+        count(name).filter(|count| *count > 0).map(|count| format!("{count} {word}"))
+    };
+    said.extend(some("waiting", "waiting"));
+    match (count("free"), count("limit")) {
+        (Some(free), Some(limit)) => said.push(format!("room for {free} more (at most {limit})")),
+        (Some(free), None) => said.push(format!("room for {free} more")),
+        (None, Some(limit)) => said.push(format!("at most {limit}")),
+        (None, None) => {}
+    }
+    said.extend(some("succeeded", "succeeded"));
+    said.extend(some("failed", "failed"));
+    said.extend(count("mean_duration_ms").map(|ms| format!("{} each", view::span(ms))));
+    let trouble = part.get("trouble").and_then(Value::as_str);
+    said.extend(trouble.map(|why| format!("not reached: {}", printable(why))));
+    format!("{}: {}", part_name(part), said.join(", "))
+}
+
+/// The name of one of several training services.
+fn part_name(part: &Value) -> String {
+    format!("[{}] {}", text(part, "index"), printable(&text(part, "platform")))
 }
 
 /// A version of the code in a few words.
@@ -350,6 +381,7 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
         ("being stopped", text(one, "stopping")),
         ("command", lines(&command).join("\n")),
         ("host", text(one, "host")),
+        ("service", one.get("training_service").map(part_name).unwrap_or_default()),
         ("code", one.get("code").map(code).unwrap_or_default()),
         ("attempt", text(one, "attempt")),
         ("attempts", items(one, "attempts").count().to_string()),

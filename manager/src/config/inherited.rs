@@ -27,6 +27,11 @@ pub trait ServiceSection {
         false
     }
 
+    /// Returns whether trials run on other machines, all or some.
+    fn is_elsewhere(&self) -> bool {
+        !self.is_local()
+    }
+
     /// Takes `codeSnapshot` over, which stands at the file's top level.
     ///
     /// # Errors

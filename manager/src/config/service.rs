@@ -8,11 +8,13 @@ use super::base::Base;
 use super::inherited::Service;
 use super::kubernetes::WorkloadKind;
 use super::section::{Problem, Section, Shared, kind};
-use super::{kubernetes, local, plugin, remote};
+use super::{hybrid, kubernetes, local, plugin, remote};
 use crate::util::nearest::folded;
 
 /// Platforms that NNI knows and this build does not.
-const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", "hybrid"];
+const OTHER_PLATFORMS: [&str; 7] = ["openpai", "pai", "aml", "dlc", "adl", "dlts", HYBRID];
+/// NNI's name for several platforms.
+pub(super) const HYBRID: &str = "hybrid";
 
 /// Reads the section `trainingService`.
 pub(super) fn service(
@@ -24,14 +26,21 @@ pub(super) fn service(
     let path = "trainingService";
     let value = match top.take(path) {
         None => return Err(top.fault(path, "is missing; for example {platform: local}")),
-        Some(Value::Array(_)) => {
-            return Err(top.fault(
-                path,
-                "several training services at a time are not available in this build",
-            ));
+        Some(Value::Array(parts)) => {
+            return hybrid::section(parts, |part| one(part, shared, shared_code, base));
         }
         Some(value) => value,
     };
+    one(value, shared, shared_code, base)
+}
+
+/// Reads one section.
+fn one(
+    value: Value,
+    shared: &Shared,
+    shared_code: &Path,
+    base: Base<'_>,
+) -> Result<Service, Problem> {
     match platform(&value)? {
         Platform::Local => local::section(value, shared, shared_code, base),
         Platform::Remote => remote::section(value, shared, shared_code, base),
@@ -82,7 +91,10 @@ pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platfor
             if let Some((_, platform)) = PLATFORMS.iter().find(|(known, _)| known == name) {
                 return Ok(*platform);
             }
-            if OTHER_PLATFORMS.contains(&name.as_str()) {
+            if name == HYBRID {
+                let example = "such as [{platform: local}, {platform: remote, machineList: […]}]";
+                format!("`{name}` is no platform; name several in a list, {example}")
+            } else if OTHER_PLATFORMS.contains(&name.as_str()) {
                 format!("`{name}` is not available in this build, which has {has}")
             } else {
                 let platforms = PLATFORMS.iter().map(|(name, _)| *name).chain(OTHER_PLATFORMS);

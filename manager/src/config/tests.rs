@@ -1,5 +1,6 @@
 mod files;
 mod goals;
+mod hybrid;
 mod legacy;
 mod messages;
 
@@ -174,7 +175,7 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trainingService": {}}),              "trainingService.platform: is missing; allowed: local"),
         (json!({"trainingService": {"platform": "lokal"}}),  "trainingService.platform: `lokal` is not a platform; did you mean `local`? This build has local"),
         (json!({"trainingService": {"platform": "openpai"}}), "trainingService.platform: `openpai` is not available in this build, which has local"),
-        (json!({"trainingService": [{"platform": "local"}]}), "trainingService: several training services at a time are not available"),
+        (json!({"trainingService": [{"platform": "openpai"}]}), "trainingService[0].platform: `openpai` is not available in this build"),
         (json!({"trainingService": {"platform": "local", "gpuIndexes": 1}}), "trainingService.gpuIndexes: unknown field; did you mean `gpuIndices`?"),
         (json!({"trainingService": {"platform": "local", "maxTrialNumberPerGpu": 2}}), "trainingService.maxTrialNumberPerGpu: 2 has no meaning without `trialGpuNumber`"),
         (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set when `trialGpuNumber` is"),

@@ -59,10 +59,13 @@ fn platform_of(document: &Value) -> Option<&Value> {
 /// Refuses a platform that is not built in: its fields are not known either, so this comes before them.
 pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
+    if name == service::HYBRID {
+        return Ok(()); // Its platforms are checked where they are named.
+    }
     service::check_platform("trainingServicePlatform", Some(name)).map(|_| ())
 }
 
-const TOP: [&str; 39] = [
+const TOP: [&str; 40] = [
     "authorName",
     "experimentName",
     "description",
@@ -88,6 +91,7 @@ const TOP: [&str; 39] = [
     "trial",
     "localConfig",
     "remoteConfig",
+    "hybridConfig",
     "machineList",
     "kubeflowConfig",
     "frameworkcontrollerConfig",
@@ -258,21 +262,13 @@ impl Converter {
                 self.algorithm(kind, algorithm, &mut v2)?;
             }
         }
-        for (field, known) in [("localConfig", LOCAL), ("remoteConfig", &[("reuse", "reuseMode")])]
-        {
-            if let Some(config) = v1.take(field) {
-                let mut config = Section::open(field, config, &firsts(known))?;
-                self.rename(&mut config, "trainingService", known, &mut service);
-            }
+        if platform == service::HYBRID {
+            let parts = self.hybrid(&mut v1)?;
+            v2.insert("trainingService".to_owned(), Value::Array(parts));
+            return Ok(v2);
         }
-        if let Some(Value::Array(machines)) = v1.take("machineList") {
-            let machines = machines.into_iter().enumerate().map(|(i, machine)| {
-                let path = format!("machineList[{i}]");
-                self.object(&path, &format!("trainingService.{path}"), machine, MACHINE)
-            });
-            let machines: Result<Vec<Value>, Problem> = machines.collect();
-            service.insert("machineList".to_owned(), Value::Array(machines?));
-        }
+        self.local_fields(&mut v1, "trainingService", &mut service)?;
+        self.remote_fields(&mut v1, "trainingService", &mut service)?;
         for field in ["kubeflowConfig", "frameworkcontrollerConfig"] {
             if let Some(config) = v1.take(field) {
                 self.cluster(field, config, &mut service)?;
@@ -280,6 +276,89 @@ impl Converter {
         }
         v2.insert("trainingService".to_owned(), Value::Object(service));
         Ok(v2)
+    }
+
+    /// The parts of a hybrid experiment: the platforms that `hybridConfig` names.
+    fn hybrid(&mut self, v1: &mut Section) -> Result<Vec<Value>, Problem> {
+        const NAMES: &str = "hybridConfig.trainingServicePlatforms";
+        let expected =
+            || Problem::new(NAMES, "expected a list of platforms, such as [local, remote]");
+        let config = v1.take("hybridConfig").ok_or_else(expected)?;
+        let mut config = Section::open("hybridConfig", config, &["trainingServicePlatforms"])?;
+        let names = config.take("trainingServicePlatforms").ok_or_else(expected)?;
+        let names: Vec<String> = serde_json::from_value(names).map_err(|_| expected())?;
+        if names.is_empty() {
+            return Err(expected());
+        }
+        self.name("trainingService", NAMES);
+        let mut parts = Vec::new();
+        for (i, name) in names.iter().enumerate() {
+            service::check_platform(&format!("{NAMES}[{i}]"), Some(&json!(name)))?;
+            let path = format!("trainingService[{i}]");
+            self.name(&format!("{path}.platform"), &format!("{NAMES}[{i}]"));
+            let mut part = json!({"platform": name}).as_object().cloned().unwrap_or_default();
+            match name.as_str() {
+                "local" => self.local_fields(v1, &path, &mut part)?,
+                "remote" => self.remote_fields(v1, &path, &mut part)?,
+                other => {
+                    let problem = format!(
+                        "`{other}` has no place here; name the services in a list `trainingService`, as version 2 has it"
+                    );
+                    return Err(Problem::new(format!("{NAMES}[{i}]"), problem));
+                }
+            }
+            parts.push(Value::Object(part));
+        }
+        let fields = ["localConfig", "remoteConfig", "machineList"];
+        match fields.iter().find(|field| v1.look(field).is_some()) {
+            None => Ok(parts),
+            Some(field) => {
+                let problem = format!("belongs to a platform that `{NAMES}` does not name");
+                Err(Problem::new(*field, problem))
+            }
+        }
+    }
+
+    fn local_fields(
+        &mut self,
+        v1: &mut Section,
+        path: &str,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        self.renamed_section(v1, "localConfig", LOCAL, path, service)
+    }
+
+    fn remote_fields(
+        &mut self,
+        v1: &mut Section,
+        path: &str,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        self.renamed_section(v1, "remoteConfig", &[("reuse", "reuseMode")], path, service)?;
+        if let Some(Value::Array(machines)) = v1.take("machineList") {
+            let machines = machines.into_iter().enumerate().map(|(i, machine)| {
+                let at = format!("machineList[{i}]");
+                self.object(&at, &format!("{path}.{at}"), machine, MACHINE)
+            });
+            let machines: Result<Vec<Value>, Problem> = machines.collect();
+            service.insert("machineList".to_owned(), Value::Array(machines?));
+        }
+        Ok(())
+    }
+
+    fn renamed_section(
+        &mut self,
+        v1: &mut Section,
+        field: &str,
+        known: Renames,
+        path: &str,
+        service: &mut Map<String, Value>,
+    ) -> Result<(), Problem> {
+        if let Some(config) = v1.take(field) {
+            let mut config = Section::open(field, config, &firsts(known))?;
+            self.rename(&mut config, path, known, service);
+        }
+        Ok(())
     }
 
     fn trial(

@@ -210,6 +210,7 @@ impl ExperimentTask {
             return Ok(());
         }
         self.renew_lease(trial).await?;
+        self.launcher.service().began(trial);
         for report in fresh {
             // NNI's own keeper has no word for the start.
             let is_of_a_run = matches!(
@@ -427,25 +428,28 @@ impl ExperimentTask {
         for news in news {
             match news {
                 JobNews::Gone(event) => gone.push(event),
-                JobNews::Waits(_) | JobNews::Requeued(_) => waiting.push(news),
+                JobNews::Waits(waits) => waiting.push((waits, false)),
+                JobNews::Requeued(waits) => waiting.push((waits, true)),
                 JobNews::PodLeft(pod) => {
                     if self.is_present(&pod.trial, &pod.attempt) {
                         self.handle.departed().enter(&pod.trial, pod.incarnation);
                     }
                 }
-                JobNews::Image(image) => {
-                    if self.is_present(&image.trial, &image.attempt) {
-                        self.recorder.record_image(&image).await?;
-                    }
+                JobNews::Image(image) if self.is_present(&image.trial, &image.attempt) => {
+                    self.recorder.record_image(&image).await?;
                 }
+                JobNews::Placed(part) if self.is_present(&part.trial, &part.attempt) => {
+                    self.recorder.record_part(&part).await?;
+                }
+                JobNews::Image(_) | JobNews::Placed(_) => {}
             }
         }
         self.handle_ends(gone).await?;
-        for news in waiting {
-            match news {
-                JobNews::Waits(waits) => self.record_wait(waits).await?,
-                JobNews::Requeued(waits) => self.record_requeue(waits).await?,
-                JobNews::Gone(_) | JobNews::PodLeft(_) | JobNews::Image(_) => {}
+        for (waits, requeued) in waiting {
+            if requeued {
+                self.record_requeue(waits).await?;
+            } else {
+                self.record_wait(waits).await?;
             }
         }
         Ok(())

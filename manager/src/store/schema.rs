@@ -26,6 +26,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0007_sessions.sql"),
     include_str!("../../migrations/0008_code.sql"),
     include_str!("../../migrations/0009_image.sql"),
+    include_str!("../../migrations/0010_training_service.sql"),
 ];
 
 /// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones

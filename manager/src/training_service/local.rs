@@ -25,7 +25,9 @@ use tracing::{debug, info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId, Verdict};
 
 use self::gpus::Gpus;
-use super::{Adopted, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec};
+use super::{
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, SubmitError, TrainingService, TrialJobSpec,
+};
 use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
 use crate::util::files::{private_folder, write_file};
@@ -315,6 +317,10 @@ impl TrainingService for Local {
 
     fn room(&self) -> Option<usize> {
         self.shared.gpus().room()
+    }
+
+    fn free_room(&self) -> FreeRoom {
+        self.shared.gpus().free().map_or(FreeRoom::Unknown, FreeRoom::Jobs)
     }
 
     async fn close(&self) {

@@ -116,5 +116,6 @@ pub fn platform(service: &TrainingServiceSpec) -> &dyn Platform {
         TrainingServiceSpec::Remote(section) => section,
         TrainingServiceSpec::Plugin(section) => section,
         TrainingServiceSpec::Kubernetes(section) => section.as_ref(),
+        TrainingServiceSpec::Hybrid(section) => section,
     }
 }

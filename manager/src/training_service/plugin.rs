@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,7 +26,9 @@ pub use self::handshake::{clean_up, probe};
 use self::job::{Job, JobMessage};
 use self::link::{Link, Program, Started};
 use self::wire::{Key, Message};
-use super::{Adopted, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec};
+use super::{
+    Adopted, FreeRoom, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec,
+};
 use crate::config::PluginSpec;
 use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
@@ -348,18 +350,22 @@ impl Shared {
             orders: waiting,
             sent,
             stop_requested: None,
+            withdrawn: false,
             gone: None,
         };
         let (shared, ended) = (Arc::clone(self), self.ended.clone());
         self.tasks.spawn(async move {
-            let Some(Some(event)) = ended.run_until_cancelled(job.run()).await else { return };
+            let Some(event) = ended.run_until_cancelled(job.run()).await else { return };
             let is_same = |known: &JobTask| known.attempt == attempt;
             let mut jobs = shared.jobs();
             if jobs.get(&trial).is_some_and(is_same) {
                 jobs.remove(&trial);
             }
             drop(jobs);
-            shared.news(JobNews::Gone(event));
+            // One that was withdrawn is no news.
+            if let Some(event) = event {
+                shared.news(JobNews::Gone(event));
+            }
         });
     }
 
@@ -406,6 +412,17 @@ impl TrainingService for Plugin {
 
     async fn finish(&self, trial: &TrialJobId) {
         self.shared.order(trial, JobMessage::Stop { force: true });
+    }
+
+    fn free_room(&self) -> FreeRoom {
+        self.shared.absence().map_or(FreeRoom::Unknown, FreeRoom::Unreachable)
+    }
+
+    async fn withdraw(&self, trial: &TrialJobId) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.shared.order(trial, JobMessage::Withdraw(reply));
+        // A job that is gone does not answer.
+        answer.await.unwrap_or(false)
     }
 
     async fn output(

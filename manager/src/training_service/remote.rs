@@ -22,7 +22,8 @@ use self::machine_assignment::{Assignments, Job};
 use self::session::{Luggage, Session, request};
 use self::ssh::Ssh;
 use super::{
-    Adopted, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService, TrialJobSpec,
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
+    TrialJobSpec,
 };
 use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
@@ -415,6 +416,14 @@ impl TrainingService for Remote {
             let params = json!({"key": self.shared.key(trial, &attempt)});
             self.shared.assignments().request(number, trial, "cancel", &params);
         }
+    }
+
+    fn free_room(&self) -> FreeRoom {
+        self.shared.assignments().free_room()
+    }
+
+    async fn withdraw(&self, trial: &TrialJobId) -> bool {
+        self.shared.assignments().withdraw(trial)
     }
 
     async fn close(&self) {

@@ -61,12 +61,19 @@ impl HomeDir {
 
 /// The folder of one experiment.
 #[derive(Debug, Clone)]
-pub struct ExperimentDir(PathBuf);
+pub struct ExperimentDir(PathBuf, Option<usize>);
 
 impl ExperimentDir {
     /// `<data-dir>/<experiment>`.
     pub fn new(data_dir: &Path, experiment: &ExperimentId) -> Self {
-        Self(data_dir.join(experiment.as_str()))
+        Self(data_dir.join(experiment.as_str()), None)
+    }
+
+    /// Returns the same folder for one of several training services, by its place in the list: what a service keeps there for
+    /// itself is apart from that of the others.
+    #[must_use]
+    pub fn of_part(&self, part: usize) -> Self {
+        Self(self.0.clone(), Some(part))
     }
 
     /// The folder itself.
@@ -153,7 +160,10 @@ impl ExperimentDir {
 
     /// The folder of a plugin's records. Trials' ids are shorter.
     pub fn plugin(&self) -> PathBuf {
-        self.0.join("training-service")
+        match self.1 {
+            None => self.0.join("training-service"),
+            Some(part) => self.0.join(format!("training-service-{part}")),
+        }
     }
 
     /// The folder of one trial.

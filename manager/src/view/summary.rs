@@ -88,7 +88,7 @@ impl ExperimentSummary {
             max_trial_number: view.max_trial_number,
             owner: text(row.canonical.get("owner")),
             tags: tags.into_iter().flatten().filter_map(|tag| text(Some(tag))).collect(),
-            platform: text(row.canonical.pointer("/trainingService/platform")).unwrap_or_default(),
+            platform: crate::config::stored_platform(&row.canonical).to_owned(),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick_with_goals, speaks_of, value_of};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
-use crate::store::{self, AttemptRow, ReportRow, Store, TrialSummaryRow};
+use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummaryRow};
 use crate::util::ids;
 
 /// The number of entries of one attempt that a timeline shows.
@@ -187,6 +187,9 @@ pub struct TrialDetail {
     pub code: Option<CodeVersion>,
     /// The container image of the current attempt, with its digest, where the training service knows it.
     pub image: Option<String>,
+    /// The training service that has the current attempt, where the experiment has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training_service: Option<ServicePart>,
     /// Version of the agent.
     pub agent_version: Option<String>,
     /// The attempts that were heard of, the oldest first.
@@ -266,11 +269,12 @@ pub async fn detail(
     timeline.sort_by_key(|entry| entry.at_ms);
     let attempts = attempts.iter().map(attempt_view).collect();
     let summary = summary.clone();
-    let (mut code, mut image) = (None, None);
+    let (mut code, mut image, mut training_service) = (None, None, None);
     if let Ok(attempt) = AttemptId::new(&summary.attempt) {
         let submitted = ids::submitted(&attempt);
         code = store.code_of(id, &submitted).await?;
         image = store.image_of(id, &submitted).await?;
+        training_service = store.part_of(id, &submitted).await?;
     }
     Ok(Some(TrialDetail {
         summary,
@@ -278,6 +282,7 @@ pub async fn detail(
         host,
         code,
         image,
+        training_service,
         agent_version,
         attempts,
         timeline,

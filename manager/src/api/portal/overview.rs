@@ -68,6 +68,7 @@ pub(super) async fn overview(
                 h2 { "Failures by cause" }
                 div #causes data-live data-part=(failures.mark) { (failures.content) }
             }
+            (training_services(&viewer, &shown))
             section.wide {
                 h2 { "Newest trials" }
                 div #newest data-live { (table(&viewer.has, &newest, now_ms, None)) }
@@ -238,6 +239,49 @@ pub(super) fn causes(shown: &ExperimentView) -> Markup {
                             th scope="row" { a href={ (url("/trials?state=FAILED&cause=")) (cause) } { (words::cause(cause)) } }
                             td.number { (count) }
                         }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The training services, where there are several.
+fn training_services(viewer: &Viewer, shown: &ExperimentView) -> Markup {
+    let services = viewer.has.part(service_table(shown));
+    html! {
+        @if !shown.training_services.is_empty() {
+            section.wide {
+                h2 { "Training services" }
+                div.scroll #services tabindex="0" role="region" aria-label="Training services" data-live data-part=(services.mark) { (services.content) }
+            }
+        }
+    }
+}
+
+fn service_table(shown: &ExperimentView) -> Markup {
+    const NUMBERS: [&str; 6] =
+        ["Running", "Waiting", "Free room", "Succeeded", "Failed", "Mean duration"];
+    let unknown = || "–".to_owned();
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "Service" }
+                @for name in NUMBERS { th.number scope="col" { (name) } }
+            } }
+            tbody {
+                @for part in &shown.training_services {
+                    tr {
+                        th scope="row" {
+                            (part.index) " " (words::tame(&part.platform))
+                            @if let Some(why) = &part.trouble { " " span.hint { "not reached: " (words::tame(why)) } }
+                        }
+                        td.number { (part.running) @if let Some(limit) = part.limit { " " small { "of " (limit) } } }
+                        td.number { (part.waiting) }
+                        td.number { (part.free.map_or_else(unknown, |free| free.to_string())) }
+                        td.number { (part.succeeded) }
+                        td.number { (part.failed) }
+                        td.number { (part.mean_duration_ms.map_or_else(unknown, words::span)) }
                     }
                 }
             }

@@ -156,6 +156,7 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
         p.hint {
             "id " code { (trial.id) } ", attempt " code { (trial.attempt) }
             @if let Some(host) = &detail.host { ", on " (words::tame(host)) }
+            @if let Some(part) = &detail.training_service { ", at training service " (part.index) " (" (words::tame(&part.platform)) ")" }
             @if let Some(image) = &detail.image { ", image " code { (words::tame(image)) } }
             @if let Some(code) = &detail.code { ", code " code { (words::tame(&view::code::brief(code))) } }
         }

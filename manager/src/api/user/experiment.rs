@@ -7,13 +7,14 @@ use serde_json::Value;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::points::{axes, provisional};
-use crate::config;
+use crate::config::{self, TrainingServiceSpec};
 use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 use crate::util::errors::chain;
 use crate::util::layout::PACKAGES_FILE;
 use crate::view::curve::{Improvement, improvements};
 use crate::view::importance::{self, Importance};
+use crate::view::service_part;
 use crate::view::space::ParameterAxis;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
@@ -40,9 +41,20 @@ pub(in crate::api) async fn shown(
     let ill = state.store.write_error().map(|error| {
         format!("{}: no trial is started or ended until that is mended", chain(&error))
     });
+    let training_services = match &spec.training_service {
+        TrainingServiceSpec::Hybrid(parts) => {
+            let status = state.service.get().map(|service| service.parts()).unwrap_or_default();
+            service_part::parts(parts, snapshot, &state.store.attempt_parts().await?, &status)
+        }
+        TrainingServiceSpec::Local(_)
+        | TrainingServiceSpec::Remote(_)
+        | TrainingServiceSpec::Plugin(_)
+        | TrainingServiceSpec::Kubernetes(_) => Vec::new(),
+    };
     let packages = state.place.folder.join(PACKAGES_FILE);
     let packages = packages.is_file().then(|| packages.display().to_string());
-    Ok(ExperimentView { trouble: left.or(ill).or(shown.trouble), packages_file: packages, ..shown })
+    let trouble = left.or(ill).or(shown.trouble);
+    Ok(ExperimentView { trouble, packages_file: packages, training_services, ..shown })
 }
 
 /// The experiment that this manager serves

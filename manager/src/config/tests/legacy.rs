@@ -100,7 +100,6 @@ fn a_legacy_file_for_a_platform_that_is_not_built_in_names_the_platform() {
         ("dlts",     json!({"dltsConfig": {"dashboard": "http://d"}})),
         ("dlc",      json!({"dlcConfig": {"type": "Worker"}})),
         ("adl",      json!({"trial": {"command": "true", "image": "i", "namespace": "n", "adaptive": true, "checkpoint": {"storageSize": "1Gi"}}})),
-        ("hybrid",   json!({"hybridConfig": {"trainingServicePlatforms": ["local", "remote"]}})),
     ];
     for (platform, changes) in table {
         let mut document = good.clone();

@@ -145,7 +145,7 @@ impl ExperimentTask {
             let room = self.launcher.service().room();
             if let Some(room) = room.filter(|room| concurrency > *room) {
                 let why = format!(
-                    "the GPUs have room for {room} trials at a time, not for {concurrency}"
+                    "the training service has room for {room} trials at a time, not for {concurrency}"
                 );
                 return Err(Refused::Wrong(why));
             }

@@ -12,9 +12,9 @@ use crate::experiment::result::{self, TrialResult};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::store::{
-    self, LastWords, NewNotification, NewTrial, Span, Store, TrialChange, TrialRow,
+    self, LastWords, NewNotification, NewTrial, ServicePart, Span, Store, TrialChange, TrialRow,
 };
-use crate::training_service::JobImage;
+use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
 
 /// The store of an experiment, with the inbox that waits for it.
@@ -158,6 +158,13 @@ impl Recorder {
     ) -> Result<(), store::Error> {
         let now = self.clock.now_ms();
         self.inbox.patiently(|| self.store.derive(trial, attempt, metric.clone(), now)).await
+    }
+
+    /// Records to which of several training services an attempt is submitted.
+    pub(super) async fn record_part(&mut self, news: &JobPart) -> Result<(), store::Error> {
+        let JobPart { trial, attempt, part, platform } = news;
+        let part = ServicePart { index: *part, platform: platform.clone() };
+        self.inbox.patiently(|| self.store.record_part(trial, attempt, part.clone())).await
     }
 
     /// Records the image that an attempt runs.

@@ -435,7 +435,14 @@ impl Tracker {
         };
         let message = Some(message);
         self.finished.push_back(attempt.clone());
-        let event = JobEvent { trial, attempt, exit_code, message, class, disruption, succeeded };
+        let event = JobEvent {
+            exit_code,
+            message,
+            class,
+            disruption,
+            succeeded,
+            ..JobEvent::unexplained(trial, attempt)
+        };
         let mut acts = vec![Act::Tell(JobNews::Gone(event))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));

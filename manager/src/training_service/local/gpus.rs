@@ -88,6 +88,11 @@ impl Gpus {
         Some(self.users.len().saturating_mul(self.sharers) / each)
     }
 
+    /// Further trials that can run now. `None`: GPUs set no bound.
+    pub fn free(&self) -> Option<usize> {
+        self.room().map(|room| room.saturating_sub(self.given.len()))
+    }
+
     /// Gives a trial its GPUs: the value for `CUDA_VISIBLE_DEVICES`, or `None` to leave it as it is.
     pub fn take(&mut self, trial: &TrialJobId) -> Option<String> {
         let each = self.each?;
@@ -193,10 +198,12 @@ mod tests {
     #[test]
     fn what_is_given_back_is_given_again() {
         let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
-        assert_eq!(gpus.take(&trial(0)).as_deref(), Some("0"));
+        assert_eq!((gpus.free(), gpus.take(&trial(0)).as_deref()), (Some(2), Some("0")));
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
+        assert_eq!(gpus.free(), Some(0));
         gpus.give_back(&trial(0));
         gpus.give_back(&trial(0)); // Said twice.
+        assert_eq!(gpus.free(), Some(1));
         assert_eq!(gpus.take(&trial(2)).as_deref(), Some("0"));
     }
 

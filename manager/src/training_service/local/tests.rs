@@ -114,7 +114,8 @@ impl Bed {
             other @ (JobNews::Waits(_)
             | JobNews::Requeued(_)
             | JobNews::PodLeft(_)
-            | JobNews::Image(_)) => {
+            | JobNews::Image(_)
+            | JobNews::Placed(_)) => {
                 panic!("the end of a process is its only news: {other:?}")
             }
         }

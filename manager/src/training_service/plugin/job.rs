@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::warn;
 use trial_protocol::Class;
@@ -34,6 +34,8 @@ pub(super) enum JobMessage {
     Gone(Box<Gone>),
     /// The plugin says why it waits.
     Waits(String),
+    /// Give it up if the plugin has not made it; the answer is whether it was given up.
+    Withdraw(oneshot::Sender<bool>),
 }
 
 /// A job, and what was done about it.
@@ -47,6 +49,8 @@ pub(super) struct Job {
     pub(super) sent: bool,
     /// `Some(force)`: its end is wanted.
     pub(super) stop_requested: Option<bool>,
+    /// True if it goes elsewhere.
+    pub(super) withdrawn: bool,
     /// Its end, where the plugin told it before it answered.
     pub(super) gone: Option<Box<Gone>>,
 }
@@ -64,9 +68,12 @@ enum Begun {
 }
 
 impl Job {
-    /// Sees the job to its end. `None`: the experiment ends first.
+    /// Sees the job to its end. `None`: it was withdrawn, or the experiment ends first.
     pub(super) async fn run(mut self) -> Option<JobEvent> {
         loop {
+            if self.withdrawn {
+                return None;
+            }
             if self.stop_requested.is_some() && !self.sent {
                 return Some(self.unexplained());
             }
@@ -122,6 +129,11 @@ impl Job {
             }
             JobMessage::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
             JobMessage::Waits(why) => self.waits(&why),
+            JobMessage::Withdraw(reply) => {
+                let given_up = !self.sent && self.spec.is_some() && self.stop_requested.is_none();
+                // One that asks no more keeps the job here.
+                self.withdrawn |= given_up && reply.send(true).is_ok();
+            }
         }
     }
 
@@ -147,7 +159,16 @@ impl Job {
         };
         match answer {
             Err(AskError::Lost) => Begun::Lost,
-            Err(AskError::Refused(refusal)) => self.begun_refused(refusal),
+            Err(AskError::Refused(refusal)) => {
+                // Other errors do not say that nothing was made.
+                let refused = spec.is_some()
+                    && matches!(refusal.remedy, Remedy::None | Remedy::OtherSettings);
+                let mut begun = self.begun_refused(refusal);
+                if let Begun::Ended(event) = &mut begun {
+                    event.refused = refused;
+                }
+                begun
+            }
             Ok(_) if spec.is_some() => Begun::Alive,
             Ok(answer) => self.adopted(&answer).await,
         }

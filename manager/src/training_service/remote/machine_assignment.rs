@@ -6,8 +6,8 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use trial_protocol::{AttemptId, TrialJobId};
 
-use super::super::TrialJobSpec;
 use super::super::local::gpus::{Gpu, Gpus, Wanted};
+use super::super::{FreeRoom, TrialJobSpec};
 use super::request;
 use crate::config::MachineSpec;
 
@@ -129,6 +129,30 @@ impl Assignments {
         let machine = &self.machines[number];
         let room = machine.gpus.as_ref().and_then(Gpus::room);
         machine.link.is_some() && room.is_none_or(|room| self.on(number).count() < room)
+    }
+
+    /// Returns the room of the connected machines beside the jobs that wait.
+    pub(super) fn free_room(&self) -> FreeRoom {
+        let connected = |number: &usize| self.machines[*number].link.is_some();
+        let connected: Vec<usize> = (0..self.machines.len()).filter(connected).collect();
+        if connected.is_empty() {
+            return FreeRoom::Unreachable(self.why());
+        }
+        let free = connected.into_iter().map(|number| {
+            let room = self.machines[number].gpus.as_ref().and_then(Gpus::room)?;
+            Some(room.saturating_sub(self.on(number).count()))
+        });
+        match free.sum::<Option<usize>>() {
+            Some(free) => FreeRoom::Jobs(free.saturating_sub(self.waiting.len())),
+            None => FreeRoom::Unknown,
+        }
+    }
+
+    /// Takes a job back that waits for a machine; `false` if it does not.
+    pub(super) fn withdraw(&mut self, trial: &TrialJobId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|job| job.trial != *trial);
+        self.waiting.len() < before
     }
 
     /// Trials on a machine.

@@ -44,7 +44,7 @@ async fn no_more_trials_run_at_a_time_than_there_is_room_for() {
         bed.handle.command(Command::Limit(limits)).await.map_err(|refused| refused.to_string())
     };
     let refused = limit(3).await.unwrap_err();
-    assert_eq!(refused, "the GPUs have room for 2 trials at a time, not for 3");
+    assert_eq!(refused, "the training service has room for 2 trials at a time, not for 3");
     limit(2).await.unwrap();
 }
 

@@ -132,7 +132,11 @@ fn see(
 pub(super) fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
     let ends = told.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),
-        JobNews::Waits(_) | JobNews::Requeued(_) | JobNews::Image(_) | JobNews::PodLeft(_) => None,
+        JobNews::Waits(_)
+        | JobNews::Requeued(_)
+        | JobNews::Image(_)
+        | JobNews::PodLeft(_)
+        | JobNews::Placed(_) => None,
     });
     ends.collect()
 }

@@ -1,0 +1,199 @@
+//! The list form of `trainingService`: several training services in one experiment, as NNI's hybrid mode has them.
+//!
+//! Each part is a section as it would stand alone, and may say how many trials it takes at a time. Trials are the same
+//! wherever they run: parts share the command and the code, and once one of them runs copies of the code, all do.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::TrainingServiceSpec;
+use super::inherited::{ALWAYS_COPIED, Service, ServiceSection};
+use super::section::Problem;
+use crate::util::nearest::folded;
+
+/// The field of a part that bounds its trials.
+const PART_LIMIT: &str = "trialConcurrency";
+
+/// Several training services.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HybridSpec {
+    /// The parts in the order of the file, at least one.
+    pub parts: Vec<HybridPart>,
+}
+
+/// One of several training services.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HybridPart {
+    /// Its `platform`.
+    pub platform: String,
+    /// Its section.
+    pub spec: TrainingServiceSpec,
+    /// `trialGpuNumber` of its trials.
+    pub gpus: Option<u32>,
+    /// `trialConcurrency` of the part, at least 1. `None`: that of the experiment is the only bound.
+    pub limit: Option<usize>,
+}
+
+impl HybridSpec {
+    fn sections(&self) -> impl Iterator<Item = &dyn ServiceSection> {
+        self.parts.iter().map(|part| part.spec.section())
+    }
+
+    /// Sets whether trials of this machine run copies of the code.
+    fn set_local_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        let sections = self.parts.iter_mut().map(|part| part.spec.section_mut());
+        let mut local = sections.filter(|section| section.is_local());
+        local.try_for_each(|section| section.set_code_snapshot(wanted))
+    }
+
+    fn ships_code(&self) -> bool {
+        self.sections().any(|section| !section.is_local() && section.needs_code())
+    }
+}
+
+impl ServiceSection for HybridSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.sections().find_map(ServiceSection::advertise)
+    }
+
+    fn needs_code(&self) -> bool {
+        self.sections().any(ServiceSection::needs_code)
+    }
+
+    fn is_local(&self) -> bool {
+        self.sections().any(ServiceSection::is_local)
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.sections().any(ServiceSection::is_elsewhere)
+    }
+
+    fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
+        if !wanted && self.ships_code() {
+            return Err(ALWAYS_COPIED);
+        }
+        self.set_local_snapshot(wanted)
+    }
+
+    fn limit_start_up(&mut self, limit: Duration) {
+        for part in &mut self.parts {
+            part.spec.section_mut().limit_start_up(limit);
+        }
+    }
+}
+
+/// Reads the list; `read` reads one section.
+pub(super) fn section(
+    parts: Vec<Value>,
+    read: impl Fn(Value) -> Result<Service, Problem>,
+) -> Result<Service, Problem> {
+    let mut services = Vec::new();
+    for (number, mut value) in parts.into_iter().enumerate() {
+        let limit = take_limit(&mut value, number)?;
+        let platform = platform_name(&value);
+        let service = read(value).map_err(|problem| numbered(problem, number))?;
+        services.push((limit, platform, service));
+    }
+    let Some((_, _, first)) = services.first() else {
+        return Err(Problem::new(
+            "trainingService",
+            "is an empty list; name at least one, such as [{platform: local}]",
+        ));
+    };
+    let (command, code, gpus) = (first.command.clone(), first.code.clone(), first.gpus);
+    check_alike(&services)?;
+    let (mut commands, mut canonical, mut spec) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, (limit, platform, service)) in services.into_iter().enumerate() {
+        let own = service.commands.into_iter();
+        commands.extend(own.map(|(path, command)| (numbered_path(&path, number), command)));
+        let mut written = service.canonical;
+        if let (Some(limit), Some(members)) = (limit, written.as_object_mut()) {
+            members.insert(PART_LIMIT.to_owned(), limit.into());
+        }
+        canonical.push(written);
+        spec.push(HybridPart { platform, spec: service.spec, gpus: service.gpus, limit });
+    }
+    let mut spec = HybridSpec { parts: spec };
+    if spec.ships_code() {
+        let set = spec.set_local_snapshot(true);
+        set.map_err(|problem| Problem::new("trainingService", problem))?;
+    }
+    Ok(Service {
+        spec: TrainingServiceSpec::Hybrid(spec),
+        command,
+        commands,
+        code,
+        gpus,
+        canonical: Value::Array(canonical),
+    })
+}
+
+/// Takes the bound on the part's trials out of its section.
+fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem> {
+    let Some(members) = value.as_object_mut() else { return Ok(None) };
+    let key = members.keys().find(|key| folded(key) == folded(PART_LIMIT)).cloned();
+    let limit = key.and_then(|key| members.remove(&key)).filter(|limit| !limit.is_null());
+    let Some(limit) = limit else { return Ok(None) };
+    let number_of = limit.as_u64().and_then(|limit| usize::try_from(limit).ok());
+    number_of.filter(|limit| *limit >= 1).map(Some).ok_or_else(|| {
+        let path = numbered_path(&format!("trainingService.{PART_LIMIT}"), number);
+        Problem::new(path, format!("expected a whole number of at least 1, found {limit}"))
+    })
+}
+
+/// The platform as it is written; whether there is such a one is said where the section is read.
+fn platform_name(value: &Value) -> String {
+    let mut members = value.as_object().into_iter().flatten();
+    let platform = members.find(|(key, _)| folded(key) == "platform");
+    platform.and_then(|(_, name)| name.as_str()).unwrap_or_default().to_owned()
+}
+
+/// Refuses parts whose trials would not be the same, and parts that would take each other's jobs for their own.
+fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Problem> {
+    let mut kubernetes = None;
+    for (number, (_, _, service)) in services.iter().enumerate() {
+        let (_, _, first) = &services[0];
+        let at = |name: &str| numbered_path(&format!("trainingService.{name}"), number);
+        if service.command != first.command {
+            let problem = "differs from that of trainingService[0]; trials of one search run the same command";
+            return Err(Problem::new(at("trialCommand"), problem));
+        }
+        if service.code != first.code {
+            let problem =
+                "differs from that of trainingService[0]; trials of one search run the same code";
+            return Err(Problem::new(at("trialCodeDirectory"), problem));
+        }
+        if let TrainingServiceSpec::Kubernetes(_) = service.spec
+            && let Some(other) = kubernetes.replace(number)
+        {
+            let problem = format!(
+                "is on Kubernetes, as is trainingService[{other}]; one part at most may be"
+            );
+            return Err(Problem::new(at("platform"), problem));
+        }
+    }
+    Ok(())
+}
+
+/// The problem of a section that stands in a list.
+fn numbered(problem: Problem, number: usize) -> Problem {
+    let others = problem.others.into_iter().map(|other| numbered(other, number)).collect();
+    Problem { path: numbered_path(&problem.path, number), others, ..problem }
+}
+
+/// The path of a field of the section that stands at this place of the list.
+fn numbered_path(path: &str, number: usize) -> String {
+    match path.strip_prefix("trainingService") {
+        Some(rest) if rest.is_empty() || rest.starts_with('.') => {
+            format!("trainingService[{number}]{rest}")
+        }
+        Some(_) | None => path.to_owned(),
+    }
+}
+
+/// The name of the platform of a stored experiment: of several it is NNI's `hybrid`.
+pub fn stored_platform(canonical: &Value) -> &str {
+    let service = &canonical["trainingService"];
+    if service.is_array() { "hybrid" } else { service["platform"].as_str().unwrap_or_default() }
+}

@@ -1,0 +1,399 @@
+//! Several training services in one experiment. A trial goes to a part that has room; one that a part refuses, or that
+//! waits at a part which has not begun with it, goes to another.
+//!
+//! The part of each attempt is written into the trial's folder before the attempt is submitted. A manager that comes back
+//! asks that part, and no other: an attempt is with one part only.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, select_all};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+use trial_protocol::{AttemptId, Class, TrialJobId, Verdict};
+
+use self::schedule::{Refused, Schedule};
+use super::{
+    Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobPart, JobWaits, Output, PartStatus,
+    SubmitError, TrainingService, TrialJobSpec,
+};
+use crate::util::errors::chain;
+use crate::util::files::{private_folder, write_file};
+use crate::util::layout::ExperimentDir;
+
+mod platform;
+mod schedule;
+
+/// The interval at which parts are asked for room while trials wait.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// Name of the file in a trial's folder that says to which part which attempt was submitted.
+const PART: &str = "training-service";
+
+/// The facts that a [`Hybrid`] needs.
+pub struct Settings {
+    /// The experiment's folder.
+    pub dir: ExperimentDir,
+    /// The receiver of news of jobs.
+    pub events: JobEvents,
+    /// The parts in the order of the file.
+    pub parts: Vec<PartService>,
+}
+
+/// A training service that was started as a part.
+pub struct PartService {
+    /// Its platform.
+    pub platform: String,
+    /// The most trials that it may have at a time.
+    pub limit: Option<usize>,
+    /// The service.
+    pub service: Arc<dyn TrainingService>,
+    /// Its news.
+    pub news: mpsc::UnboundedReceiver<JobNews>,
+}
+
+/// Runs trials at several training services.
+pub struct Hybrid {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    parts: Vec<Part>,
+    dir: ExperimentDir,
+    events: JobEvents,
+    schedule: Mutex<Schedule>,
+    /// Held while a job is submitted, stopped or moved: no stop overtakes the submit of its job.
+    turn: tokio::sync::Mutex<()>,
+    changed: Notify,
+    ended: CancellationToken,
+    tasks: TaskTracker,
+}
+
+struct Part {
+    platform: String,
+    limit: Option<usize>,
+    service: Arc<dyn TrainingService>,
+}
+
+impl Hybrid {
+    /// Makes the service of parts that were started.
+    pub fn start(settings: Settings) -> Self {
+        let Settings { dir, events, parts } = settings;
+        let names = parts.iter().enumerate().map(|(number, part)| {
+            (format!("trainingService[{number}] ({})", part.platform), part.limit)
+        });
+        let schedule = Mutex::new(Schedule::new(names));
+        let (mut own, mut heard) = (Vec::new(), Vec::new());
+        for PartService { platform, limit, service, news } in parts {
+            own.push(Part { platform, limit, service });
+            heard.push(news);
+        }
+        let shared = Arc::new(Shared {
+            parts: own,
+            dir,
+            events,
+            schedule,
+            turn: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            ended: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        for (number, mut news) in heard.into_iter().enumerate() {
+            let listener = Arc::clone(&shared);
+            // It ends with the part, which says all that it knows before.
+            tokio::spawn(async move {
+                while let Some(news) = news.recv().await {
+                    listener.heard(number, news);
+                }
+            });
+        }
+        let placer = Arc::clone(&shared);
+        shared.tasks.spawn(async move {
+            placer.ended.clone().run_until_cancelled(placer.keep_placing()).await;
+        });
+        Self { shared }
+    }
+}
+
+impl Shared {
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn news(&self, news: JobNews) {
+        // The receiver lives as long as the experiment; after it the news have no reader.
+        drop(self.events.send(news));
+    }
+
+    fn rooms(&self) -> Vec<FreeRoom> {
+        self.parts.iter().map(|part| part.service.free_room()).collect()
+    }
+
+    /// Places trials whenever something has changed, and from time to time: a part that has room again does not say so.
+    async fn keep_placing(&self) {
+        loop {
+            // A timeout is no error: it is time to look.
+            drop(timeout(ROOM_INTERVAL, self.changed.notified()).await);
+            self.move_waiting().await;
+            self.place().await;
+        }
+    }
+
+    /// Submits trials to parts that have room, the longest waiting one first.
+    async fn place(&self) {
+        let _turn = self.turn.lock().await;
+        loop {
+            let rooms = self.rooms();
+            let placed = self.schedule().place_next(&rooms, Instant::now());
+            let Some((job, part)) = placed else { break };
+            self.submit_to(part, &job).await;
+        }
+        let rooms = self.rooms();
+        let waiting = self.schedule().news_of_waiting(&rooms, Instant::now());
+        for (trial, attempt, why) in waiting {
+            self.news(JobNews::Waits(JobWaits { trial, attempt, why }));
+        }
+    }
+
+    async fn submit_to(&self, part: usize, job: &TrialJobSpec) {
+        let (trial, attempt) = (&job.trial, &job.attempt);
+        let dir = self.dir.trial(trial);
+        let written = private_folder(dir.path()).and_then(|()| {
+            write_file(&dir.path().join(PART), 0o600, &format!("{attempt}\n{part}\n"))
+        });
+        if let Err(error) = written {
+            self.schedule().remove(trial, attempt);
+            let message = Some(format!("cannot write {}: {error}", dir.path().display()));
+            let unexplained = JobEvent::unexplained(trial.clone(), attempt.clone());
+            let class = Some(Class::Transient);
+            return self.news(JobNews::Gone(JobEvent { message, class, ..unexplained }));
+        }
+        self.tell_part(trial, attempt, part);
+        if let Err(error) = self.parts[part].service.submit(job).await {
+            let event = JobEvent {
+                message: Some(chain(&error)),
+                ..JobEvent::unexplained(trial.clone(), attempt.clone())
+            };
+            self.refused(part, event);
+        }
+    }
+
+    fn tell_part(&self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
+        self.news(JobNews::Placed(JobPart {
+            trial: trial.clone(),
+            attempt: attempt.clone(),
+            part,
+            platform: self.parts[part].platform.clone(),
+        }));
+    }
+
+    /// A part has refused a job: it goes to another part. Where all have refused it, it is gone.
+    fn refused(&self, part: usize, event: JobEvent) {
+        let JobEvent { trial, attempt, .. } = &event;
+        let why = event.message.clone().unwrap_or_else(|| "it refuses the trial".to_owned());
+        match self.schedule().refuse(trial, attempt, part, &why, Instant::now()) {
+            Refused::Queued => {
+                warn!(%trial, "trainingService[{part}] refuses it: {why}; it goes elsewhere");
+                self.changed.notify_one();
+            }
+            Refused::ByAll(reasons) => {
+                let message = Some(format!("no training service takes it: {reasons}"));
+                self.news(JobNews::Gone(JobEvent { message, ..event }));
+            }
+            Refused::Unknown => self.news(JobNews::Gone(event)),
+        }
+    }
+
+    /// Takes trials back that wait at a part while another has room for them.
+    async fn move_waiting(&self) {
+        let rooms = self.rooms();
+        let movable = self.schedule().movable(&rooms, Instant::now());
+        for (trial, part) in movable {
+            let _turn = self.turn.lock().await;
+            if self.schedule().part_of(&trial) == Some(part)
+                && self.parts[part].service.withdraw(&trial).await
+            {
+                info!(%trial, "trainingService[{part}] has not begun with it; it goes elsewhere");
+                self.schedule().take_back(&trial, Instant::now());
+                // One at a time: the next part's room may be for one only.
+                return self.changed.notify_one();
+            }
+        }
+    }
+
+    /// Passes on what a part says.
+    fn heard(&self, part: usize, news: JobNews) {
+        match news {
+            JobNews::Gone(event) if event.refused => return self.refused(part, event),
+            JobNews::Gone(event) => {
+                let mut schedule = self.schedule();
+                if event.exit_code.is_none() && event.class.is_some() {
+                    schedule.failed_to_begin(&event.trial, &event.attempt, Instant::now());
+                }
+                schedule.remove(&event.trial, &event.attempt);
+                drop(schedule);
+                self.news(JobNews::Gone(event));
+            }
+            JobNews::Waits(waits) => {
+                self.schedule().waits(&waits.trial, &waits.attempt, false);
+                self.news(JobNews::Waits(self.named(part, waits)));
+            }
+            JobNews::Requeued(waits) => {
+                self.schedule().waits(&waits.trial, &waits.attempt, true);
+                self.news(JobNews::Requeued(self.named(part, waits)));
+            }
+            other @ (JobNews::PodLeft(_) | JobNews::Image(_) | JobNews::Placed(_)) => {
+                self.news(other);
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    fn named(&self, part: usize, waits: JobWaits) -> JobWaits {
+        let platform = &self.parts[part].platform;
+        let why = format!("trainingService[{part}] ({platform}): {}", waits.why);
+        JobWaits { why, ..waits }
+    }
+
+    /// The part that a trial is with, or was last, and the attempt that was submitted there.
+    fn recorded_part(&self, trial: &TrialJobId) -> Option<(AttemptId, usize)> {
+        let text = std::fs::read_to_string(self.dir.trial(trial).path().join(PART)).ok()?;
+        let mut lines = text.lines();
+        let attempt = AttemptId::new(lines.next()?).ok()?;
+        let part = lines.next()?.parse().ok().filter(|part| *part < self.parts.len())?;
+        Some((attempt, part))
+    }
+
+    /// The service that has a trial, or had it last.
+    fn service_of(&self, trial: &TrialJobId) -> Option<&Arc<dyn TrainingService>> {
+        let placed = self.schedule().part_of(trial);
+        let part = placed.or_else(|| self.recorded_part(trial).map(|(_, part)| part))?;
+        Some(&self.parts[part].service)
+    }
+
+    fn status(&self, number: usize) -> PartStatus {
+        let part = &self.parts[number];
+        let (jobs, waiting) = self.schedule().counts(number);
+        let beyond_limit = part.limit.map(|limit| limit.saturating_sub(jobs));
+        let (room, trouble) = match part.service.free_room() {
+            FreeRoom::Unknown => (None, None),
+            FreeRoom::Jobs(room) => (Some(room), None),
+            FreeRoom::Unreachable(why) => (Some(0), Some(why)),
+        };
+        let free = room.into_iter().chain(beyond_limit).min();
+        PartStatus { platform: part.platform.clone(), jobs, waiting, free, trouble }
+    }
+}
+
+#[async_trait]
+impl TrainingService for Hybrid {
+    async fn submit(&self, job: &TrialJobSpec) -> Result<(), SubmitError> {
+        self.shared.schedule().add(job.clone());
+        self.shared.place().await;
+        Ok(())
+    }
+
+    async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
+        let recorded = self.shared.recorded_part(trial);
+        let Some((_, part)) = recorded.filter(|(recorded, _)| recorded == attempt) else {
+            return Adopted::Unknown;
+        };
+        // Before it is asked: its news may come first.
+        self.shared.schedule().take_over(trial, attempt, part);
+        let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
+        match &adopted {
+            // The earlier manager may have died before it was recorded.
+            Adopted::Alive => self.shared.tell_part(trial, attempt, part),
+            Adopted::Gone(_) => self.shared.schedule().remove(trial, attempt),
+            Adopted::Unknown => {
+                let mut schedule = self.shared.schedule();
+                schedule.remove(trial, attempt);
+                // Its agent may be on its way there.
+                schedule.bind(trial, part);
+            }
+        }
+        adopted
+    }
+
+    async fn recover(&self, trial: &TrialJobId) {
+        if let Some(service) = self.shared.service_of(trial) {
+            service.recover(trial).await;
+        }
+    }
+
+    async fn kept_verdict(&self, trial: &TrialJobId, attempt: &AttemptId) -> Option<Verdict> {
+        self.shared.service_of(trial)?.kept_verdict(trial, attempt).await
+    }
+
+    async fn stop(&self, trial: &TrialJobId) {
+        let _turn = self.shared.turn.lock().await;
+        let queued = self.shared.schedule().remove_queued(trial);
+        if let Some(attempt) = queued {
+            let event = JobEvent::unexplained(trial.clone(), attempt);
+            return self.shared.news(JobNews::Gone(event));
+        }
+        self.shared.schedule().request_stop(trial);
+        if let Some(service) = self.shared.service_of(trial) {
+            service.stop(trial).await;
+        }
+    }
+
+    fn ends_with_verdict(&self) -> bool {
+        self.shared.parts.iter().all(|part| part.service.ends_with_verdict())
+    }
+
+    async fn handed_over(&self, trial: &TrialJobId) {
+        if let Some(service) = self.shared.service_of(trial) {
+            service.handed_over(trial).await;
+        }
+    }
+
+    async fn finish(&self, trial: &TrialJobId) {
+        if let Some(service) = self.shared.service_of(trial) {
+            service.finish(trial).await;
+        }
+    }
+
+    async fn output(
+        &self,
+        trial: &TrialJobId,
+        ago: Option<Duration>,
+    ) -> Option<Result<Output, String>> {
+        self.shared.service_of(trial)?.output(trial, ago).await
+    }
+
+    async fn out_of_reach(&self) {
+        let parts = self.shared.parts.iter().map(|part| part.service.out_of_reach());
+        select_all(parts).await;
+    }
+
+    fn room(&self) -> Option<usize> {
+        let rooms = self.shared.parts.iter().map(|part| {
+            let limits = part.service.room().into_iter().chain(part.limit);
+            limits.min()
+        });
+        rooms.sum()
+    }
+
+    fn began(&self, trial: &TrialJobId) {
+        let mut schedule = self.shared.schedule();
+        schedule.began(trial);
+        if let Some(part) = schedule.part_of(trial) {
+            self.shared.parts[part].service.began(trial);
+        }
+    }
+
+    fn parts(&self) -> Vec<PartStatus> {
+        (0..self.shared.parts.len()).map(|part| self.shared.status(part)).collect()
+    }
+
+    async fn close(&self) {
+        self.shared.ended.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        join_all(self.shared.parts.iter().map(|part| part.service.close())).await;
+    }
+}

@@ -1,0 +1,113 @@
+//! Several training services before their trials start. Each message names the part by its place in the list.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+
+use super::{Hybrid, PartService, Settings};
+use crate::config::{ExperimentSpec, HybridPart, HybridSpec};
+use crate::training_service::TrainingService;
+use crate::training_service::platform::{
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext, platform,
+};
+use crate::util::errors::chain;
+
+/// The problem of a part, or of several.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct PartError(String);
+
+impl PartError {
+    /// The problem of the part at this place of the list. Fields that it names are the part's.
+    fn new(number: usize, error: &BoxError) -> Self {
+        let field = format!("trainingService[{number}]");
+        let said = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
+        let said = said.replace("trainingService: ", &format!("{field}: "));
+        Self(if said.contains(&field) { said } else { format!("{field}: {said}") })
+    }
+}
+
+/// Returns the experiment as a part sees it.
+fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
+    ExperimentSpec {
+        training_service: part.spec.clone(),
+        trial_gpu_number: part.gpus,
+        ..spec.clone()
+    }
+}
+
+#[async_trait]
+impl Platform for HybridSpec {
+    async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
+        let (mut parts, mut problems) = (Vec::new(), Vec::new());
+        for (number, part) in self.parts.iter().enumerate() {
+            let spec = spec_of(context.spec, part);
+            let context = CheckContext { spec: &spec, ..context };
+            match platform(&part.spec).check(context).await {
+                Ok(checked) => parts.push((part.clone(), checked)),
+                Err(error) => problems.push(PartError::new(number, &error).0),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(PartError(problems.join("; ")).into());
+        }
+        Ok(Box::new(CheckedHybrid { parts }))
+    }
+
+    fn describe(&self) -> String {
+        let parts = self.parts.iter().enumerate().map(|(number, part)| {
+            format!("trainingService[{number}]: {}", platform(&part.spec).describe())
+        });
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    async fn clean(&self, context: CleanContext<'_>) -> Result<(), BoxError> {
+        let mut problems = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            let (spec, dir) = (spec_of(context.spec, part), context.dir.of_part(number));
+            let context = CleanContext { spec: &spec, dir: &dir, ..context };
+            if let Err(error) = platform(&part.spec).clean(context).await {
+                problems.push(PartError::new(number, &error).0);
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(PartError(problems.join("; ")).into()) }
+    }
+}
+
+/// Training services that can run trials.
+struct CheckedHybrid {
+    parts: Vec<(HybridPart, Box<dyn CheckedPlatform>)>,
+}
+
+#[async_trait]
+impl CheckedPlatform for CheckedHybrid {
+    fn api_server(&self) -> Option<&str> {
+        self.parts.iter().find_map(|(_, checked)| checked.api_server())
+    }
+
+    fn agent_for_pods(&self) -> Option<&Path> {
+        self.parts.iter().find_map(|(_, checked)| checked.agent_for_pods())
+    }
+
+    async fn start(
+        self: Box<Self>,
+        context: StartContext<'_>,
+    ) -> Result<Arc<dyn TrainingService>, BoxError> {
+        let mut parts = Vec::new();
+        for (number, (part, checked)) in self.parts.into_iter().enumerate() {
+            let spec = spec_of(context.spec, &part);
+            // One piece of news for each event of a job, as the experiment's own.
+            let (events, news) = mpsc::unbounded_channel();
+            let dir = context.dir.of_part(number);
+            let own = StartContext { spec: &spec, dir, events, ..context.clone() };
+            let service = checked.start(own).await;
+            let service = service.map_err(|error| PartError::new(number, &error))?;
+            let (platform, limit) = (part.platform, part.limit);
+            parts.push(PartService { platform, limit, service, news });
+        }
+        let StartContext { dir, events, .. } = context;
+        Ok(Arc::new(Hybrid::start(Settings { dir, events, parts })))
+    }
+}

@@ -1,0 +1,334 @@
+//! PURE: the choice of the part that a trial goes to, and the trials that wait for one. Time comes in as a value.
+//!
+//! # Invariants
+//!
+//! 1. A trial is with one part at most.
+//! 2. A trial that an earlier manager may have submitted to a part goes to that part only.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use trial_protocol::{AttemptId, TrialJobId};
+
+use crate::training_service::{FreeRoom, TrialJobSpec};
+
+/// The time for which a part is passed over that has not begun with a trial. It doubles from trial to trial, up to the
+/// longest.
+const PASS_OVER: Duration = Duration::from_secs(5);
+const PASS_OVER_LONGEST: Duration = Duration::from_mins(5);
+
+/// The parts, and the trials with them and before them.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    parts: Vec<Part>,
+    /// The trials that wait for a part, the oldest first.
+    queue: VecDeque<QueuedTrial>,
+    placed: HashMap<TrialJobId, PlacedTrial>,
+    /// The parts that trials must go to.
+    bound: HashMap<TrialJobId, usize>,
+}
+
+#[derive(Debug)]
+struct Part {
+    name: String,
+    limit: Option<usize>,
+    /// Trials in a row that it has not begun with.
+    setbacks: u32,
+    passed_over_until: Option<Instant>,
+}
+
+impl Part {
+    fn set_back(&mut self, now: Instant) {
+        let pause = PASS_OVER.saturating_mul(1 << self.setbacks.min(8)).min(PASS_OVER_LONGEST);
+        self.setbacks = self.setbacks.saturating_add(1);
+        self.passed_over_until = Some(now + pause);
+    }
+}
+
+#[derive(Debug)]
+struct QueuedTrial {
+    job: TrialJobSpec,
+    /// The parts that have refused it, and why.
+    refusals: BTreeMap<usize, String>,
+    /// The reason to wait that was told last.
+    told: Option<String>,
+}
+
+/// A trial that is with a part.
+#[derive(Debug)]
+struct PlacedTrial {
+    part: usize,
+    attempt: AttemptId,
+    /// `None`: an earlier manager has submitted it.
+    job: Option<TrialJobSpec>,
+    phase: Phase,
+    stop_requested: bool,
+    refusals: BTreeMap<usize, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Submitted,
+    /// The part says that it waits.
+    Waiting,
+    Running,
+}
+
+/// The fate of a trial that a part has refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It goes to another part.
+    Queued,
+    /// All parts have refused it; the reasons.
+    ByAll(String),
+    /// It is not with that part.
+    Unknown,
+}
+
+impl Schedule {
+    /// Returns an empty schedule for parts with these names and bounds.
+    pub(super) fn new(parts: impl IntoIterator<Item = (String, Option<usize>)>) -> Self {
+        let part = |(name, limit)| Part { name, limit, setbacks: 0, passed_over_until: None };
+        Self {
+            parts: parts.into_iter().map(part).collect(),
+            queue: VecDeque::new(),
+            placed: HashMap::new(),
+            bound: HashMap::new(),
+        }
+    }
+
+    /// Adds a trial that is to run.
+    pub(super) fn add(&mut self, job: TrialJobSpec) {
+        self.queue.push_back(QueuedTrial { job, refusals: BTreeMap::new(), told: None });
+    }
+
+    /// Takes over a trial that an earlier manager has submitted to a part.
+    pub(super) fn take_over(&mut self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
+        let placed = PlacedTrial {
+            part,
+            attempt: attempt.clone(),
+            job: None,
+            phase: Phase::Running,
+            stop_requested: false,
+            refusals: BTreeMap::new(),
+        };
+        self.placed.insert(trial.clone(), placed);
+    }
+
+    /// Binds a trial to a part: an earlier manager may have submitted it there, and it must not run twice.
+    pub(super) fn bind(&mut self, trial: &TrialJobId, part: usize) {
+        self.bound.insert(trial.clone(), part);
+    }
+
+    /// Places the trial that has waited longest of those for which a part has room. Of several parts it goes to the one with
+    /// the fewest trials. `rooms` is the room that the parts have beside the trials that are with them.
+    pub(super) fn place_next(
+        &mut self,
+        rooms: &[FreeRoom],
+        now: Instant,
+    ) -> Option<(TrialJobSpec, usize)> {
+        let (at, part) = self.queue.iter().enumerate().find_map(|(at, queued)| {
+            Some((at, self.best_part(&queued.job.trial, &queued.refusals, rooms, now)?))
+        })?;
+        let QueuedTrial { job, refusals, .. } = self.queue.remove(at)?;
+        let placed = PlacedTrial {
+            part,
+            attempt: job.attempt.clone(),
+            job: Some(job.clone()),
+            phase: Phase::Submitted,
+            stop_requested: false,
+            refusals,
+        };
+        self.placed.insert(job.trial.clone(), placed);
+        Some((job, part))
+    }
+
+    fn best_part(
+        &self,
+        trial: &TrialJobId,
+        refusals: &BTreeMap<usize, String>,
+        rooms: &[FreeRoom],
+        now: Instant,
+    ) -> Option<usize> {
+        let bound = self.bound.get(trial);
+        let open = (0..self.parts.len()).filter(|part| {
+            bound.is_none_or(|bound| bound == part)
+                && !refusals.contains_key(part)
+                && self.fullness(*part, &rooms[*part], now).is_none()
+        });
+        open.min_by_key(|part| self.on(*part).count())
+    }
+
+    /// Returns why a part takes no further trial now. `None`: it takes one.
+    fn fullness(&self, number: usize, room: &FreeRoom, now: Instant) -> Option<String> {
+        let part = &self.parts[number];
+        let count = self.on(number).count();
+        match room {
+            FreeRoom::Unreachable(why) => return Some(why.clone()),
+            FreeRoom::Jobs(0) => return Some("it has no room".to_owned()),
+            FreeRoom::Jobs(_) | FreeRoom::Unknown => {}
+        }
+        if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
+            return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
+        }
+        if self.on(number).any(|placed| placed.phase == Phase::Waiting) {
+            return Some("a trial waits there already".to_owned());
+        }
+        let is_passed_over = part.passed_over_until.is_some_and(|until| now < until);
+        is_passed_over.then(|| "it has not begun with the last trial".to_owned())
+    }
+
+    fn on(&self, part: usize) -> impl Iterator<Item = &PlacedTrial> {
+        self.placed.values().filter(move |placed| placed.part == part)
+    }
+
+    /// Returns the part that a trial is with.
+    pub(super) fn part_of(&self, trial: &TrialJobId) -> Option<usize> {
+        self.placed.get(trial).map(|placed| placed.part)
+    }
+
+    /// Notes that a trial's agent was heard.
+    pub(super) fn began(&mut self, trial: &TrialJobId) {
+        if let Some(placed) = self.placed.get_mut(trial) {
+            placed.phase = Phase::Running;
+            let part = &mut self.parts[placed.part];
+            (part.setbacks, part.passed_over_until) = (0, None);
+        }
+    }
+
+    /// Notes that a trial waits at its part.
+    pub(super) fn waits(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
+        let placed = self.placed.get_mut(trial).filter(|placed| placed.attempt == *attempt);
+        if let Some(placed) = placed.filter(|placed| requeued || placed.phase != Phase::Running) {
+            placed.phase = Phase::Waiting;
+        }
+    }
+
+    /// The trials that wait at a part while another could take them, with their parts.
+    pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
+        let waiting = self.placed.iter().filter(|(trial, placed)| {
+            let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
+            placed.phase == Phase::Waiting
+                && placed.job.is_some()
+                && !placed.stop_requested
+                && elsewhere().is_some_and(|part| part != placed.part)
+        });
+        waiting.map(|(trial, placed)| (trial.clone(), placed.part)).collect()
+    }
+
+    /// Puts a trial that its part has given back at the head of the queue.
+    pub(super) fn take_back(&mut self, trial: &TrialJobId, now: Instant) {
+        let Some(PlacedTrial { part, job: Some(job), refusals, .. }) = self.placed.remove(trial)
+        else {
+            return;
+        };
+        self.parts[part].set_back(now);
+        self.queue.push_front(QueuedTrial { job, refusals, told: None });
+    }
+
+    /// Notes that a part has refused a trial, which then goes to another part.
+    pub(super) fn refuse(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        part: usize,
+        why: &str,
+        now: Instant,
+    ) -> Refused {
+        if !self.placed.get(trial).is_some_and(|it| it.attempt == *attempt && it.part == part) {
+            return Refused::Unknown;
+        }
+        let Some(PlacedTrial { job, mut refusals, stop_requested, .. }) = self.placed.remove(trial)
+        else {
+            return Refused::Unknown;
+        };
+        refusals.insert(part, why.to_owned());
+        self.parts[part].set_back(now);
+        let may_move = !stop_requested && !self.bound.contains_key(trial);
+        let Some(job) = job.filter(|_| refusals.len() < self.parts.len() && may_move) else {
+            let reasons = refusals.iter().map(|(part, why)| self.named(*part, why));
+            return Refused::ByAll(reasons.collect::<Vec<_>>().join("; "));
+        };
+        self.queue.push_front(QueuedTrial { job, refusals, told: None });
+        Refused::Queued
+    }
+
+    /// Notes that a part says that it could not begin with a trial, which is gone.
+    pub(super) fn failed_to_begin(
+        &mut self,
+        trial: &TrialJobId,
+        attempt: &AttemptId,
+        now: Instant,
+    ) {
+        let placed = self.placed.get(trial).filter(|placed| placed.attempt == *attempt);
+        if let Some(placed) =
+            placed.filter(|placed| placed.phase != Phase::Running && !placed.stop_requested)
+        {
+            self.parts[placed.part].set_back(now);
+        }
+    }
+
+    /// Forgets a trial that is gone.
+    pub(super) fn remove(&mut self, trial: &TrialJobId, attempt: &AttemptId) {
+        if self.placed.get(trial).is_some_and(|placed| placed.attempt == *attempt) {
+            self.placed.remove(trial);
+            self.bound.remove(trial);
+        }
+    }
+
+    /// Notes that a trial is to stop: it goes to no other part.
+    pub(super) fn request_stop(&mut self, trial: &TrialJobId) {
+        if let Some(placed) = self.placed.get_mut(trial) {
+            placed.stop_requested = true;
+        }
+    }
+
+    /// Takes a trial out of the queue: its attempt. `None`: it is not in it.
+    pub(super) fn remove_queued(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
+        let at = self.queue.iter().position(|queued| queued.job.trial == *trial)?;
+        self.queue.remove(at).map(|queued| queued.job.attempt)
+    }
+
+    /// Returns the waiting trials whose reason to wait is new, and the reason.
+    pub(super) fn news_of_waiting(
+        &mut self,
+        rooms: &[FreeRoom],
+        now: Instant,
+    ) -> Vec<(TrialJobId, AttemptId, String)> {
+        let full: Vec<Option<String>> =
+            rooms.iter().enumerate().map(|(part, room)| self.fullness(part, room, now)).collect();
+        let names: Vec<String> = self.parts.iter().map(|part| part.name.clone()).collect();
+        let mut news = Vec::new();
+        for queued in &mut self.queue {
+            let bound = self.bound.get(&queued.job.trial);
+            let reasons = names.iter().enumerate().filter_map(|(part, name)| {
+                if bound.is_some_and(|bound| *bound != part) {
+                    return None;
+                }
+                let why = queued.refusals.get(&part).or(full[part].as_ref())?;
+                Some(format!("{name}: {why}"))
+            });
+            let why = reasons.collect::<Vec<_>>().join("; ");
+            let why = format!("no training service has room for it ({why})");
+            if queued.told.as_ref() != Some(&why) {
+                queued.told = Some(why.clone());
+                news.push((queued.job.trial.clone(), queued.job.attempt.clone(), why));
+            }
+        }
+        news
+    }
+
+    /// The number of trials with a part, and of those that wait there.
+    pub(super) fn counts(&self, part: usize) -> (usize, usize) {
+        let waiting = self.on(part).filter(|placed| placed.phase == Phase::Waiting).count();
+        (self.on(part).count(), waiting)
+    }
+
+    fn named(&self, part: usize, why: &str) -> String {
+        format!("{}: {why}", self.parts[part].name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+use FreeRoom::{Jobs, Unknown, Unreachable};
+use serde_json::json;
+use trial_protocol::ExperimentId;
+
+use super::*;
+use crate::training_service::Token;
+
+fn trial(name: &str) -> TrialJobId {
+    TrialJobId::new(name).unwrap()
+}
+
+fn attempt(name: &str) -> AttemptId {
+    AttemptId::new(format!("{name}-1")).unwrap()
+}
+
+fn job(name: &str) -> TrialJobSpec {
+    TrialJobSpec {
+        experiment: ExperimentId::new("e").unwrap(),
+        trial: trial(name),
+        attempt: attempt(name),
+        sequence: 0,
+        command: "true".to_owned(),
+        parameter_record: json!({}),
+        token: Token("t".to_owned()),
+    }
+}
+
+/// A schedule for parts with these bounds, and these trials.
+fn schedule(limits: &[Option<usize>], trials: &[&str]) -> Schedule {
+    let parts = limits.iter().enumerate().map(|(i, limit)| (format!("part {i}"), *limit));
+    let mut schedule = Schedule::new(parts);
+    for name in trials {
+        schedule.add(job(name));
+    }
+    schedule
+}
+
+/// Places all trials for which there is room: their names and parts.
+fn place(schedule: &mut Schedule, rooms: &[FreeRoom], now: Instant) -> Vec<(String, usize)> {
+    std::iter::from_fn(|| schedule.place_next(rooms, now))
+        .map(|(job, part)| (job.trial.to_string(), part))
+        .collect()
+}
+
+fn down() -> FreeRoom {
+    Unreachable("it is down".to_owned())
+}
+
+#[test]
+fn a_trial_goes_where_there_is_room() {
+    let now = Instant::now();
+    type Row<'a> = (&'a str, &'a [Option<usize>], Vec<FreeRoom>, &'a [usize]);
+    #[rustfmt::skip]
+    let table: [Row<'_>; 7] = [
+        ("in turn, the first part first",      &[None, None],       vec![Unknown, Unknown],     &[0, 1, 0]),
+        ("as many as the part's bound",        &[Some(1), None],    vec![Unknown, Unknown],     &[0, 1, 1]),
+        ("no more than all bounds",            &[Some(1), Some(1)], vec![Unknown, Unknown],     &[0, 1]),
+        ("not where there is no room",         &[None, None],       vec![Jobs(0), Unknown],     &[1, 1, 1]),
+        ("not where nothing is reached",       &[None, None],       vec![Jobs(3), down()],      &[0, 0, 0]),
+        ("nowhere",                            &[None, None],       vec![Jobs(0), down()],      &[]),
+        ("to the only part",                   &[Some(2)],          vec![Unknown],              &[0, 0]),
+    ];
+    for (says, limits, rooms, expected) in table {
+        let mut schedule = schedule(limits, &["a", "b", "c"]);
+        let parts: Vec<_> = place(&mut schedule, &rooms, now).into_iter().map(|it| it.1).collect();
+        assert_eq!(parts, expected, "{says}");
+    }
+}
+
+#[test]
+fn a_part_at_which_a_trial_waits_gets_no_other_until_that_runs() {
+    let now = Instant::now();
+    let rooms = [Unknown, Unknown];
+    let mut schedule = schedule(&[None, Some(1)], &["a", "b", "c"]);
+    place(&mut schedule, &rooms, now);
+    schedule.waits(&trial("a"), &attempt("a"), false);
+    schedule.add(job("d"));
+    assert_eq!(place(&mut schedule, &rooms, now), []);
+    let news = schedule.news_of_waiting(&rooms, now);
+    let why = "no training service has room for it (part 0: a trial waits there already; \
+               part 1: it has 1 of at most 1 trials (`trialConcurrency`))";
+    assert_eq!(news, [(trial("d"), attempt("d"), why.to_owned())]);
+    assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is told once");
+    schedule.began(&trial("a"));
+    // A late word about an earlier wait changes nothing.
+    schedule.waits(&trial("a"), &attempt("a"), false);
+    assert_eq!(place(&mut schedule, &rooms, now), [("d".to_owned(), 0)]);
+    assert_eq!((schedule.counts(0), schedule.counts(1)), ((3, 0), (1, 0)));
+    schedule.waits(&trial("a"), &attempt("a"), true);
+    assert_eq!(schedule.counts(0), (3, 1), "its queue has taken it back");
+}
+
+#[test]
+fn a_trial_that_waits_moves_to_a_part_with_room_and_not_back_at_once() {
+    let now = Instant::now();
+    let mut schedule = schedule(&[None, None], &["a"]);
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now), [("a".to_owned(), 0)]);
+    assert_eq!(schedule.movable(&[Unknown, Unknown], now), [], "it does not wait");
+    schedule.waits(&trial("a"), &attempt("a"), false);
+    assert_eq!(schedule.movable(&[Unknown, down()], now), [], "there is nowhere to go");
+    assert_eq!(schedule.movable(&[Unknown, Unknown], now), [(trial("a"), 0)]);
+    schedule.take_back(&trial("a"), now);
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now), [], "not back");
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now + PASS_OVER), [("a".to_owned(), 0)]);
+    schedule.waits(&trial("a"), &attempt("a"), false);
+    schedule.request_stop(&trial("a"));
+    assert_eq!(schedule.movable(&[Unknown, Unknown], now + PASS_OVER), [], "it is to stop");
+}
+
+#[test]
+fn a_refused_trial_goes_to_each_other_part_once() {
+    let now = Instant::now();
+    let rooms = [Unknown, Unknown];
+    let mut schedule = schedule(&[None, None], &["a"]);
+    place(&mut schedule, &rooms, now);
+    let other = AttemptId::new("a-2").unwrap();
+    assert_eq!(schedule.refuse(&trial("a"), &other, 0, "late", now), Refused::Unknown);
+    assert_eq!(
+        schedule.refuse(&trial("a"), &attempt("a"), 0, "no such queue", now),
+        Refused::Queued
+    );
+    assert_eq!(place(&mut schedule, &rooms, now), [("a".to_owned(), 1)]);
+    let refused = schedule.refuse(&trial("a"), &attempt("a"), 1, "no token", now);
+    let reasons = "part 0: no such queue; part 1: no token";
+    assert_eq!(refused, Refused::ByAll(reasons.to_owned()));
+    assert_eq!(place(&mut schedule, &rooms, now), []);
+    schedule.add(job("b"));
+    assert_eq!(place(&mut schedule, &rooms, now), [], "both are passed over for a while");
+    let later = now + PASS_OVER;
+    assert_eq!(place(&mut schedule, &rooms, later), [("b".to_owned(), 0)]);
+    schedule.request_stop(&trial("b"));
+    let refused = schedule.refuse(&trial("b"), &attempt("b"), 0, "no", later);
+    assert_eq!(
+        refused,
+        Refused::ByAll("part 0: no".to_owned()),
+        "one that is to stop goes nowhere"
+    );
+}
+
+#[test]
+fn a_part_that_cannot_begin_with_trials_does_not_swallow_all() {
+    let mut now = Instant::now();
+    let rooms = [Unknown, Jobs(0)];
+    let mut schedule = schedule(&[None, None], &[]);
+    for pause in [5, 10, 20, 40, 80, 160, 300, 300] {
+        schedule.add(job("a"));
+        assert_eq!(place(&mut schedule, &rooms, now), [("a".to_owned(), 0)], "{pause}");
+        schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
+        schedule.remove(&trial("a"), &attempt("a"));
+        schedule.add(job("b"));
+        let before = now + Duration::from_secs(pause - 1);
+        assert_eq!(place(&mut schedule, &rooms, before), [], "{pause}");
+        schedule.remove_queued(&trial("b"));
+        now += Duration::from_secs(pause);
+    }
+    schedule.add(job("a"));
+    place(&mut schedule, &rooms, now);
+    schedule.began(&trial("a"));
+    // One that ran, and what happens to it then, says nothing of the next.
+    schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
+    schedule.add(job("b"));
+    assert_eq!(place(&mut schedule, &rooms, now), [("b".to_owned(), 0)]);
+}
+
+#[test]
+fn a_trial_that_may_have_been_submitted_to_a_part_goes_there_only() {
+    let now = Instant::now();
+    let mut schedule = schedule(&[None, None], &[]);
+    schedule.take_over(&trial("a"), &attempt("a"), 1);
+    assert_eq!(schedule.part_of(&trial("a")), Some(1));
+    // The part does not know it: the earlier manager died before it was there, or just after.
+    schedule.remove(&trial("a"), &attempt("a"));
+    schedule.bind(&trial("a"), 1);
+    schedule.add(job("a"));
+    schedule.add(job("b"));
+    assert_eq!(place(&mut schedule, &[Unknown, down()], now), [("b".to_owned(), 0)]);
+    assert_eq!(place(&mut schedule, &[Unknown, Unknown], now), [("a".to_owned(), 1)]);
+    assert_eq!(
+        schedule.refuse(&trial("a"), &attempt("a"), 1, "no", now),
+        Refused::ByAll("part 1: no".to_owned())
+    );
+}
+
+#[test]
+fn a_trial_that_is_stopped_in_the_queue_goes_nowhere() {
+    let now = Instant::now();
+    let mut schedule = schedule(&[None], &["a", "b"]);
+    assert_eq!(schedule.remove_queued(&trial("a")), Some(attempt("a")));
+    assert_eq!(schedule.remove_queued(&trial("a")), None);
+    assert_eq!(place(&mut schedule, &[Unknown], now), [("b".to_owned(), 0)]);
+    schedule.remove(&trial("b"), &AttemptId::new("b-2").unwrap());
+    assert_eq!(schedule.part_of(&trial("b")), Some(0), "that is another attempt");
+    schedule.remove(&trial("b"), &attempt("b"));
+    assert_eq!(schedule.part_of(&trial("b")), None);
+}

@@ -1,0 +1,170 @@
+//! PURE: the training services of an experiment that has several: room, trials, failures, speed.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use trial_protocol::AttemptId;
+use utoipa::ToSchema;
+
+use super::Snapshot;
+use crate::config::{HybridPart, HybridSpec};
+use crate::job_state::JobState;
+use crate::store::AttemptPart;
+use crate::training_service::PartStatus;
+use crate::util::ids;
+
+/// One of several training services, in numbers. A trial counts where its current attempt is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ServicePartView {
+    /// Its place in the list `trainingService`, from 0.
+    pub index: usize,
+    /// Its `platform`.
+    pub platform: String,
+    /// Trials that run there.
+    pub running: usize,
+    /// Trials that were submitted there and wait.
+    pub waiting: usize,
+    /// Trials that it could take beside them. Absence means that it does not know, or that no manager runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub free: Option<usize>,
+    /// The most trials that it may have at a time. Absence means no bound of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Trials that succeeded there.
+    pub succeeded: usize,
+    /// Trials that failed or were lost there.
+    pub failed: usize,
+    /// The mean duration of those that succeeded, in milliseconds. Absence means that none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_duration_ms: Option<u64>,
+    /// The reason that it cannot be reached. Absence means that it can, or that no manager runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// Returns the parts. `status` is empty where no manager runs.
+pub fn parts(
+    spec: &HybridSpec,
+    snapshot: &Snapshot,
+    placed: &[AttemptPart],
+    status: &[PartStatus],
+) -> Vec<ServicePartView> {
+    let parts = spec.parts.iter().enumerate();
+    let mut views: Vec<ServicePartView> =
+        parts.map(|(index, part)| idle(index, part, status.get(index))).collect();
+    let placed: HashMap<(i64, &str), usize> =
+        placed.iter().map(|it| ((it.trial, it.attempt.as_str()), it.index)).collect();
+    let mut durations = vec![(0_u64, 0_u64); views.len()];
+    for trial in &snapshot.trials {
+        let Ok(attempt) = AttemptId::new(&trial.attempt) else { continue };
+        let submitted = ids::submitted(&attempt);
+        let Some(index) = placed.get(&(trial.key, submitted.as_str())) else { continue };
+        let Some(view) = views.get_mut(*index) else { continue };
+        match trial.state {
+            JobState::Running | JobState::Unknown => view.running += 1,
+            JobState::Waiting => view.waiting += 1,
+            JobState::Failed | JobState::Lost => view.failed += 1,
+            JobState::Succeeded => {
+                view.succeeded += 1;
+                let took = trial.ended_at_ms.zip(trial.started_at_ms);
+                let took = took.and_then(|(end, start)| u64::try_from(end - start).ok());
+                if let Some(took) = took {
+                    durations[*index].0 += took;
+                    durations[*index].1 += 1;
+                }
+            }
+            JobState::UserCanceled | JobState::SysCanceled | JobState::EarlyStopped => {}
+        }
+    }
+    for (view, (sum, count)) in views.iter_mut().zip(durations) {
+        view.mean_duration_ms = sum.checked_div(count);
+    }
+    views
+}
+
+/// A part without a trial.
+fn idle(index: usize, part: &HybridPart, now: Option<&PartStatus>) -> ServicePartView {
+    ServicePartView {
+        index,
+        platform: part.platform.clone(),
+        limit: part.limit,
+        free: now.and_then(|now| now.free),
+        trouble: now.and_then(|now| now.trouble.clone()),
+        ..ServicePartView::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LocalSpec, TrainingServiceSpec};
+
+    #[test]
+    fn each_part_has_the_trials_of_its_attempts() {
+        let part = |platform: &str, limit| HybridPart {
+            platform: platform.to_owned(),
+            spec: TrainingServiceSpec::Local(LocalSpec {
+                use_active_gpu: None,
+                max_trial_number_per_gpu: 1,
+                gpu_indices: None,
+                code_snapshot: true,
+            }),
+            gpus: None,
+            limit,
+        };
+        let spec = HybridSpec { parts: vec![part("local", Some(2)), part("plugin", None)] };
+        let mut snapshot = Snapshot::default();
+        let states = [
+            (JobState::Succeeded, 100),
+            (JobState::Succeeded, 300),
+            (JobState::Failed, 1),
+            (JobState::Running, 1),
+            (JobState::Waiting, 1),
+        ];
+        let mut placed = Vec::new();
+        for (number, (state, took)) in states.into_iter().enumerate() {
+            let sequence = u64::try_from(number).unwrap();
+            let mut trial =
+                super::super::trial::tests::summary(i64::try_from(number).unwrap(), sequence);
+            trial.state = state;
+            (trial.started_at_ms, trial.ended_at_ms) = (Some(1000), Some(1000 + took));
+            let attempt = trial.attempt.clone();
+            placed.push(AttemptPart { trial: trial.key, attempt, index: usize::from(number >= 3) });
+            snapshot.trials.push(trial.into());
+        }
+        // An earlier attempt was elsewhere.
+        placed.push(AttemptPart { trial: 3, attempt: "t3-0".to_owned(), index: 0 });
+        let status = PartStatus {
+            platform: "plugin".to_owned(),
+            jobs: 2,
+            waiting: 1,
+            free: Some(0),
+            trouble: Some("it ended".to_owned()),
+        };
+        let local = PartStatus { free: Some(2), trouble: None, ..status.clone() };
+        let views = parts(&spec, &snapshot, &placed, &[local, status]);
+        let expected = [
+            ServicePartView {
+                index: 0,
+                platform: "local".to_owned(),
+                limit: Some(2),
+                free: Some(2),
+                succeeded: 2,
+                failed: 1,
+                mean_duration_ms: Some(200),
+                ..ServicePartView::default()
+            },
+            ServicePartView {
+                index: 1,
+                platform: "plugin".to_owned(),
+                running: 1,
+                waiting: 1,
+                free: Some(0),
+                trouble: Some("it ended".to_owned()),
+                ..ServicePartView::default()
+            },
+        ];
+        assert_eq!(views, expected);
+        assert_eq!(parts(&spec, &snapshot, &placed, &[])[1].free, None, "no manager runs");
+    }
+}

@@ -1,0 +1,246 @@
+//! Several training services in one search: trials go where there is room, and the search outlives one of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::{Value, json};
+use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, get, wait_for};
+
+/// A trial notes its start, waits at the gate, and reports.
+const TRAIN: &str = r#"#!/bin/sh
+echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
+echo score=0.25
+read _ <"$BED/gate"
+echo score=0.5
+"#;
+
+/// A plugin that refuses every job.
+const REFUSER: &str = r#"
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {"jsonrpc": "2.0", "id": message["id"], "result": {}}
+    if message["method"] == "initialize":
+        answer["result"] = {"protocol": 1}
+    if message["method"] == "submit":
+        del answer["result"]
+        answer["error"] = {"code": -32001, "message": "the account has no hours left"}
+    print(json.dumps(answer), flush=True)
+"#;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// The service that runs jobs as processes, from the examples. It runs while the file `name` is there.
+fn processes(bed: &TestBed, name: &str) -> Value {
+    let module = repository().join("python/src").display().to_string();
+    let program = repository().join("examples/plugins/processes.py").display().to_string();
+    let lives = bed.write(name, "").display().to_string();
+    let line = format!("test -e {lives} && PYTHONPATH={module} exec python3 {program} {name}");
+    json!({"platform": "plugin", "command": ["sh", "-c", line]})
+}
+
+fn local(limit: usize) -> Value {
+    json!({"platform": "local", "trialConcurrency": limit})
+}
+
+fn search(bed: &TestBed, parts: Value, trials: u32, concurrency: usize) -> Search {
+    bed.script("code/train.sh", TRAIN);
+    let command = format!("BED='{}' ./train.sh", bed.folder().display());
+    Search::new(&command, trials)
+        .with("trialConcurrency", concurrency)
+        .with("trainingService", parts)
+}
+
+fn started(bed: &TestBed, trials: usize) -> Vec<String> {
+    wait_for("the trials to start", BOUND, || {
+        let text = fs::read_to_string(bed.path("started")).ok()?;
+        let started: Vec<_> = text.lines().map(str::to_owned).collect();
+        (started.len() >= trials).then_some(started)
+    })
+}
+
+/// Every trial ran once, and what it printed is what is stored.
+fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
+    done.expect_done(trials, 0);
+    let started = started(bed, trials);
+    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    for trial in &done.trials {
+        assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
+    }
+}
+
+/// The parts as the API has them, once they are as wanted.
+fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    wait_for(what, BOUND, || {
+        let told = running.stderr();
+        let line = told.lines().find(|line| line.starts_with("experiment "))?;
+        let (_, body) = get(line.rsplit(' ').next()?, "/api/v1/experiment")?;
+        let shown: Value = serde_json::from_str(&body).ok()?;
+        let parts = shown["training_services"].as_array()?.clone();
+        wanted(&parts).then_some(parts)
+    })
+}
+
+fn run(bed: &TestBed, words: &[&str]) -> String {
+    let mut command = bed.manager();
+    command.args(words).arg("--data-dir").arg(bed.data());
+    let done = bed.start(&mut command).finish(BOUND);
+    String::from_utf8(done.stdout).unwrap() + &done.stderr
+}
+
+#[test]
+fn trials_go_where_there_is_room_and_each_part_is_shown() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let parts_wanted = json!([local(1), processes(&bed, "alive")]);
+    let manager = search(&bed, parts_wanted, 5, 3).start(&bed);
+    started(&bed, 3);
+    let shown = parts(&manager, "one trial here and two there", |parts| {
+        parts[0]["running"] == 1 && parts[1]["running"] == 2
+    });
+    assert_eq!((&shown[0]["platform"], &shown[0]["free"]), (&"local".into(), &0.into()));
+    assert_eq!((&shown[1]["platform"], &shown[1]["trouble"]), (&"plugin".into(), &Value::Null));
+    gate.open(5);
+    let done = Outcome::of(manager.finish(BOUND));
+    expect_whole(&bed, &done, 5);
+    let shown = run(&bed, &["experiment", "show", &done.id]);
+    assert!(
+        shown.contains("[0] local: 0 running, at most 1, ") && shown.contains(" each"),
+        "{shown}"
+    );
+    assert!(shown.contains("[1] plugin: 0 running, "), "{shown}");
+    let names: Vec<_> = done
+        .trials
+        .iter()
+        .map(|trial| {
+            let shown = run(&bed, &["trial", "show", &trial.id, "-e", &done.id]);
+            let line =
+                shown.lines().find_map(|line| line.strip_prefix("service")).unwrap_or_default();
+            line.trim().to_owned()
+        })
+        .collect();
+    assert!(
+        names.iter().all(|name| ["[0] local", "[1] plugin"].contains(&name.as_str())),
+        "{names:?}"
+    );
+    assert!(names.contains(&"[0] local".to_owned()) && names.contains(&"[1] plugin".to_owned()));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_part_that_dies_is_passed_over_and_the_search_goes_on_at_the_other() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let parts_wanted = json!([processes(&bed, "alive"), local(2)]);
+    let manager = search(&bed, parts_wanted, 6, 2).start(&bed);
+    started(&bed, 2);
+    // It cannot be started again. Its trial goes on under its agent.
+    fs::remove_file(bed.path("alive")).unwrap();
+    let plugin = wait_for("the plugin", BOUND, || {
+        let is_plugin = |words: &str| words.contains("processes.py") && !words.contains("sh -c");
+        Some(bed.processes().into_iter().find(|(_, words)| is_plugin(words))?.0)
+    });
+    kill(plugin, Signal::SIGKILL).unwrap();
+    parts(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
+    gate.open(2);
+    // The trial at this machine ends and the next ones run here; the other ends, and is gone once its part is back.
+    started(&bed, 3);
+    gate.open(1);
+    started(&bed, 4);
+    bed.write("alive", "");
+    gate.open(3);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 6);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_trial_that_one_part_refuses_runs_at_the_other() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let program = bed.write("refuser.py", REFUSER);
+    let refuser = json!({"platform": "plugin", "command": ["python3", program]});
+    let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
+    // One trial runs here, the other has to ask there.
+    let said = "trainingService[0] refuses it: the account has no hours left; it goes elsewhere";
+    wait_for("the refusal", BOUND, || manager.stderr().contains(said).then_some(()));
+    gate.open(4);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+    let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
+    let message = format!("{:?}", alone.trials);
+    let said =
+        "no training service takes it: trainingService[0] (plugin): the account has no hours left";
+    assert!(message.contains(said) || alone.stderr.contains(said), "{message}{}", alone.stderr);
+}
+
+#[test]
+fn a_manager_that_is_killed_finds_its_trials_at_their_parts() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let parts_wanted = json!([local(1), processes(&bed, "first"), processes(&bed, "second")]);
+    let manager = search(&bed, parts_wanted, 6, 3).start(&bed);
+    started(&bed, 3);
+    manager.signal(Signal::SIGKILL);
+    manager.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let resumed = Outcome::resume(&bed, id.to_str().unwrap());
+    let shown = parts(&resumed, "a trial at each part", |parts| {
+        parts.iter().all(|part| part["running"] == 1)
+    });
+    assert_eq!(shown.len(), 3);
+    gate.open(6);
+    expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 6);
+    let folder = bed.data().join(id);
+    for part in ["training-service-1", "training-service-2"] {
+        assert!(folder.join(part).is_dir(), "each plugin has a folder of its own");
+    }
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_machine_that_is_not_reached_keeps_no_trial_waiting() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(4);
+    let mut lost = machines.add("lost");
+    lost["sshOptions"] = json!(["ProxyCommand=false"]);
+    let remote = json!({"platform": "remote", "machineList": [lost]});
+    let done = search(&bed, json!([remote, local(2)]), 4, 3).run(&bed);
+    expect_whole(&bed, &done, 4);
+    let shown = run(&bed, &["experiment", "show", &done.id]);
+    assert!(shown.contains("[0] remote: 0 running\n"), "{shown}");
+    bed.wait_until_empty();
+}
+
+#[test]
+fn machines_and_this_machine_share_a_search() {
+    let bed = TestBed::new();
+    let Some(machines) = Machines::new(&bed) else { return };
+    let gate = Gate::new(&bed.path("gate"));
+    let remote = json!({"platform": "remote", "machineList": [machines.add("one")]});
+    let manager = search(&bed, json!([local(1), remote]), 4, 2).start(&bed);
+    started(&bed, 2);
+    parts(&manager, "a trial at each", |parts| parts.iter().all(|part| part["running"] == 1));
+    gate.open(4);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
+}
+
+#[test]
+fn doctor_names_the_part_that_fails() {
+    let bed = TestBed::new();
+    let broken = json!({"platform": "plugin", "command": ["./no-such-service"]});
+    let file = search(&bed, json!([local(1), broken]), 1, 1).write(&bed);
+    let mut doctor = bed.manager();
+    doctor.arg("doctor").arg(&file);
+    let done = bed.start(&mut doctor).finish(BOUND);
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.code, Some(1), "{said}");
+    assert!(said.contains("FAIL  place  trainingService[1].command: "), "{said}");
+    let good = search(&bed, json!([local(1), processes(&bed, "alive")]), 1, 1).write(&bed);
+    let said = run(&bed, &["doctor", good.to_str().unwrap()]);
+    assert!(said.contains("trainingService[0]: this machine has what trials need"), "{said}");
+    assert!(said.contains("trainingService[1]: the plugin answers"), "{said}");
+}
