@@ -225,14 +225,6 @@ impl SmallDisk {
         assert!(mount.status().expect("mount is there").success());
         Self(folder.to_owned())
     }
-
-    /// Fills it to the last byte.
-    pub fn fill(&self) {
-        let zeros = fs::File::open("/dev/zero").expect("it is a device");
-        let mut filler = fs::File::create(self.0.join("filler")).expect("it has an inode left");
-        let full = std::io::copy(&mut std::io::BufReader::with_capacity(4096, zeros), &mut filler);
-        assert!(full.is_err(), "it is full");
-    }
 }
 
 impl Drop for SmallDisk {

@@ -21,6 +21,7 @@ use self::job::Job;
 
 mod fence;
 mod files;
+mod give_up;
 mod job;
 mod lock;
 
@@ -118,7 +119,7 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
         "room" => Ok(json!({"gpus": gpus(), "cores": cores()})),
         "ping" | "close" => Ok(json!({})),
         "clean_up" => Ok(fs::remove_dir_all(root).map(|()| json!({}))?),
-        "fence" => fence::fence(root, params),
+        "fence" => give_up::give_up(root, params),
         "submit" => Job::of(root, params)?.submit(params),
         "adopt" => Job::of(root, params)?.adopt(params),
         "cancel" => Ok(Job::of(root, params)?.cancel()),

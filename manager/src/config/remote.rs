@@ -192,15 +192,7 @@ fn machine(
     base: Base<'_>,
 ) -> Result<(MachineSpec, Value), Problem> {
     let mut section = Section::open(path, value, &MACHINE)?;
-    for secret in ["password", "sshPassphrase"] {
-        if section.string(secret)?.is_some() {
-            let problem = format!(
-                "a secret does not belong into this file; write it into a file of its own, `chmod 600` that, and name it in \
-                 `{secret}File`, or use a key and ssh-agent"
-            );
-            return Err(section.fault(secret, problem));
-        }
-    }
+    refuse_secrets(&mut section)?;
     let host = word(&mut section, "host")?;
     let host =
         host.ok_or_else(|| section.fault("host", "is missing; for example gpu1.example.org"))?;
@@ -252,6 +244,20 @@ fn machine(
     };
     let canonical = canonical(&machine);
     Ok((machine, canonical))
+}
+
+/// Refuses secrets in the experiment file, which others may read and which is stored.
+fn refuse_secrets(section: &mut Section) -> Result<(), Problem> {
+    for secret in ["password", "sshPassphrase"] {
+        if section.string(secret)?.is_some() {
+            let problem = format!(
+                "a secret does not belong into this file; write it into a file of its own, `chmod 600` that, and name it in \
+                 `{secret}File`, or use a key and ssh-agent"
+            );
+            return Err(section.fault(secret, problem));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the path of a file with a secret, which only its owner may be able to read.

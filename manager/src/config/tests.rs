@@ -127,6 +127,11 @@ fn durations_and_memory_are_nnis() {
 
 #[test]
 fn a_wrong_field_is_named_with_what_is_allowed() {
+    let machine = |fields: Value| {
+        let mut machine = json!({"host": "h"});
+        machine.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"trainingService": {"platform": "remote", "machineList": [machine]}})
+    };
     #[rustfmt::skip]
     let table = [
         (json!({"trialComand": "x"}),                 "trialComand: unknown field; did you mean `trialCommand`? Allowed: experimentName, "),
@@ -189,6 +194,9 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"tuner": {"builtinTunerName": "TPE"}}), "tuner.builtinTunerName: unknown field; did you mean `name`?"),
         (json!({"assessor": {"builtinAssessorName": "Medianstop"}}), "assessor.builtinAssessorName: unknown field; did you mean `name`?"),
         (json!({"objective": ""}),                    "objective: must not be empty"),
+        (machine(json!({"password": "p"})),           "trainingService.machineList[0].password: a secret does not belong into this file; "),
+        (machine(json!({"maxTrialNumber": 0})),       "trainingService.machineList[0].maxTrialNumber: expected an integer of at least 1"),
+        (json!({"trainingService": {"platform": "remote", "machineList": [{"host": "h"}], "machinePatience": "soon"}}), "trainingService.machinePatience: expected a duration such as "),
     ];
     assert_eq!(loaded(&with(&json!({})).to_string()).err(), None);
     for (changes, message) in table {

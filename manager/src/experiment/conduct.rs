@@ -521,14 +521,8 @@ impl ExperimentTask {
             }
             Effect::Enqueue(own) => self.enqueue(own).await?,
             Effect::Relaunch { trial } => return self.relaunch(&trial).await,
-            Effect::Retry { trial, message } => {
-                info!(%trial, "the trial failed: {message}");
-                self.record_retry(&trial, message).await?;
-            }
-            Effect::Replace { trial, message } => {
-                warn!(%trial, "the attempt is given up: {message}");
-                self.record_replacement(&trial, message).await?;
-            }
+            Effect::Retry { trial, message } => self.record_retry(&trial, message).await?,
+            Effect::Replace { trial, message } => self.record_replacement(&trial, message).await?,
             Effect::Tell(message) => self.announcer.notify(Notice::Told(message)),
             Effect::Hold(why) => self.announcer.record_hold(&mut self.recorder, why).await?,
             Effect::RecordRunning { trial } => {

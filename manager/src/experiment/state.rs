@@ -252,13 +252,8 @@ impl State {
     ) {
         // A second word about the same end is late news.
         let Some(live) = self.live.remove(&trial) else { return };
-        // Its machine is out of reach, which is no failure of the trial's: no limit of failures or retries counts it.
         if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.stopping() {
-            let message = gone.message.clone().unwrap_or_default();
-            effects.push(Effect::Replace { trial: trial.clone(), message });
-            self.again_ids.insert(trial.clone(), live.parameter_id);
-            self.again.push_back(trial);
-            return;
+            return self.replace(trial, &live, gone, effects);
         }
         let end = conclude(live.intent, verdict, gone);
         let state = end.state;
@@ -307,6 +302,15 @@ impl State {
             effects.push(Effect::Teach { trial, result });
         }
         self.tuner_waits = false;
+    }
+
+    /// Runs a trial again whose machine is out of reach. That is no failure of the trial's: no limit of failures or retries
+    /// counts it.
+    fn replace(&mut self, trial: TrialJobId, live: &Live, gone: &Gone, effects: &mut Vec<Effect>) {
+        let message = gone.message.clone().unwrap_or_default();
+        effects.push(Effect::Replace { trial: trial.clone(), message });
+        self.again_ids.insert(trial.clone(), live.parameter_id);
+        self.again.push_back(trial);
     }
 
     /// Holds the search if so many attempts in a row have failed without a beginning that the search is to be held, and why.

@@ -9,12 +9,13 @@
 //! them elsewhere. Nothing on the machine ends them before that, since a trial outranks its agent.
 
 use std::collections::HashSet;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ring::digest::{Context, Digest, SHA256};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -26,7 +27,6 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::machine_assignment::Assignments;
 use self::records::{Fence, Place, Records};
-use self::session::request;
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
     TrialJobSpec,
@@ -47,6 +47,7 @@ mod machine_assignment;
 mod platform;
 mod records;
 mod session;
+mod shell;
 mod ssh;
 
 /// The name of the link to the manager's socket beside the control sockets, whose path is short enough for a socket.
@@ -132,10 +133,8 @@ struct Shared {
 impl Remote {
     /// Makes the service and begins to connect to the machines. An error is of this machine's files.
     pub fn start(settings: Settings) -> Result<Self, Error> {
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|source| Error::Read { path: path.clone(), source })
-        };
-        let digest = ring::digest::digest(&ring::digest::SHA256, &read(&settings.agent)?);
+        let path = settings.agent.clone();
+        let digest = sha256_of(&path).map_err(|source| Error::Read { path, source })?;
         let agent_sha256 = hexadecimal(digest.as_ref());
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
@@ -178,6 +177,18 @@ impl Remote {
             stopped.run_until_cancelled(watch.watch_absent()).await;
         });
         Ok(Self { shared })
+    }
+}
+
+/// Hashes a file, piece by piece: a program is large.
+fn sha256_of(path: &Path) -> io::Result<Digest> {
+    let mut file = std::fs::File::open(path)?;
+    let (mut context, mut piece) = (Context::new(&SHA256), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(context.finish()),
+            length => context.update(&piece[..length]),
+        }
     }
 }
 

@@ -280,3 +280,114 @@ fn a_configuration_that_ignores_host_keys_is_refused() {
     }
     assert_eq!(bed.read("started"), "");
 }
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_machine_that_cannot_start_trials_gets_no_more_of_them() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let both = ["one", "two"].map(|name| {
+        let mut machine = machines.add(name);
+        machine["maxTrialNumber"] = json!(1);
+        machine
+    });
+    let running = search(&bed, &both, 4).start(&bed);
+    started(&bed, 2);
+    // From now on no folder of a trial can be made there.
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let trials = bed.path("one").join(id).join("trials");
+    fs::rename(&trials, trials.with_extension("aside")).unwrap();
+    fs::write(&trials, "").unwrap();
+    gate.open(4);
+    let done = Outcome::of(running.finish(BOUND));
+    expect_whole(&bed, &done, 4);
+    let started = started(&bed, 4);
+    assert_eq!(started.iter().filter(|line| line.starts_with("one ")).count(), 1, "{started:?}");
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_key_with_a_passphrase_is_used_by_a_file_that_only_its_owner_reads() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(1);
+    let phrase = bed.write("phrase", "correct horse\n");
+    let mut keygen = std::process::Command::new("ssh-keygen");
+    keygen.args(["-q", "-p", "-N", "correct horse", "-f"]).arg(bed.path("id"));
+    assert!(keygen.status().unwrap().success());
+    let mut machine = machines.add("one");
+    machine["sshPassphraseFile"] = json!(phrase);
+    let search = search(&bed, &[machine], 1);
+    fs::set_permissions(&phrase, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = search.start(&bed).finish(BOUND);
+    assert!(refused.stderr.contains("run `chmod 600 "), "{}", refused.stderr);
+    fs::set_permissions(&phrase, fs::Permissions::from_mode(0o600)).unwrap();
+    expect_whole(&bed, &search.run(&bed), 1);
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn doctor_examines_each_machine_and_leaves_nothing() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let all = [machines.add("fine"), machines.add("away"), machines.add("changed")];
+    machines.leave("away");
+    machines.replace("changed");
+    let file = search(&bed, &all, 1).write(&bed);
+    let mut doctor = bed.manager();
+    doctor.arg("doctor").arg(file);
+    let found = bed.start(&mut doctor).finish(BOUND);
+    assert_eq!(found.code, Some(1), "{}", found.stderr);
+    let told = String::from_utf8(found.stdout).unwrap();
+    #[rustfmt::skip]
+    let expected = [
+        "ok    place  fine: login and shell work",
+        "MiB of space",
+        "ok    place  fine: its clock is right",
+        "ok    place  fine: it can reach the manager through SSH",
+        "FAIL  place  away: cannot log in: ",
+        "FAIL  place  changed: cannot log in: Host key verification failed",
+    ];
+    for part in expected {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!bed.path("fine").exists(), "it leaves nothing");
+    bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn clean_ends_agents_and_leaves_nothing_on_the_machines() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let _gate = Gate::new(&bed.path("gate"));
+    let both = [machines.add("one"), machines.add("two")];
+    let running = search(&bed, &both, 2).start(&bed);
+    started(&bed, 2);
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    let clean = || {
+        let mut clean = bed.manager();
+        clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data());
+        bed.start(&mut clean).finish(BOUND)
+    };
+    machines.leave("two");
+    let partly = clean();
+    assert_ne!(partly.code, Some(0), "{}", partly.stderr);
+    assert!(partly.stderr.contains("left on two: "), "{}", partly.stderr);
+    machines.come_back("two");
+    let whole = clean();
+    assert_eq!(whole.code, Some(0), "{}", whole.stderr);
+    wait_for("agents and trials to end", BOUND, || {
+        let left = bed.processes();
+        (!left.iter().any(|(_, words)| words.contains("train.sh"))).then_some(())
+    });
+    for machine in ["one", "two"] {
+        let left = fs::read_dir(bed.path(machine)).into_iter().flatten().flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        assert_eq!(left, [""; 0], "{machine}");
+    }
+}

@@ -65,7 +65,7 @@ impl Job {
         folder(&self.dir)?;
         write_files(&self.dir, &params["files"])?;
         let mut command = self.command(params)?;
-        let gate = fence::pass(&self)?;
+        let gate = fence::pass(&self.root, &self.attempt)?;
         write_file(&self.begun(), "")?;
         let child = command.spawn().inspect_err(|_| drop(fs::remove_file(self.begun())))?;
         drop(gate);

@@ -7,6 +7,10 @@ fn a_missing_file_is_told_with_the_field_that_names_it() {
     let own = |section: &str| json!({section: {"className": "m.C", "codeDirectory": "none"}});
     let remote =
         json!({"platform": "remote", "machineList": [{"host": "h", "sshKeyFile": "none"}]});
+    let secret = |field: &str| {
+        let machine = json!({"host": "h", field: "none"});
+        json!({"trainingService": {"platform": "remote", "machineList": [machine]}})
+    };
     let cluster = |fields: Value| {
         let mut service = json!({"platform": "frameworkcontroller"});
         service.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -21,6 +25,8 @@ fn a_missing_file_is_told_with_the_field_that_names_it() {
         (own("assessor"),                                             "assessor.codeDirectory: "),
         (json!({"tuner": null, "advisor": {"className": "m.C", "codeDirectory": "none"}}), "advisor.codeDirectory: "),
         (json!({"trainingService": remote}), "trainingService.machineList[0].sshKeyFile: "),
+        (secret("passwordFile"), "trainingService.machineList[0].passwordFile: "),
+        (secret("sshPassphraseFile"), "trainingService.machineList[0].sshPassphraseFile: "),
         (cluster(json!({"configPath": "none.yml"})),                  "trainingService.configPath: "),
     ];
     for (changes, field) in v2 {

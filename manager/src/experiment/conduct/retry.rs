@@ -1,5 +1,6 @@
 //! The next attempts of trials: recorded with their numbers, and submitted when there is room.
 
+use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::ExperimentTask;
@@ -30,6 +31,7 @@ impl ExperimentTask {
         trial: &TrialJobId,
         message: String,
     ) -> Result<(), store::Error> {
+        info!(%trial, "the trial failed: {message}");
         let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
         self.recorder.record_retry(trial, message, attempt).await
     }
@@ -40,6 +42,7 @@ impl ExperimentTask {
         trial: &TrialJobId,
         message: String,
     ) -> Result<(), store::Error> {
+        warn!(%trial, "the attempt is given up: {message}");
         let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
         self.recorder.record_state(trial, JobState::Waiting, Some(message), Some(attempt)).await
     }

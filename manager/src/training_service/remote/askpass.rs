@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use super::ssh::quoted;
+use super::shell::quoted;
 use crate::config::MachineSpec;
 
 /// Returns the script for a machine, as `ssh -G` prints its `configuration`. `None`: the machine has no files of secrets, and
-/// `ssh` is to ask nobody.
+/// `ssh` is to ask no question.
 ///
 /// A password is for its machine alone: a jump host asks through the same program. Sources of the prompts: OpenSSH,
 /// `sshconnect2.c`, `userauth_passwd` and `input_userauth_info_req`, and `load_identity_file`.

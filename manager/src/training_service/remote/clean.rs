@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use trial_protocol::ExperimentId;
 
 use super::records::Records;
-use super::session::folders;
-use super::ssh::{Ssh, quoted};
+use super::shell::{folders, quoted};
+use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::util::layout::ExperimentDir;
 
@@ -69,7 +69,6 @@ async fn clean_machine(
     // number by now. What is left of the agents' cache is removed with the last experiment.
     let script = format!(
         r#"cache={cache}; root={root}; dir=$root/{experiment}
-[ -d "$dir" ] || exit 0
 programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=
 agents() {{
   for lock in "$dir"/trials/*/spool/lock; do

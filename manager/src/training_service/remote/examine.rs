@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 
-use super::session::{MARK, folders};
-use super::ssh::{Ssh, quoted};
+use super::shell::{MARK, folders, quoted};
+use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
 
@@ -18,7 +18,7 @@ const LEAST_SPACE_MIB: u64 = 200;
 /// The difference between two clocks that is reported. Times of a trial are its machine's.
 pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 
-/// What a machine says about itself.
+/// The answers of a machine to the questions about it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answers {
     system: String,

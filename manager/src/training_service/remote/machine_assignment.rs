@@ -10,7 +10,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::super::local::gpus::{Gpu, Gpus, Wanted};
 use super::super::{FreeRoom, TrialJobSpec};
-use super::request;
+use super::session::{Facts, request};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
@@ -80,14 +80,6 @@ pub(super) struct AbsentJob {
     pub(super) machine: usize,
     /// The reason for a person.
     pub(super) why: String,
-}
-
-/// The facts that a machine tells when it is connected.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Facts {
-    pub(super) gpus: Vec<Gpu>,
-    /// Processors. `None`: unknown.
-    pub(super) cores: Option<usize>,
 }
 
 #[derive(Debug)]

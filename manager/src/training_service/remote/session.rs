@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::examine;
-use super::machine_assignment::Facts;
 use super::records::Fence;
-use super::ssh::{Ssh, quoted};
+use super::shell::{MARK, folders, quoted};
+use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -41,8 +41,6 @@ const NO_ADDRESS: &str = "http://127.0.0.1:0";
 const NEW_SOCKET: &str = "manager.new";
 /// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// The mark of our scripts' lines, which a login shell's banner does not have.
-pub(super) const MARK: &str = "tk:";
 
 /// The files and names that a machine is given.
 #[derive(Debug)]
@@ -59,6 +57,14 @@ pub(super) struct Luggage<'a> {
     pub(super) socket: &'a Path,
     /// The attempts that must not run there.
     pub(super) fences: &'a [Fence],
+}
+
+/// The facts that a machine tells when it is connected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) gpus: Vec<Gpu>,
+    /// Processors. `None`: unknown.
+    pub(super) cores: Option<usize>,
 }
 
 /// A session that is open. Dropping it ends its processes here, and the helper there.
@@ -133,11 +139,11 @@ impl Session {
         forward_back(ssh, root, luggage.socket).await?;
         let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
-        let room = self.ask(0, "room", &json!({})).await?;
+        let answer = self.ask(0, "room", &json!({})).await?;
         let gpu =
             |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
-        let gpus = room["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
-        let cores = room["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
+        let gpus = answer["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
+        let cores = answer["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
         self.facts = Facts { gpus, cores };
         Ok(())
     }
@@ -260,17 +266,6 @@ fn warn_of_oddities(machine: &str, answers: &[&str]) {
     let files = answer("files ").and_then(examine::file_system);
     for oddity in clock.into_iter().chain(files) {
         warn!(%machine, "{machine}: {oddity}");
-    }
-}
-
-/// Returns the folders of agents and of experiments, as words of a shell.
-pub(super) fn folders(machine: &MachineSpec) -> (String, String) {
-    match &machine.directory {
-        Some(folder) => (quoted(&format!("{folder}/agent")), quoted(folder)),
-        None => (
-            r#""${XDG_CACHE_HOME:-$HOME/.cache}/trialkeeper/agent""#.to_owned(),
-            r#""$HOME/.local/share/trialkeeper/remote""#.to_owned(),
-        ),
     }
 }
 
