@@ -21,7 +21,8 @@ fn document(changes: &Value) -> Value {
 
 #[test]
 fn nnis_fields_become_the_settings_of_the_plugin() {
-    let spec = loaded(&document(&json!({})).to_string()).unwrap();
+    let (_folder, file) = written(&document(&json!({})).to_string());
+    let spec = load(&file).unwrap();
     let TrainingServiceSpec::Plugin(plugin) = &spec.training_service else { panic!("{spec:?}") };
     assert_eq!(plugin.command[1..], ["-m", "trialkeeper.openpai"]);
     assert_eq!(plugin.api_server.as_deref(), Some("https://pai.example.org"));
@@ -46,7 +47,8 @@ fn a_job_of_the_users_own_needs_no_sizes_and_has_the_command() {
         "openpaiConfig": job, "trialCpuNumber": null, "trialMemorySize": null, "dockerImage": null,
     }));
     document["trialCommand"] = Value::Null;
-    let spec = loaded(&document.to_string()).unwrap();
+    let (_folder, file) = written(&document.to_string());
+    let spec = load(&file).unwrap();
     assert_eq!(spec.trial_command, "cd code\npython3 t.py");
     assert_eq!(spec.canonical["trainingService"]["openpaiConfig"], job);
     assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
