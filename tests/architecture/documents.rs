@@ -10,7 +10,7 @@ struct TestName<'a> {
 }
 
 impl<'a> TestName<'a> {
-    /// Reads "keeper: traps::a_full_spool_…". `None`: the text is something else.
+    /// Reads "keeper: `traps::a_full_spool_`…". `None`: the text is something else.
     fn read(text: &'a str) -> Option<Self> {
         let path = text.rsplit(": ").next().unwrap_or(text);
         let (modules, name) = path.rsplit_once("::")?;

@@ -24,7 +24,7 @@ pub struct PodArgs {
     pub code_archive: Option<PathBuf>,
     /// Where one unpacked copy of the code archive is kept, from which the runs that name it copy their code. Files share
     /// their blocks where the file system can (Btrfs, XFS).
-    #[arg(long, env = "TRIALKEEPER_CODE_BASE", value_name = "DIR", requires = "code_archive")]
+    #[arg(long, env = "TRIALKEEPER_CODE_BASE", value_name = "DIR")]
     pub code_base: Option<PathBuf>,
     /// The time that fetching, and waiting for the other pods, may take in all.
     #[arg(long, env = "TRIALKEEPER_START_TIMEOUT", value_name = "TIME", default_value = "10m", value_parser = duration)]

@@ -106,7 +106,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
             Effect::Draw => {}
             Effect::Look => pause = Duration::ZERO,
             Effect::Stop(trial) => {
-                lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error))
+                lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error));
             }
         }
     };

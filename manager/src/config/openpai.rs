@@ -1,4 +1,4 @@
-//! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that speaks with OpenPAI.
+//! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that speaks with `OpenPAI`.
 
 use std::path::Path;
 
@@ -170,7 +170,7 @@ fn read(section: &Section, file: &Path) -> Result<Value, Problem> {
     document::parse(&bytes).map_err(fault)
 }
 
-/// Returns why a job cannot run trials. OpenPAI checks the rest.
+/// Returns why a job cannot run trials. `OpenPAI` checks the rest.
 fn fault_of_job(job: &Value) -> Option<String> {
     if !job.is_object() {
         return Some(format!("expected a job of OpenPAI's protocol 2, found {}", kind(job)));
@@ -186,14 +186,12 @@ fn fault_of_job(job: &Value) -> Option<String> {
         return Some(format!("taskRoles.{name}: expected fields, found {}", kind(role)));
     }
     // A trial has one agent.
-    match &role["instances"] {
-        Value::Null => None,
-        instances if *instances == 1 => None,
-        instances => Some(format!(
-            "taskRoles.{name}.instances: must be 1 in the first role, which runs the trial, found {}",
-            kind(instances)
-        )),
-    }
+    let instances = &role["instances"];
+    let is_one = instances.is_null() || *instances == 1;
+    (!is_one).then(|| {
+        let found = kind(instances);
+        format!("taskRoles.{name}.instances: must be 1 in the first role, which runs the trial, found {found}")
+    })
 }
 
 /// Returns the commands of a job's first role as a trial's command.

@@ -60,7 +60,7 @@ pub(super) enum Platform {
     Remote,
     /// A program of the user's own.
     Plugin,
-    /// OpenPAI.
+    /// `OpenPAI`.
     OpenPai,
     /// Kubernetes, with objects of this kind.
     Kubernetes(WorkloadKind),

@@ -182,7 +182,7 @@ const PAI: Renames = &[
     ("caFile", "caFile"),
 ];
 
-/// The fields of `trial` on OpenPAI.
+/// The fields of `trial` on `OpenPAI`.
 const PAI_TRIAL: Renames = &[
     ("cpuNum", "trialCpuNumber"),
     ("memoryMB", "trialMemorySize"),

@@ -114,7 +114,7 @@ mod tests {
         };
         let spec = HybridSpec { parts: vec![part("local", Some(2)), part("plugin", None)] };
         let mut snapshot = Snapshot::default();
-        let states = [
+        let trials = [
             (JobState::Succeeded, 100),
             (JobState::Succeeded, 300),
             (JobState::Failed, 1),
@@ -122,7 +122,7 @@ mod tests {
             (JobState::Waiting, 1),
         ];
         let mut placed = Vec::new();
-        for (number, (state, took)) in states.into_iter().enumerate() {
+        for (number, (state, took)) in trials.into_iter().enumerate() {
             let sequence = u64::try_from(number).unwrap();
             let mut trial =
                 super::super::trial::tests::summary(i64::try_from(number).unwrap(), sequence);

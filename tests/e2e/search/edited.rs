@@ -152,7 +152,10 @@ fn copies_of_the_code_share_their_blocks_where_the_file_system_can() {
     let done = Outcome::of(search.finish(BOUND));
     done.expect_done(6, 0);
     let size = f64::from((32 << 20) + 2);
-    assert!(done.trials.iter().all(|trial| trial.number() == size), "each has its own: {done:#?}");
+    assert!(
+        done.trials.iter().all(|trial| (trial.number() - size).abs() < 0.5),
+        "each has its own: {done:#?}"
+    );
     let folder = bed.data().join(&done.id);
     assert!(!folder.join("code-base").exists(), "a search that is over needs no base");
     bed.wait_until_empty();

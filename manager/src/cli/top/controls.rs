@@ -185,7 +185,7 @@ impl Controls {
     fn type_filter(&mut self, mut typed: String, key: Key) -> Effect {
         match key {
             Key::Enter => {
-                self.filter = typed.trim().to_owned();
+                typed.trim().clone_into(&mut self.filter);
                 self.row = None;
                 return Effect::Look;
             }

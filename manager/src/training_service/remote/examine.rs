@@ -102,8 +102,10 @@ fn read(text: &str) -> Answers {
         match word {
             "system" => value.clone_into(&mut answers.system),
             "lacks" => {
-                let comma = if answers.tools.is_empty() { "" } else { ", " };
-                answers.tools.push_str(&format!("{comma}{value}"));
+                if !answers.tools.is_empty() {
+                    answers.tools.push_str(", ");
+                }
+                answers.tools.push_str(value);
             }
             "space" => answers.space_kib = value.parse().ok(),
             "files" => value.clone_into(&mut answers.file_system),

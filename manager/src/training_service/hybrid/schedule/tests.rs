@@ -48,8 +48,8 @@ fn down() -> FreeRoom {
 
 #[test]
 fn a_trial_goes_where_there_is_room() {
-    let now = Instant::now();
     type Row<'a> = (&'a str, &'a [Option<usize>], Vec<FreeRoom>, &'a [usize]);
+    let now = Instant::now();
     #[rustfmt::skip]
     let table: [Row<'_>; 7] = [
         ("in turn, the first part first",      &[None, None],       vec![Unknown, Unknown],     &[0, 1, 0]),

@@ -62,9 +62,9 @@ fn every_recorded_end_is_told_as_it_was() {
 #[test]
 fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
     let told = told(&TrainJob, &queued(1).spec, "kueue/trainjob-preempted");
-    let back = told.iter().filter_map(|news| match news {
-        JobNews::Requeued(waits) => Some(waits.why.as_str()),
-        _ => None,
+    let back = told.iter().filter_map(|news| {
+        let JobNews::Requeued(waits) = news else { return None };
+        Some(waits.why.as_str())
     });
     let back: Vec<&str> = back.collect();
     assert_eq!(back.len(), 1, "{told:?}");
@@ -95,9 +95,9 @@ fn a_train_job_stands_where_its_jobs_and_conditions_say() {
     for (object, expected) in table {
         assert_eq!(phase(&object, &spec), expected, "{object}");
     }
-    let outcome = |object: &Value| match phase(object, &spec) {
-        JobPhase::Completed(outcome) => (outcome.succeeded, outcome.needs_pods, outcome.class),
-        other => panic!("{object}: {other:?}"),
+    let outcome = |object: &Value| {
+        let JobPhase::Completed(outcome) = phase(object, &spec) else { panic!("{object}") };
+        (outcome.succeeded, outcome.needs_pods, outcome.class)
     };
     let (permanent, transient) = (Some(Class::Permanent), Some(Class::Transient));
     #[rustfmt::skip]
