@@ -193,7 +193,7 @@ def test_a_job_is_gone_only_when_openpai_says_so(server, service, tmp_path):
     for _ in range(4):
         assert service.poll({handle: wanted}) == {}
     # And one that OpenPAI has lost.
-    server.jobs["tk_e_t-1"]["process"].kill()
+    os.killpg(server.jobs["tk_e_t-1"]["process"].pid, 9)
     server.jobs.pop("tk_e_t-1")["process"].wait()
     assert service.poll({handle: wanted})[handle].reason == "unknown"
 
