@@ -94,7 +94,7 @@ def make_sbom(metadata: Mapping[str, Any]) -> bytes:
 
 
 def make_man_pages(programs: Path) -> dict[str, bytes]:
-    """Returns the pages for ``man`` by their names; none where the programs cannot run here, as those of another processor."""
+    """Returns the pages for ``man`` by their names; none where the programs are for another processor."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             subprocess.run([programs / "trial-manager", "man", folder], check=True, capture_output=True)
