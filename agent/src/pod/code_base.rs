@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use rustix::io::Errno;
 
-use super::unpack::{self, Original, UnchangedRemoval, clear, folder, fresh, parent, unpack};
-use crate::util::gzip::GzDecoder;
+use super::unpack::{
+    self, Original, UnchangedRemoval, clear, decompressed, folder, fresh, parent, unpack,
+};
 
 /// The file that is locked while the base is made.
 const LOCK: &str = "lock";
@@ -84,8 +85,7 @@ pub fn find_or_make(archive: &File, root: &Path) -> Result<PathBuf, Error> {
     let base = root.join(name(archive)?);
     // An unfinished one holds nothing but entries of this archive, which are replaced.
     let part = root.join(PART);
-    let content = io::BufReader::new(FromStart { file: archive, offset: 0 });
-    unpack(GzDecoder::new(content), &part)?;
+    unpack(decompressed(archive).map_err(unpack::Error::Archive)?, &part)?;
     fs::rename(&part, &base).map_err(failed(&base))?;
     Ok(base)
 }
@@ -110,20 +110,6 @@ fn name(archive: &File) -> Result<String, Error> {
     let boot = fs::read_to_string(BOOT_ID);
     let boot = boot.map_err(|source| Error::Read { what: BOOT_ID, source })?;
     Ok(format!("{:016x}-{bytes}-{}", u64::from_be_bytes(trailer), boot.trim()))
-}
-
-/// Reads a file from its start, whatever its position.
-struct FromStart<'a> {
-    file: &'a File,
-    offset: u64,
-}
-
-impl io::Read for FromStart<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += u64::try_from(read).expect("a buffer's length fits");
-        Ok(read)
-    }
 }
 
 /// Copies everything in the directory `base` into the directory `into`, which is made if absent. As when an archive is

@@ -4,7 +4,7 @@
 //! Only what was asked for with `--fetch` loads any of this; a plain run does not come here.
 
 use std::fs::File;
-use std::io::{self, BufReader, Seek as _, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,10 +17,9 @@ use crate::delivery::dialect::{self, RetryDecision};
 use crate::delivery::{BACKOFF, ManagerAddress, read_token};
 use crate::http::client;
 use crate::pod::code_base;
-use crate::pod::unpack::{self, remove_unchanged, unpack};
+use crate::pod::unpack::{self, decompressed, remove_unchanged, unpack};
 use crate::util::backoff::JitteredBackoff;
 use crate::util::errors::chain;
-use crate::util::gzip::GzDecoder;
 
 /// The errors of fetching.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +186,7 @@ impl Manager {
             sleep_until(next).await;
         }
         let to = into.to_owned();
-        let unpacked = tokio::task::spawn_blocking(move || unpack_code(archive, &to));
+        let unpacked = tokio::task::spawn_blocking(move || unpack_code(&archive, &to));
         unpacked.await.unwrap_or_else(|lost| Err(failed(io::Error::other(lost))))
     }
 }
@@ -200,7 +199,7 @@ pub fn open_archive(path: &Path) -> Result<File, Error> {
 /// Puts the code of the archive `archive` into the directory `into`, which is made if absent. With `base`, it is copied from
 /// the one unpacked copy there; where that cannot be made or read, it is unpacked as without.
 pub fn place_code(archive: File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
-    let Some(base) = base else { return unpack_code(archive, into) };
+    let Some(base) = base else { return unpack_code(&archive, into) };
     let copied =
         code_base::find_or_make(&archive, base).and_then(|base| code_base::copy(&base, into));
     copied.or_else(|error| {
@@ -209,16 +208,15 @@ pub fn place_code(archive: File, base: Option<&Path>, into: &Path) -> Result<(),
             base.display(),
             chain(&error),
         );
-        unpack_code(archive, into)
+        unpack_code(&archive, into)
     })
 }
 
 /// Unpacks the code archive `archive`, from its start, into the directory `into`, which is made if absent.
-pub fn unpack_code(mut archive: File, into: &Path) -> Result<(), Error> {
-    archive
-        .rewind()
+pub fn unpack_code(archive: &File, into: &Path) -> Result<(), Error> {
+    decompressed(archive)
         .map_err(unpack::Error::Archive)
-        .and_then(|()| unpack(GzDecoder::new(BufReader::new(archive)), into))
+        .and_then(|content| unpack(content, into))
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
 }
 
@@ -230,7 +228,8 @@ pub fn remove_unchanged_code(archive: File, base: Option<&Path>, from: &Path) {
     if base.is_some_and(|base| code_base::remove_unchanged(&base, from).is_ok()) {
         return;
     }
-    remove_unchanged(GzDecoder::new(BufReader::new(archive)), from);
+    // What cannot be read removes nothing.
+    decompressed(&archive).map(|content| remove_unchanged(content, from)).ok();
 }
 
 /// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.
@@ -274,7 +273,7 @@ mod tests {
         for (bytes, is_whole) in [(good, true), (altered, false)] {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&bytes).unwrap();
-            assert_eq!(unpack_code(file, &folder.path().join("code")).is_ok(), is_whole);
+            assert_eq!(unpack_code(&file, &folder.path().join("code")).is_ok(), is_whole);
         }
     }
 

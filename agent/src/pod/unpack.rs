@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read, Seek as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink,
@@ -17,6 +17,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
+use crate::util::gzip::GzDecoder;
 use crate::util::tar::{Archive, Kind};
 
 /// The most links that a path may lead through: `path_resolution(7)`.
@@ -68,6 +69,13 @@ impl UnpackBudget {
         (self.entries, self.bytes) = left.ok_or(Error::TooLarge)?;
         Ok(())
     }
+}
+
+/// Reads a compressed archive from its start. All callers share this one reader, since the code that unpacks from a further
+/// type of reader is 8 KB of the program.
+pub(super) fn decompressed(mut archive: &File) -> io::Result<GzDecoder<BufReader<&File>>> {
+    archive.rewind()?;
+    Ok(GzDecoder::new(BufReader::new(archive)))
 }
 
 /// Unpacks everything into the directory `into`, which is made if absent.
