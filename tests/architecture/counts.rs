@@ -6,16 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::source::{self, Source, sources};
 
 /// Each count, and the most that is allowed.
-const ALLOWED: [(&str, usize); 9] = [
+const ALLOWED: [(&str, usize); 8] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 40 words", 2),
     ("public types whose name another public type of the crate has", 4),
     ("constants of a single word that says nothing of what", 0),
-    ("functions of more than 60 lines", 35),
+    ("functions of more than 60 lines", 31),
     ("folders with more than 20 source files", 3),
-    ("types whose methods lie in more than one file", 16),
-    ("folders whose modules import one another in a circle", super::folders::CIRCLES.len()),
+    ("types whose methods lie in more than one file", 10),
 ];
 
 /// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.
@@ -50,7 +49,6 @@ fn counts_of_what_is_too_much_only_fall() {
         sum(long_functions),
         full_folders(&files),
         all.iter().map(|(_, sources)| spread_types(sources)).sum(),
-        super::folders::CIRCLES.len(),
     ];
     let mut wrong = Vec::new();
     for ((what, allowed), count) in ALLOWED.into_iter().zip(counted) {
