@@ -10,8 +10,8 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
 /// Clients at a time.
 const CLIENTS: usize = 120;
 /// The length of the log that they ask for, in bytes.
-const LOG: usize = 8 << 20;
-const LOG_END: u64 = 8 << 20;
+const LOG: usize = 16 << 20;
+const LOG_END: u64 = 16 << 20;
 /// The memory that the manager may need for all of them, in KiB. A client cost it 2 MiB once.
 const MEMORY_KIB: usize = 112 << 10;
 
