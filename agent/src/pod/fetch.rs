@@ -198,17 +198,17 @@ pub fn open_archive(path: &Path) -> Result<File, Error> {
 
 /// Puts the code of the archive `archive` into the directory `into`, which is made if absent. With `base`, it is copied from
 /// the one unpacked copy there; where that cannot be made or read, it is unpacked as without.
-pub fn place_code(archive: File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
-    let Some(base) = base else { return unpack_code(&archive, into) };
+pub fn place_code(archive: &File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
+    let Some(base) = base else { return unpack_code(archive, into) };
     let copied =
-        code_base::find_or_make(&archive, base).and_then(|base| code_base::copy(&base, into));
+        code_base::find_or_make(archive, base).and_then(|base| code_base::copy(&base, into));
     copied.or_else(|error| {
         tracing::warn!(
             "the code is unpacked for this trial alone, since no copy of {} can be made: {}",
             base.display(),
             chain(&error),
         );
-        unpack_code(&archive, into)
+        unpack_code(archive, into)
     })
 }
 
@@ -222,14 +222,14 @@ pub fn unpack_code(archive: &File, into: &Path) -> Result<(), Error> {
 
 /// Removes from the directory `from` the files of [`place_code`] that are unchanged since, then the folders that are
 /// empty. Whatever cannot be looked at or removed is left.
-pub fn remove_unchanged_code(archive: File, base: Option<&Path>, from: &Path) {
+pub fn remove_unchanged_code(archive: &File, base: Option<&Path>, from: &Path) {
     // The copy is read faster than the archive.
-    let base = base.and_then(|base| code_base::find(&archive, base).ok().flatten());
+    let base = base.and_then(|base| code_base::find(archive, base).ok().flatten());
     if base.is_some_and(|base| code_base::remove_unchanged(&base, from).is_ok()) {
         return;
     }
     // What cannot be read removes nothing.
-    decompressed(&archive).map(|content| remove_unchanged(content, from)).ok();
+    decompressed(archive).map(|content| remove_unchanged(content, from)).ok();
 }
 
 /// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.

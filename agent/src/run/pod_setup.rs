@@ -75,7 +75,7 @@ impl<'a> PodSetup<'a> {
         }
         let unpacked = into.as_deref().zip(pod.code_archive.as_deref()).map(|(into, archive)| {
             fetch::open_archive(archive)
-                .and_then(|archive| fetch::place_code(archive, pod.code_base.as_deref(), into))
+                .and_then(|archive| fetch::place_code(&archive, pod.code_base.as_deref(), into))
         });
         if let Some(Err(error)) = unpacked {
             self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
@@ -152,7 +152,7 @@ pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
         && let Ok(archive) = fetch::open_archive(archive)
         && let Some(into) = code_dir(pod, dir)
     {
-        fetch::remove_unchanged_code(archive, pod.code_base.as_deref(), &into);
+        fetch::remove_unchanged_code(&archive, pod.code_base.as_deref(), &into);
     }
 }
 

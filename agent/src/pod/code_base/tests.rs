@@ -54,14 +54,14 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (String, u32, i64)> {
 fn a_copy_is_what_unpacking_makes() {
     let folder = packed();
     let at = |name: &str| folder.path().join(name);
-    place_code(archive(folder.path()), None, &at("unpacked")).unwrap();
-    place_code(archive(folder.path()), Some(&at("base")), &at("copied")).unwrap();
+    place_code(&archive(folder.path()), None, &at("unpacked")).unwrap();
+    place_code(&archive(folder.path()), Some(&at("base")), &at("copied")).unwrap();
     let unpacked = tree(&at("unpacked"));
     assert_eq!(unpacked.len(), 6);
     assert_eq!(tree(&at("copied")), unpacked);
     // A file of one trial's is not another's.
     fs::write(at("copied/train.py"), "print(2)\n").unwrap();
-    place_code(archive(folder.path()), Some(&at("base")), &at("second")).unwrap();
+    place_code(&archive(folder.path()), Some(&at("base")), &at("second")).unwrap();
     assert_eq!(tree(&at("second")), unpacked);
     assert_eq!(fs::metadata(at("base")).unwrap().mode() & 0o777, 0o700);
 }
@@ -125,7 +125,7 @@ fn a_copy_replaces_what_an_earlier_attempt_left() {
     fs::write(at("outside/data"), "kept").unwrap();
     symlink(at("outside"), at("into/lib")).unwrap();
     symlink(at("outside/data"), at("into/train.py")).unwrap();
-    place_code(archive(folder.path()), Some(&at("base")), &at("into")).unwrap();
+    place_code(&archive(folder.path()), Some(&at("base")), &at("into")).unwrap();
     assert_eq!(fs::read_to_string(at("outside/data")).unwrap(), "kept");
     assert_eq!(fs::read_to_string(at("into/lib/data")).unwrap(), "1 2 3");
     assert!(fs::symlink_metadata(at("into/train.py")).unwrap().is_file());
@@ -136,13 +136,13 @@ fn without_a_base_the_code_is_unpacked() {
     let folder = packed();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("file"), "").unwrap();
-    place_code(archive(folder.path()), Some(&at("file")), &at("into")).unwrap();
+    place_code(&archive(folder.path()), Some(&at("file")), &at("into")).unwrap();
     assert_eq!(tree(&at("into")).len(), 6);
-    remove_unchanged_code(archive(folder.path()), Some(&at("file")), &at("into"));
+    remove_unchanged_code(&archive(folder.path()), Some(&at("file")), &at("into"));
     assert!(!at("into/train.py").exists());
     // A file that is no gzip stream is refused as before.
     fs::write(at("code.tar.gz"), "no archive at all").unwrap();
-    let refused = place_code(archive(folder.path()), Some(&at("base")), &at("other"));
+    let refused = place_code(&archive(folder.path()), Some(&at("base")), &at("other"));
     assert!(refused.is_err(), "{refused:?}");
 }
 
@@ -151,9 +151,9 @@ fn an_unchanged_copy_is_removed_and_a_changed_file_stays() {
     let folder = packed();
     let at = |name: &str| folder.path().join(name);
     let place =
-        |into: &str| place_code(archive(folder.path()), Some(&at("base")), &at(into)).unwrap();
+        |into: &str| place_code(&archive(folder.path()), Some(&at("base")), &at(into)).unwrap();
     let remove =
-        |from: &str| remove_unchanged_code(archive(folder.path()), Some(&at("base")), &at(from));
+        |from: &str| remove_unchanged_code(&archive(folder.path()), Some(&at("base")), &at(from));
     place("same");
     remove("same");
     assert!(!at("same").exists());
