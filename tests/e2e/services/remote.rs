@@ -381,10 +381,7 @@ fn clean_ends_agents_and_leaves_nothing_on_the_machines() {
     machines.come_back("two");
     let whole = clean();
     assert_eq!(whole.code, Some(0), "{}", whole.stderr);
-    wait_for("agents and trials to end", BOUND, || {
-        let left = bed.processes();
-        (!left.iter().any(|(_, words)| words.contains("train.sh"))).then_some(())
-    });
+    bed.wait_until_empty();
     for machine in ["one", "two"] {
         let left = fs::read_dir(bed.path(machine)).into_iter().flatten().flatten();
         let left: Vec<_> = left.map(|entry| entry.file_name()).collect();

@@ -62,7 +62,7 @@ async fn clean_machine(
     experiment: &ExperimentId,
 ) -> Result<(), String> {
     // Its end is the end of the connection.
-    let _master = ssh.connect().await?;
+    let _control = ssh.connect().await?;
     let (cache, root) = folders(machine);
     let experiment = quoted(experiment.as_str());
     // An agent is known by its lock, its program and its command line, so that no other process is ended that has its

@@ -89,7 +89,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
                 None => return Ok(session.errors.explain("the helper there ended".to_owned())),
             },
             Some(line) = outgoing.recv() => session.send(&line).await?,
-            ended = session.master.wait() => return Ok(match ended {
+            ended = session.control.ended() => return Ok(match ended {
                 Ok(status) => format!("the connection was lost (ssh: {status})"),
                 Err(error) => format!("the connection was lost: {error}"),
             }),

@@ -63,8 +63,8 @@ async fn of_machine(
 ) -> Vec<Finding> {
     let name = &machine.name;
     // Its end is the end of the connection.
-    let _master = match ssh.connect().await {
-        Ok(master) => master,
+    let _control = match ssh.connect().await {
+        Ok(control) => control,
         Err(why) => return vec![finding(name, Err(format!("cannot log in: {why}")))],
     };
     let (_, root) = folders(machine);

@@ -19,7 +19,7 @@ use tracing::warn;
 use super::examine;
 use super::records::Fence;
 use super::shell::{MARK, folders, quoted};
-use super::ssh::Ssh;
+use super::ssh::{ControlConnection, Ssh};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -71,7 +71,7 @@ pub(super) struct Facts {
 #[derive(Debug)]
 pub(super) struct Session {
     /// The control connection.
-    pub(super) master: Child,
+    pub(super) control: ControlConnection,
     /// Lines of the helper.
     pub(super) lines: mpsc::Receiver<String>,
     /// The facts that scheduling needs.
@@ -89,9 +89,9 @@ impl Session {
         machine: &MachineSpec,
         luggage: &Luggage<'_>,
     ) -> Result<Self, String> {
-        let master = ssh.connect().await?;
+        let control = ssh.connect().await?;
         let (agent, root) = bootstrap(ssh, machine, luggage).await?;
-        let mut session = Self::start_helper(ssh, machine, master, &agent, &root)?;
+        let mut session = Self::start_helper(ssh, machine, control, &agent, &root)?;
         let begun = session.begin(ssh, &root, luggage).await;
         begun.map_err(|why| session.errors.explain(why))?;
         Ok(session)
@@ -100,7 +100,7 @@ impl Session {
     fn start_helper(
         ssh: &Ssh,
         machine: &MachineSpec,
-        master: Child,
+        control: ControlConnection,
         agent: &str,
         root: &str,
     ) -> Result<Self, String> {
@@ -119,7 +119,7 @@ impl Session {
         tokio::spawn(read_messages(stdout, sender));
         let errors = LastLines::default();
         tokio::spawn(errors.clone().keep(stderr));
-        Ok(Self { master, lines, facts: Facts::default(), errors, stdin, _helper: helper })
+        Ok(Self { control, lines, facts: Facts::default(), errors, stdin, _helper: helper })
     }
 
     /// Makes the machine ready. What was given up is fenced before anything else happens there.

@@ -3,12 +3,13 @@
 //! Host keys are always checked. A command never opens a connection of its own when the control connection is gone, which
 //! `ProxyCommand=false` prevents.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
 use super::shell::quoted;
@@ -26,6 +27,25 @@ const COPY_TIMEOUT: Duration = Duration::from_mins(10);
 const SAID_BYTES: u64 = 16 << 10;
 /// The line that a connection prints when it is there.
 const CONNECTED: &str = "connected";
+
+/// The command that holds a control connection: it ends with its standard input, and that with the manager, also with one
+/// that is killed.
+const HOLD: &str = "exec cat >/dev/null";
+
+/// A control connection. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct ControlConnection {
+    ssh: Child,
+    /// The standard input of [`HOLD`].
+    _input: ChildStdin,
+}
+
+impl ControlConnection {
+    /// Waits for the end of the connection.
+    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.ssh.wait().await
+    }
+}
 
 /// The way to a machine.
 #[derive(Debug, Clone)]
@@ -66,14 +86,14 @@ impl Ssh {
         Ok(configuration)
     }
 
-    /// Opens the control connection: its process, whose end is the end of the connection.
-    pub(super) async fn connect(&self) -> Result<Child, String> {
+    /// Opens the control connection.
+    pub(super) async fn connect(&self) -> Result<ControlConnection, String> {
         let configuration = self.check_configuration().await?;
         let askpass = self.write_askpass(&configuration)?;
         // It is left by a manager that was killed.
         drop(std::fs::remove_file(&self.socket));
         let mut command = Command::new("ssh");
-        command.args(["-M", "-N", "-T", "-S"]).arg(&self.socket);
+        command.args(["-M", "-T", "-S"]).arg(&self.socket);
         for option in self.options() {
             command.arg("-o").arg(option);
         }
@@ -90,13 +110,14 @@ impl Ssh {
                 command.args(["-o", "BatchMode=yes"]);
             }
         }
-        command.arg("--").arg(&self.machine.host);
+        command.arg("--").arg(&self.machine.host).arg(HOLD);
         // A group of its own: the terminal's Ctrl-C is for the manager.
         command.process_group(0).kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err("ssh has no output".to_owned());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
+        let pipes = (ssh.stdin.take(), ssh.stdout.take(), ssh.stderr.take());
+        let (Some(input), Some(stdout), Some(stderr)) = pipes else {
+            return Err("ssh has no pipes".to_owned());
         };
         let said = tokio::spawn(async move {
             let mut stderr = stderr;
@@ -106,11 +127,20 @@ impl Ssh {
             drop(tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await);
             String::from_utf8_lossy(&text).into_owned()
         });
-        let mut lines = BufReader::new(stdout.take(SAID_BYTES)).lines();
-        match timeout(CONNECT_TIMEOUT, lines.next_line()).await {
-            Ok(Ok(Some(line))) if line.trim() == CONNECTED => Ok(child),
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        let mut first = (&mut stdout).take(SAID_BYTES);
+        match timeout(CONNECT_TIMEOUT, first.read_line(&mut line)).await {
+            Ok(Ok(_)) if line.trim() == CONNECTED => {
+                // What a login shell says is thrown away: ssh ends when it cannot write.
+                tokio::spawn(async move {
+                    drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
+                });
+                Ok(ControlConnection { ssh, _input: input })
+            }
             Ok(_) => {
-                drop(child.wait().await);
+                drop(input);
+                drop(ssh.wait().await);
                 let said = said.await.unwrap_or_default();
                 Err(last_line(&said).unwrap_or("ssh ended without a word").to_owned())
             }
