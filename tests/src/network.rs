@@ -20,7 +20,7 @@ const NETWORK: &str = "10.213.77";
 #[derive(Debug)]
 pub struct Network<'a> {
     bed: &'a TestBed,
-    /// What the names of the namespaces begin with.
+    /// The beginning of the names of the namespaces.
     prefix: String,
     machines: Mutex<Vec<Machine>>,
 }

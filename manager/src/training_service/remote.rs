@@ -2,7 +2,7 @@
 //!
 //! A machine has one session at a time (`connection.rs`), which is opened again for ever. An attempt that a machine may have
 //! started never runs on another: its place is written into the trial's folder before the machine is told (`records.rs`).
-//! What is said to a machine may be said again, so a new session says everything again (`dialogue.rs`).
+//! Every request to a machine may be repeated, so a new session sends all of them again (`dialogue.rs`).
 //!
 //! A machine that has been out of reach for too long is waited for no longer. Its attempts are *fenced*: written down as
 //! over, and ended first thing when the machine is back. Until then they may run on there, while other attempts replace
@@ -26,7 +26,7 @@ use tracing::warn;
 use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::machine_assignment::Assignments;
-use self::records::{Fence, Place, Records};
+use self::records::{Fence, Records, TrialPlacement};
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
     TrialJobSpec,
@@ -272,7 +272,7 @@ impl Shared {
             let (attempt, gpus) = (job.attempt.clone(), job.gpus.clone());
             drop(assignments);
             let name = self.machines[machine].name.clone();
-            let place = Place { attempt, machine: name, gpus };
+            let place = TrialPlacement { attempt, machine: name, gpus };
             let dir = self.settings.dir.trial(&trial);
             match place.write(dir.path()) {
                 Ok(()) => self.say(machine, &trial),
@@ -323,7 +323,7 @@ impl TrainingService for Remote {
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let shared = &self.shared;
         let dir = shared.settings.dir.trial(trial);
-        let place = Place::read(dir.path()).filter(|place| place.attempt == *attempt);
+        let place = TrialPlacement::read(dir.path()).filter(|place| place.attempt == *attempt);
         let Some(place) = place else { return Adopted::Unknown };
         let known = shared.machines.iter().position(|machine| machine.name == place.machine);
         let is_fenced = shared.records().is_fenced(trial, attempt);

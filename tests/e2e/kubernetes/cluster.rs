@@ -47,7 +47,7 @@ fn on_each_kind(story: impl Fn(&Cluster)) {
     }
 }
 
-/// What the variables say.
+/// The cluster that the variables name.
 struct Cluster {
     /// The kind that runs the trials now.
     kind: &'static str,
@@ -238,7 +238,7 @@ impl Cluster {
         }
     }
 
-    /// What an experiment has left: by its label, and the controller's own by their names.
+    /// Returns the objects that an experiment has left: by its label, and the controller's own by their names.
     fn left(&self, id: &str) -> Vec<String> {
         if let Some((kube, _)) = &self.scripted {
             let kinds = KINDS.iter().map(|(_, _, plural)| *plural);
@@ -356,7 +356,7 @@ fn an_image_that_cannot_be_pulled_is_told() {
         }
         let bed = TestBed::new();
         let mut role = cluster.role("worker");
-        // No node needs a name service, or a way out, to find nobody there.
+        // No node needs a name service, or a way out, to find no registry there.
         role["dockerImage"] = json!("127.0.0.1:9/none:1");
         let mut service = cluster.service(&json!([role]));
         service["startUpDeadline"] = json!("45s");

@@ -23,7 +23,7 @@ if [ "$seq" -gt 3 ]; then
 fi
 "#;
 
-/// What everybody needs: one heading, names for whatever is used, and enough contrast.
+/// The needs of every reader: one heading, names for whatever is used, and enough contrast.
 const ACCESSIBLE: &str = r"
 const problems = [];
 if (document.documentElement.lang !== 'en') problems.push('no language');
@@ -105,7 +105,7 @@ fn a_search_is_seen_as_it_goes() {
     browser.wait("the step to come", BOUND, latest);
     assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
 
-    // Whoever logs in may stop it; the page says so by itself.
+    // A user who has logged in may stop it; the page says so by itself.
     browser.open(&format!("{url}/login"));
     browser.script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",

@@ -104,7 +104,7 @@ fn a_manager_that_is_killed_finds_its_trials_on_their_machines() {
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
-    // The trials end while nobody listens.
+    // The trials end while no manager listens.
     gate.open(2);
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let done = Outcome::of_resume(&bed, id.to_str().unwrap());

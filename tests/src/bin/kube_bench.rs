@@ -1,4 +1,4 @@
-//! How a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time, against the scripted API server
+//! Measures how a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time, against the scripted API server
 //! that replays what real controllers did: requests, memory, and the time from a state in the API to the same in the store. The part of
 //! that time that passes until the scripted server has written the news is shown by itself, and so is what both programs
 //! take of the processors, which does not depend on what else runs there.

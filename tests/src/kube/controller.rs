@@ -23,7 +23,7 @@ pub enum Play {
     Timed {
         /// The exit code of its container.
         code: i32,
-        /// How many times as fast.
+        /// The factor by which it is faster.
         speed: u32,
     },
     /// Its pods run as processes of this machine.

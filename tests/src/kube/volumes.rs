@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Shared;
 use super::objects::text;
 
-/// How often volumes are renewed. The real kubelet takes a minute.
+/// The interval at which volumes are renewed. The real kubelet takes a minute.
 pub(super) const RENEWAL: Duration = Duration::from_millis(300);
 
 /// Makes a pod's volumes below `folder`: their names, and where they are.

@@ -41,13 +41,13 @@ const STATES: [(&str, &str); 9] = [
 ];
 
 /// A request for the table: which trials, and which columns of them.
-struct Asked {
+struct TableRequest {
     query: ListQuery,
     /// The keys of the columns. `None`: the usual ones.
     columns: Option<Vec<String>>,
 }
 
-impl Asked {
+impl TableRequest {
     /// Reads a page's query: that of the API's list, and `column` once for each column.
     fn read(query: &str) -> Result<Self, Error> {
         let uri = |query: &str| format!("/?{query}").parse::<Uri>();
@@ -69,14 +69,14 @@ impl Asked {
 
 /// A list that can be sorted and chosen from, and where a column's heading leads: the same list, sorted otherwise.
 pub(super) struct Sorting<'a> {
-    asked: &'a Asked,
+    request: &'a TableRequest,
     /// The machines of trials by the trial's position, where they are shown.
     hosts: HashMap<u64, String>,
 }
 
 impl Sorting<'_> {
     fn heading(&self, column: &str, name: &str, kind: Option<&str>) -> Markup {
-        let query = &self.asked.query;
+        let query = &self.request.query;
         let current = query.sort.as_deref().unwrap_or("sequence") == column;
         let descending = query.order.as_deref() == Some("desc");
         let order = if current && !descending { "desc" } else { "asc" };
@@ -85,14 +85,14 @@ impl Sorting<'_> {
             (true, false) => Some("ascending"),
             (true, true) => Some("descending"),
         };
-        let link = link(self.asked, &[("sort", column), ("order", order)]);
+        let link = link(self.request, &[("sort", column), ("order", order)]);
         html! { th class=[kind] scope="col" aria-sort=[sorted] { a href=(link) { (words::tame(name)) } } }
     }
 }
 
 /// The list with other members of its query; without a cursor unless one is given.
-fn link(asked: &Asked, other: &[(&str, &str)]) -> String {
-    let query = &asked.query;
+fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
+    let query = &request.query;
     let own = [
         ("state", query.state.as_deref()),
         ("cause", query.cause.as_deref()),
@@ -105,7 +105,7 @@ fn link(asked: &Asked, other: &[(&str, &str)]) -> String {
     let own = own.into_iter().chain([("limit", limit.as_deref())]);
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
     let kept = kept.filter_map(|(name, value)| Some((name, value?)));
-    let columns = asked.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
+    let columns = request.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     let pairs: Vec<_> = pairs
         .chain(columns)
@@ -125,9 +125,9 @@ pub(super) fn table(
         return html! { p.hint { "No trials match." } };
     }
     let all = columns::of(trials);
-    let asked = sorting.and_then(|sorting| sorting.asked.columns.as_deref());
-    let shown = columns::shown(&all, asked);
-    let more = if asked.is_none() { columns::beyond(&all) } else { 0 };
+    let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
+    let shown = columns::shown(&all, chosen);
+    let more = if chosen.is_none() { columns::beyond(&all) } else { 0 };
     let heading = |column: &Column| match sorting.filter(|_| column.is_sortable()) {
         Some(sorting) => sorting.heading(&column.key, &column.name, number(column.numeric)),
         None => {
@@ -252,8 +252,8 @@ pub(super) async fn list(
     State(shared): State<Shared>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let asked = Asked::read(query.as_deref().unwrap_or_default())?;
-    let query = &asked.query;
+    let request = TableRequest::read(query.as_deref().unwrap_or_default())?;
+    let query = &request.query;
     // Before the rows are read: a change that comes between is told once more, rather than never.
     let change = shared.state.board.refresh().await?.through;
     let (found, fault) = match trial_page(&shared, query).await {
@@ -264,21 +264,21 @@ pub(super) async fn list(
         found => (found?, None),
     };
     let rows: Vec<_> = found.trials.iter().collect();
-    let has_machines = asked.columns.iter().flatten().any(|key| key == columns::MACHINE);
+    let has_machines = request.columns.iter().flatten().any(|key| key == columns::MACHINE);
     let hosts = if has_machines { machines(&shared).await? } else { HashMap::new() };
-    let sorting = Sorting { asked: &asked, hosts };
+    let sorting = Sorting { request: &request, hosts };
     let content = html! {
         h1 { "Trials" }
         div.bar {
-            (filters(&asked))
+            (filters(&request))
             (chosen_actions(&viewer))
         }
-        (chooser(&asked, &columns::of(&rows)))
+        (chooser(&request, &columns::of(&rows)))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
         div #list data-live data-change=(change) {
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
-                @if is_filtered(query) { ", " a href=(link(&asked, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
+                @if is_filtered(query) { ", " a href=(link(&request, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
                 ". As a file: " a href=(url("/api/v1/experiment/export?format=csv")) download { "CSV" }
                 ", " a href=(url("/api/v1/experiment/export?format=json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
@@ -286,10 +286,10 @@ pub(super) async fn list(
             (table(&viewer.has, &rows, shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
-                    @if query.cursor.is_some() { a href=(link(&asked, &[])) { "First" } }
+                    @if query.cursor.is_some() { a href=(link(&request, &[])) { "First" } }
                     span { "Page " (found.page) " of " (found.pages) }
                     @if let Some(next) = &found.next {
-                        a rel="next" href=(link(&asked, &[("cursor", next)])) { "Next" }
+                        a rel="next" href=(link(&request, &[("cursor", next)])) { "Next" }
                     }
                 }
             }
@@ -299,27 +299,27 @@ pub(super) async fn list(
 }
 
 /// The form that chooses the columns of the table.
-fn chooser(asked: &Asked, all: &[Column]) -> Markup {
-    let shown = columns::shown(all, asked.columns.as_deref());
+fn chooser(request: &TableRequest, all: &[Column]) -> Markup {
+    let shown = columns::shown(all, request.columns.as_deref());
     let is_shown = |column: &Column| shown.iter().any(|one| one.key == column.key);
     html! {
         details.columns {
             summary { "Columns" }
             form.inline method="get" action=(url("/trials")) {
-                (kept(asked, &["state", "q", "filter", "cause", "sort", "order"]))
+                (kept(request, &["state", "q", "filter", "cause", "sort", "order"]))
                 @for column in all {
                     label { input type="checkbox" name=(COLUMN) value=(column.key) checked[is_shown(column)]; " " (words::tame(&column.name)) }
                 }
                 button.second { "Show these" }
-                a data-usual href=(link(&Asked { query: asked.query.clone(), columns: None }, &[])) { "The usual columns" }
+                a data-usual href=(link(&TableRequest { query: request.query.clone(), columns: None }, &[])) { "The usual columns" }
             }
         }
     }
 }
 
 /// Hidden members of a form: those of the query that its own fields leave alone.
-fn kept(asked: &Asked, names: &[&str]) -> Markup {
-    let query = &asked.query;
+fn kept(request: &TableRequest, names: &[&str]) -> Markup {
+    let query = &request.query;
     let all = [
         ("state", &query.state),
         ("q", &query.q),
@@ -338,8 +338,8 @@ fn kept(asked: &Asked, names: &[&str]) -> Markup {
 }
 
 /// The form that chooses trials.
-fn filters(asked: &Asked) -> Markup {
-    let query = &asked.query;
+fn filters(request: &TableRequest) -> Markup {
+    let query = &request.query;
     let state = query.state.as_deref().unwrap_or_default();
     html! {
         form.inline method="get" action=(url("/trials")) role="search" {
@@ -357,8 +357,8 @@ fn filters(asked: &Asked) -> Markup {
             @if let Some(cause) = query.cause.as_deref().filter(|cause| !cause.is_empty()) {
                 label { input type="checkbox" name="cause" value=(cause) checked; " " (words::cause(cause)) " only" }
             }
-            (kept(asked, &["sort", "order"]))
-            @for key in asked.columns.iter().flatten() { input type="hidden" name=(COLUMN) value=(key); }
+            (kept(request, &["sort", "order"]))
+            @for key in request.columns.iter().flatten() { input type="hidden" name=(COLUMN) value=(key); }
             button { "Show" }
         }
     }
@@ -426,14 +426,14 @@ mod tests {
     fn links_keep_what_was_asked_for() {
         let text =
             "state=FAILED&q=a%26b%3Dc+d&cursor=x&column=final&column=parameters.l%20r&column=";
-        let asked = Asked::read(text).unwrap();
-        let found = link(&asked, &[("sort", "parameters.l r"), ("order", "desc")]);
+        let request = TableRequest::read(text).unwrap();
+        let found = link(&request, &[("sort", "parameters.l r"), ("order", "desc")]);
         let columns = "column=final&column=parameters.l%20r";
         let expected = format!(
             "/trials?state=FAILED&q=a%26b%3Dc%20d&sort=parameters.l%20r&order=desc&{columns}"
         );
         assert_eq!(found, expected);
-        assert_eq!(Asked::read("column=&column").unwrap().columns, None);
-        assert!(Asked::read("nothing=1&column=final").is_err());
+        assert_eq!(TableRequest::read("column=&column").unwrap().columns, None);
+        assert!(TableRequest::read("nothing=1&column=final").is_err());
     }
 }

@@ -106,7 +106,7 @@ impl Records {
 
 /// The place of a trial.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TrialPlacement {
     pub(super) attempt: AttemptId,
     /// The name of the machine.
     pub(super) machine: String,
@@ -114,7 +114,7 @@ pub(super) struct Place {
     pub(super) gpus: Option<Vec<u64>>,
 }
 
-impl Place {
+impl TrialPlacement {
     /// Writes the place into a trial's folder.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         private_folder(folder)?;
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn places_are_read_as_they_were_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Place::read(folder.path()), None);
+        assert_eq!(TrialPlacement::read(folder.path()), None);
         for gpus in [None, Some(vec![]), Some(vec![0, 3])] {
             let machine = "me@gpu1:22".to_owned();
-            let place = Place { attempt: attempt("t-1"), machine, gpus };
+            let place = TrialPlacement { attempt: attempt("t-1"), machine, gpus };
             place.write(folder.path()).unwrap();
-            assert_eq!(Place::read(folder.path()), Some(place));
+            assert_eq!(TrialPlacement::read(folder.path()), Some(place));
         }
     }
 
