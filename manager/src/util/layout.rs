@@ -168,15 +168,17 @@ impl ExperimentDir {
 
     /// The folder of a plugin's records. Trials' ids are shorter.
     pub fn plugin(&self) -> PathBuf {
-        match self.1 {
-            None => self.0.join("training-service"),
-            Some(part) => self.0.join(format!("training-service-{part}")),
-        }
+        self.0.join(self.name_of_part("training-service"))
     }
 
     /// The record of the remote machines and of the attempts that were fenced there. Trials' ids are shorter.
     pub fn remote_machines(&self) -> PathBuf {
-        self.0.join("remote-machines.json")
+        self.0.join(self.name_of_part("remote-machines") + ".json")
+    }
+
+    /// Returns `name`, followed by the number of the training service if there are several.
+    fn name_of_part(&self, name: &str) -> String {
+        self.1.map_or_else(|| name.to_owned(), |part| format!("{name}-{part}"))
     }
 
     /// The folder of one trial.
@@ -224,5 +226,21 @@ impl TrialDir {
     /// Locked by the agent for as long as it lives; its first line is the agent's process id.
     pub fn agent_lock(&self) -> PathBuf {
         self.spool().join("lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_several_services_has_records_of_its_own() {
+        let alone = ExperimentDir::new(Path::new("/data"), &ExperimentId::new("e").unwrap());
+        let (first, second) = (alone.of_part(0), alone.of_part(1));
+        for path in [ExperimentDir::remote_machines, ExperimentDir::plugin] {
+            let paths = [path(&alone), path(&first), path(&second)];
+            assert!(paths[0] != paths[1] && paths[1] != paths[2], "{paths:?}");
+        }
+        assert_eq!(first.remote_machines(), Path::new("/data/e/remote-machines-0.json"));
     }
 }
