@@ -122,6 +122,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
+            eprintln!("{} had printed:\n{said}{}", self.what, self.stderr());
+        }
         // Both fail only if it has ended already.
         drop(self.child.kill());
         drop(self.child.wait());

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::super::wire::Key;
 use super::{SHORT_GRACE, STATE_TIMEOUT};
+use crate::util::files::write_file;
 
 /// The interval at which files are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -31,8 +32,9 @@ impl Job {
         let failed = |error: std::io::Error| format!("cannot prepare a job: {error}");
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         let (token, parameters) = (self.folder.join("token"), self.folder.join("parameter.cfg"));
-        std::fs::write(&token, "a token").map_err(failed)?;
-        std::fs::write(&parameters, r#"{"parameter_id": 0, "parameters": {}}"#).map_err(failed)?;
+        // Whole: the agent of an earlier submission may be reading them.
+        write_file(&token, 0o600, "a token").map_err(failed)?;
+        write_file(&parameters, 0o600, r#"{"parameter_id": 0, "parameters": {}}"#).map_err(failed)?;
         let key = &self.key;
         let place = |of: &str, name: &str| json!({"in": of, "name": name});
         Ok(json!({
