@@ -436,8 +436,7 @@ impl Store {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let readers = Arc::clone(&self.inner.readers);
-        tokio::task::spawn_blocking(move || readers.read(work)).await.unwrap_or(Err(Error::Closed))
+        Arc::clone(&self.inner.readers).read(work).await
     }
 
     fn queue(&self) -> &mpsc::Sender<Message> {

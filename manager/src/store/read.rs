@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use super::Error;
 use super::schema;
@@ -14,20 +15,39 @@ use super::schema;
 /// The number of idle connections that are kept; more are opened when more readers come, and closed after.
 const IDLE: usize = 4;
 
+/// The number of readers at a time; others wait. Each needs a thread, a connection with its pages, and what the
+/// allocator keeps for the thread.
+const AT_A_TIME: usize = 8;
+
 /// The readers' connections.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    turns: Arc<Semaphore>,
 }
 
 impl Readers {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), idle: Mutex::new(Vec::new()) }
+        let turns = Arc::new(Semaphore::new(AT_A_TIME));
+        Self { path: path.to_owned(), idle: Mutex::new(Vec::new()), turns }
     }
 
-    /// Runs `work` on a connection. Blocks.
-    pub(super) fn read<T>(
+    /// Runs `work` on a connection, on a thread where it may block.
+    pub(super) async fn read<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Error::Closed)?;
+        let reading = tokio::task::spawn_blocking(move || {
+            // It ends with the work, also where nobody waits for it any more.
+            let _turn = turn;
+            self.read_here(work)
+        });
+        reading.await.unwrap_or(Err(Error::Closed))
+    }
+
+    fn read_here<T>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
