@@ -40,7 +40,7 @@ impl Readers {
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Error::Closed)?;
         let reading = tokio::task::spawn_blocking(move || {
-            // It ends with the work, also where nobody waits for it any more.
+            // The turn ends with the work, also where the reader was dropped meanwhile.
             let _turn = turn;
             self.read_here(work)
         });
