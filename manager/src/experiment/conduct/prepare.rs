@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
-use trial_protocol::{AttemptId, MetricValue, StopReason, TrialJobId};
+use trial_protocol::{AttemptId, Lane, MetricValue, Report, ReportBody, StopReason, TrialJobId};
 
 use super::announcer::Announcer;
 use super::command::as_samples;
@@ -16,7 +16,7 @@ use super::lease_monitor::LeaseMonitor;
 use super::patience::Watch;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
-use super::{Dependencies, ExperimentTask, Job, trial_result};
+use super::{Dependencies, Event, ExperimentTask, Job, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
@@ -27,7 +27,7 @@ use crate::job_state::JobState;
 use crate::notifications::event::About;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
-use crate::store::{self, AttemptState, Store, TrialRow};
+use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::util::ids;
 
@@ -47,7 +47,8 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     for row in rows {
         resumed.add(&mut deps, row).await?;
     }
-    let ResumedTrials { jobs, remembered, gone, results, has_reported, leases, shortest } = resumed;
+    let ResumedTrials { jobs, remembered, starts, gone, results, has_reported, leases, shortest } =
+        resumed;
     let mut state = State::resume(limits(&deps.spec), before, remembered).under(policy(&deps.spec));
     if has_reported {
         state.reported();
@@ -88,12 +89,19 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         before,
         began,
     };
-    catch_up(&mut task, gone).await?;
+    catch_up(&mut task, starts, gone).await?;
     Ok(task)
 }
 
 /// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
-async fn catch_up(task: &mut ExperimentTask, gone: Vec<JobEvent>) -> Result<(), store::Error> {
+async fn catch_up(
+    task: &mut ExperimentTask,
+    starts: Vec<Event>,
+    gone: Vec<JobEvent>,
+) -> Result<(), store::Error> {
+    for event in starts {
+        task.handle_batch(event).await?;
+    }
     while let Some(event) = task.recorder.inbox().pop() {
         task.handle_event(event).await?;
     }
@@ -159,6 +167,8 @@ type Success = (TrialJobId, u64, Value, Option<MetricValue>);
 struct ResumedTrials {
     jobs: HashMap<TrialJobId, Job>,
     remembered: Vec<Remembered>,
+    /// The starts that are stored, and that the earlier manager died too early to handle.
+    starts: Vec<Event>,
     /// The jobs that have ended meanwhile.
     gone: Vec<JobEvent>,
     results: Vec<Success>,
@@ -173,6 +183,7 @@ impl ResumedTrials {
         Self {
             jobs: HashMap::new(),
             remembered: Vec::new(),
+            starts: Vec::new(),
             gone: Vec::new(),
             results: Vec::new(),
             has_reported: false,
@@ -195,6 +206,9 @@ impl ResumedTrials {
         if matches!(fate, Fate::Alive { running_for: Some(_) }) {
             ended = deps.store.attempt_state(&row.id, &row.attempt).await?.ended;
             self.leases.expect(&row.id, row.state == JobState::Lost && !ended);
+        }
+        if matches!(fate, Fate::Alive { .. }) {
+            self.starts.extend(unhandled_start(&deps.store, &row).await?);
         }
         if fate != Fate::Ended {
             let submitted = fate != Fate::Again || row.state != JobState::Waiting;
@@ -260,6 +274,23 @@ async fn fate(
         // No failure of its own is known: the machine went down, or a person cleaned up.
         Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
     })
+}
+
+/// Returns the start of a trial that the store has as waiting, if an agent has reported it. A trial that its queue has
+/// taken back has the time of its start, and waits.
+async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<Event>, store::Error> {
+    if row.state != JobState::Waiting || row.started_at_ms.is_some() {
+        return Ok(None);
+    }
+    let is_of_attempt = |report: &ReportRow| ids::submitted(&report.attempt) == row.attempt;
+    let reports = store.reports(&row.id, Lane::Facts).await?;
+    let mut latest = reports.into_iter().rev().filter(is_of_attempt);
+    Ok(latest.find_map(|ReportRow { attempt, seq, observed_at_ms, body, .. }| {
+        let body = serde_json::from_value(body).ok();
+        let body = body.filter(|body| matches!(body, ReportBody::Started(_)))?;
+        let fresh = vec![Report { seq, observed_at_ms, body }];
+        Some(Event::Reported { trial: row.id.clone(), attempt, fresh })
+    }))
 }
 
 /// Returns the reports of a gone trial, once what its agent left behind is stored. What could not be stored says

@@ -27,6 +27,22 @@ async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_that_the_manager_died_too_early_to_handle_is_handled_by_the_next() {
+    // The job itself, and a pod of it.
+    for pod in ["", "_p4c7e2b9d1f0a"] {
+        let bed = Bed::new().await;
+        let trial = bed.trial(JobState::Waiting).await;
+        bed.task.abort();
+        let attempt = format!("{}{pod}", trial.attempt);
+        bed.report(&trial, &attempt, 0, vec![started()]).await.unwrap();
+        let bed = bed.resumed().await;
+        let row = bed.trial(JobState::Running).await;
+        assert_eq!(row.started_at_ms, Some(trial.created_at_ms));
+        bed.lost().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_trial_that_reports_has_begun_whatever_its_keeper_says_of_that() {
     let bed = Bed::new().await;
     let trial = bed.trial(JobState::Waiting).await;
