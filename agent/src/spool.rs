@@ -36,7 +36,6 @@
 //! of it is acknowledged (of facts, the newest few stay until the attempt's end: a manager whose database was replaced by
 //! an older copy asks for them again); the cursor stays, which keeps invariant 1.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,7 +43,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
-use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, Shed, TrialJobId};
+use trial_protocol::{AttemptId, ExperimentId, Lane, ReportBody, TrialJobId};
 
 mod cursor;
 mod disk;
@@ -59,7 +58,7 @@ mod tests;
 pub use cursor::Cursor;
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
-use queue::{DiskState, Entry, LaneState, Lifecycle, SpoolRequest, State, take};
+use queue::{DiskState, Entry, Lifecycle, SpoolRequest, State, take};
 pub use record::Record;
 
 /// Logs that may wait for a disk that writes, in bytes.
@@ -204,29 +203,11 @@ impl Spool {
         if let (Some(dir), Some(claim)) = (&options.dir, claim.0) {
             match claim {
                 Ok(lock) => held = Some((dir.clone(), Arc::new(lock))),
-                Err(lock::Error::Held { holder, .. }) => warnings.push(format!(
-                    "the spool {} is in use by process {holder}; reports are kept in memory",
-                    dir.display()
-                )),
-                Err(lock::Error::Io { path, source }) => warnings.push(format!(
-                    "cannot use {}: {source}; reports are kept in memory",
-                    path.display()
-                )),
+                Err(error) => warnings.push(without_claim(dir, &error)),
             }
         }
         let mut older: Vec<AttemptId> = Vec::new();
-        let mut state = State {
-            facts: LaneState::default(),
-            bulk: LaneState::default(),
-            shed: Shed::default(),
-            shed_reported: Shed::default(),
-            disk: DiskState::Absent,
-            requests: VecDeque::new(),
-            life: Lifecycle::Open,
-            impatient: false,
-            idle: false,
-            settling: 0,
-        };
+        let mut state = State::default();
         let mut files = None;
         if let Some((dir, _)) = &held {
             let own = dir.join(options.attempt.as_str());
@@ -234,21 +215,14 @@ impl Spool {
             match disk::Files::open(&own, options.sender.clone()) {
                 Ok(opened) => {
                     state.disk = DiskState::Well;
-                    for (lane, found, forgotten) in [
-                        (&mut state.facts, opened.facts.summary(), opened.facts.forgotten()),
-                        (&mut state.bulk, opened.bulk.summary(), opened.bulk.forgotten()),
-                    ] {
-                        if known {
-                            lane.next_seq = found.next_seq.saturating_add(UNREPORTED_BYTES);
-                        }
+                    for (lane, files) in
+                        [(&mut state.facts, &opened.facts), (&mut state.bulk, &opened.bulk)]
+                    {
+                        lane.go_on_from(files.summary(), files.forgotten(), known);
                         if known || options.sender.is_some() {
                             let own_time = first_of_a_later_process(options.now_ms);
                             lane.next_seq = lane.next_seq.max(own_time);
                         }
-                        lane.acked = found.acked;
-                        lane.forgotten = forgotten;
-                        (lane.spilled, lane.spilled_bytes) = (found.kept, found.kept_bytes);
-                        lane.spilled_through = found.last_kept;
                     }
                     files = Some(opened);
                     // A volume may hold what other trials left; that is theirs to deliver.
@@ -453,7 +427,20 @@ impl Spool {
 
 /// The most numbers that a process may have used and a power failure took from the disk with the reports of the last
 /// [`Options::sync_interval`].
-const UNREPORTED_BYTES: u64 = 1 << 20;
+const UNREPORTED_SEQS: u64 = 1 << 20;
+
+/// Says why the spool's directory is not used.
+fn without_claim(dir: &Path, error: &lock::Error) -> String {
+    match error {
+        lock::Error::Held { holder, .. } => format!(
+            "the spool {} is in use by process {holder}; reports are kept in memory",
+            dir.display()
+        ),
+        lock::Error::Io { path, source } => {
+            format!("cannot use {}: {source}; reports are kept in memory", path.display())
+        }
+    }
+}
 
 /// Above whatever an earlier process of the same attempt can have used: two thousand reports in each millisecond since
 /// the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are floating-point tell one from

@@ -167,6 +167,7 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     begun
 }
 
+#[expect(clippy::too_many_lines, reason = "it puts a manager together: each line makes one part")]
 async fn begin(
     settings: Settings,
     id: ExperimentId,

@@ -2,6 +2,7 @@
 //! decided here and nowhere else.
 
 use std::ffi::OsString;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -308,6 +309,34 @@ fn url_prefix(text: &str) -> Result<String, String> {
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     ask::complete::answer(Cli::command);
+    start_log();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { BAD_INPUT } else { DONE };
+            // A closed terminal is no reason to fail.
+            drop(error.print());
+            return ExitCode::from(code);
+        }
+    };
+    let invocation = match answer_at_once(cli.command) {
+        ControlFlow::Continue(invocation) => invocation,
+        ControlFlow::Break(code) => return code,
+    };
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    match runtime {
+        Ok(runtime) => {
+            let code = runtime.block_on(invocation.answer());
+            // Whatever had to be done is done. A thread that looks up the name of a server can hang for minutes.
+            runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+            ExitCode::from(code)
+        }
+        Err(error) => fail(&error, NOTHING_SUCCEEDED),
+    }
+}
+
+fn start_log() {
     let level = log_level();
     // Libraries call errors what we try again, and say of the rest where it matters what to do about it.
     let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
@@ -318,19 +347,14 @@ pub fn main() -> ExitCode {
         .finish()
         .with(Targets::new().with_default(libraries).with_target("trial_manager", level))
         .init();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let code = if error.use_stderr() { BAD_INPUT } else { DONE };
-            // A closed terminal is no reason to fail.
-            drop(error.print());
-            return ExitCode::from(code);
-        }
-    };
-    let asked = match cli.command {
+}
+
+/// Answers a command that needs no runtime, and breaks with its exit code. Continues with any other.
+fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
+    let invocation = match command {
         Command::Doctor { file, probe, common } => Invocation::Doctor(file, probe, common),
         Command::Clean { id, data_dir, cluster } => {
-            return clean::clean(&data_dir_of(data_dir, &id), &id, cluster);
+            return ControlFlow::Break(clean::clean(&data_dir_of(data_dir, &id), &id, cluster));
         }
         Command::Run { file, id, keep_serving, common } => match config::load(&file) {
             Ok(spec) => {
@@ -341,7 +365,7 @@ pub fn main() -> ExitCode {
                 };
                 Invocation::Run(common, what, keep_serving)
             }
-            Err(error) => return fail(&error, BAD_INPUT),
+            Err(error) => return ControlFlow::Break(fail(&error, BAD_INPUT)),
         },
         Command::Resume { id, keep_serving, common } => {
             Invocation::Run(common, What::Resume(id), keep_serving)
@@ -352,10 +376,11 @@ pub fn main() -> ExitCode {
         }
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
-            return printed(out::written(line.as_bytes()));
+            return ControlFlow::Break(printed(out::written(line.as_bytes())));
         }
         Command::Man { folder } => {
-            return printed(man::write(Cli::command(), &folder).map_err(ask::Error::Output));
+            let written = man::write(Cli::command(), &folder).map_err(ask::Error::Output);
+            return ControlFlow::Break(printed(written));
         }
         Command::Trial(command) => Invocation::Trial(command),
         Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),
@@ -365,29 +390,22 @@ pub fn main() -> ExitCode {
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
             let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
-            return printed(script.and_then(|script| out::written(script.as_bytes())));
+            let written = script.and_then(|script| out::written(script.as_bytes()));
+            return ControlFlow::Break(printed(written));
         }
         Command::Conformance { settings, agent, case, command } => {
             Invocation::Conformance(settings, agent, case, command)
         }
-        Command::Suggest { tuner } => return suggest::suggest(&tuner),
+        Command::Suggest { tuner } => return ControlFlow::Break(suggest::suggest(&tuner)),
         Command::NniNode { arguments } => Invocation::NniNode(arguments),
         Command::Backup { id, to, data_dir } => {
-            return upkeep::backup(&data_dir_of(data_dir, &id), &id, &to);
+            return ControlFlow::Break(upkeep::backup(&data_dir_of(data_dir, &id), &id, &to));
         }
-        Command::Check { id, data_dir } => return upkeep::check(&data_dir_of(data_dir, &id), &id),
+        Command::Check { id, data_dir } => {
+            return ControlFlow::Break(upkeep::check(&data_dir_of(data_dir, &id), &id));
+        }
     };
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    match runtime {
-        Ok(runtime) => {
-            let code = runtime.block_on(asked.answer());
-            // Whatever had to be done is done. A thread that looks up the name of a server can hang for minutes.
-            runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-            ExitCode::from(code)
-        }
-        Err(error) => fail(&error, NOTHING_SUCCEEDED),
-    }
+    ControlFlow::Continue(invocation)
 }
 
 /// A command that takes a while.

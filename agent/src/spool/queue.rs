@@ -7,9 +7,9 @@ use std::io;
 use tokio::sync::oneshot;
 use trial_protocol::{Lane, Report, ReportBody, Shed};
 
-use super::Retention;
 use super::lane_files::LaneSummary;
 use super::record::{self, Record};
+use super::{Retention, UNREPORTED_SEQS};
 
 /// The number of bytes of a lane that stay in memory although they are on the disk: the near future of delivery, so
 /// that a manager that keeps up never causes a read.
@@ -74,7 +74,7 @@ pub(super) enum SpoolRequest {
     Rewind { to: Option<u64>, done: oneshot::Sender<()> },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) facts: LaneState,
     pub(super) bulk: LaneState,
@@ -93,9 +93,10 @@ pub(super) struct State {
 }
 
 /// The state of the reports on disk: whether they are safe there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum DiskState {
     /// They are kept in memory only.
+    #[default]
     Absent,
     /// The disk took the last write.
     Well,
@@ -104,8 +105,9 @@ pub(super) enum DiskState {
 }
 
 /// The stages of the spool's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Lifecycle {
+    #[default]
     Open,
     Closing,
     Closed,
@@ -248,6 +250,17 @@ impl State {
 }
 
 impl LaneState {
+    /// Goes on from what is on the disk. `known`: an earlier process of the same attempt may have left it.
+    pub(super) fn go_on_from(&mut self, found: LaneSummary, forgotten: Option<u64>, known: bool) {
+        if known {
+            self.next_seq = found.next_seq.saturating_add(UNREPORTED_SEQS);
+        }
+        self.acked = found.acked;
+        self.forgotten = forgotten;
+        (self.spilled, self.spilled_bytes) = (found.kept, found.kept_bytes);
+        self.spilled_through = found.last_kept;
+    }
+
     /// Reports that are kept and not acknowledged.
     pub(super) fn kept(&self) -> u64 {
         let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);

@@ -149,6 +149,7 @@ impl Phase {
     /// Returns the phase and the action that follow from `event` at `now`. `drain` bounds what follows the end of the
     /// trial's own process: the first half for what is left to end by itself, the second half after it was asked.
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "the table of all transitions")]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
         use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
         let killed = || now + KILL_WAIT;

@@ -57,21 +57,9 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
                 assesses: assessor.is_some() || *advisor,
                 advisor: *advisor,
             };
-            let mut command = Command::new(python);
-            command
-                .args(["-c", NNI])
-                .arg("--exp_params")
-                .arg(experiment_parameters(setting, tuner.as_ref(), assessor.as_ref()))
-                .current_dir(&logs)
-                .stdin(Stdio::null())
-                .stdout(Stdio::from(sink))
-                .env("SDK_PROCESS", "dispatcher")
-                .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
-                .env("NNI_CHECKPOINT_DIRECTORY", &checkpoints)
-                .env("NNI_LOG_DIRECTORY", &logs)
-                .env("NNI_LOG_LEVEL", "info")
-                .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
-                .env("NNI_TUNER_COMMAND_CHANNEL", url);
+            let params = experiment_parameters(setting, tuner.as_ref(), assessor.as_ref());
+            let mut command = dispatcher(python, &params, &setting.dir, deaths);
+            command.stdout(Stdio::from(sink)).env("NNI_TUNER_COMMAND_CHANNEL", url);
             let what = format!("NNI's dispatcher (`{python} -m nni`)");
             Prepared { command, wire, what, conversation: Box::new(Dialogue::new(duties)) }
         }
@@ -96,6 +84,23 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
     info!("{what} is started");
     let (output, log) = ((output, output_at), (log, log_at));
     Ok(Launched { child, wire, what, lacks, conversation, output, log })
+}
+
+/// Returns the command that runs NNI's dispatcher. It still lacks its output and the URL of the channel.
+fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
+    let (logs, checkpoints) = (dir.join("log"), dir.join("checkpoint"));
+    let mut command = Command::new(python);
+    command
+        .args(["-c", NNI, "--exp_params", params])
+        .current_dir(&logs)
+        .stdin(Stdio::null())
+        .env("SDK_PROCESS", "dispatcher")
+        .env("NNI_MODE", if deaths == 0 { "start" } else { "resume" })
+        .env("NNI_CHECKPOINT_DIRECTORY", checkpoints)
+        .env("NNI_LOG_DIRECTORY", logs)
+        .env("NNI_LOG_LEVEL", "info")
+        .env("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false");
+    command
 }
 
 /// A program that is ready to be started, and the way to talk to it.

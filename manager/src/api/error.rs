@@ -68,6 +68,7 @@ pub enum Error {
 }
 
 impl Error {
+    #[expect(clippy::too_many_lines, reason = "a table of all refusals")]
     pub(super) fn parts(&self) -> (StatusCode, &'static str, String) {
         let owned = str::to_owned;
         match self {

@@ -1,6 +1,7 @@
 //! `run` and `resume`: starts the experiment, shows it while it runs, and reports at its end.
 
 use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -95,30 +96,8 @@ pub(super) async fn attend(
     keep_serving: bool,
 ) -> u8 {
     let mut progress = Progress::new(&running);
-    // What to end with at once, if there is a second signal.
-    let mut asked = None;
-    loop {
-        tokio::select! {
-            notice = running.notices.recv() => match notice {
-                Some(notice) => progress.show(notice),
-                None => break, // The experiment has come to its end.
-            },
-            heard = signals.next() => {
-                if let Some(code) = asked {
-                    // The agents were asked already and end by themselves; `resume` finds out how.
-                    progress.leave(&running.id);
-                    return code;
-                }
-                if heard == EndSignal::Terminate && on_term == OnTerm::Leave {
-                    asked = Some(LEFT);
-                    running.handle.leave();
-                } else {
-                    asked = Some(INTERRUPTED);
-                    progress.stopping();
-                    running.handle.stop();
-                }
-            }
-        }
+    if let ControlFlow::Break(code) = follow(&mut running, &mut progress, signals, on_term).await {
+        return code;
     }
     progress.close();
     let (id, spec) = (running.id.clone(), running.spec.clone());
@@ -164,6 +143,39 @@ pub(super) async fn attend(
     }
     ended.store.close().await;
     code
+}
+
+/// Shows an experiment's notices until it ends. Breaks with the exit code at the second signal.
+async fn follow(
+    running: &mut Running,
+    progress: &mut Progress,
+    signals: &mut Signals,
+    on_term: OnTerm,
+) -> ControlFlow<u8> {
+    let mut code_of_first = None;
+    loop {
+        tokio::select! {
+            notice = running.notices.recv() => match notice {
+                Some(notice) => progress.show(notice),
+                None => return ControlFlow::Continue(()), // The experiment has come to its end.
+            },
+            heard = signals.next() => {
+                if let Some(code) = code_of_first {
+                    // The agents were asked already and end by themselves; `resume` finds out how.
+                    progress.leave(&running.id);
+                    return ControlFlow::Break(code);
+                }
+                if heard == EndSignal::Terminate && on_term == OnTerm::Leave {
+                    code_of_first = Some(LEFT);
+                    running.handle.leave();
+                } else {
+                    code_of_first = Some(INTERRUPTED);
+                    progress.stopping();
+                    running.handle.stop();
+                }
+            }
+        }
+    }
 }
 
 /// The certificate of the user's, if there is one; the command line has both files or none.

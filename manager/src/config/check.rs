@@ -9,8 +9,8 @@ use super::base::Base;
 use super::direction::{Direction, Statement};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{
-    ExperimentSpec, MOST_AT_A_TIME, TrainingServiceSpec, algorithms, command, document, goals,
-    labels, notifications, service, units,
+    AssessorChoice, ExperimentSpec, Goals, MOST_AT_A_TIME, TrainingServiceSpec, TunerChoice,
+    algorithms, command, document, goals, labels, notifications, service, units,
 };
 use crate::search::class_args::OptimizeMode;
 use crate::search::search_space::SearchSpace;
@@ -64,6 +64,7 @@ const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
 /// Checks a document. Relative paths are relative to `base`.
+#[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
     let mut canonical = Canonical(Map::new());
@@ -82,30 +83,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     canonical.put("trialCommand", &shared.command);
     let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
     canonical.put("trialCodeDirectory", code.to_string_lossy());
-    let Some(concurrency) = top.integer("trialConcurrency", 1)? else {
-        return Err(
-            top.fault("trialConcurrency", "is missing; say how many trials may run at a time")
-        );
-    };
-    let at_a_time = usize::try_from(concurrency).ok().filter(|number| *number <= MOST_AT_A_TIME);
-    let at_a_time = at_a_time.ok_or_else(|| {
-        top.fault(
-            "trialConcurrency",
-            format!("is {concurrency}; at most {MOST_AT_A_TIME} is possible"),
-        )
-    })?;
-    canonical.put("trialConcurrency", concurrency);
-    canonical.put("trialGpuNumber", shared.gpus);
-    let max_experiment_duration = duration(&mut top, "maxExperimentDuration", &mut canonical)?;
-    let max_trial_number = top.integer("maxTrialNumber", 1)?;
-    canonical.put("maxTrialNumber", max_trial_number);
-    let max_trial_duration = duration(&mut top, "maxTrialDuration", &mut canonical)?;
-    let target_metric = target(&mut top)?;
-    canonical.put("targetMetric", target_metric);
-    let max_consecutive_failures = counted(&mut top, "maxConsecutiveFailures", 0)?;
-    canonical.put("maxConsecutiveFailures", max_consecutive_failures);
-    let max_trial_retries = counted(&mut top, "maxTrialRetries", 0)?;
-    canonical.put("maxTrialRetries", max_trial_retries);
+    let limits = Limits::take(&mut top, &shared, &mut canonical)?;
     canonical.put("nniManagerIp", &shared.ip);
     if top.boolean("useAnnotation")? == Some(true) {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
@@ -116,16 +94,8 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
     canonical.put("tunerGpuIndices", &tuner_gpu_indices);
 
-    let mut tuner = algorithms::tuner(&mut top, &search_space, base, &mut canonical)?;
-    let mut assessor = algorithms::assessor(&mut top, &tuner, base, &mut canonical)?;
-    let Objective { metric: objective, stated } = objective(&mut top, &mut canonical)?;
-    let goals = goals::goals(&mut top, objective.as_deref(), target_metric, &mut canonical)?;
-    let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
-    let stated = stated.or_else(|| goals::first_direction(&goals));
-    let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
-        algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
-    let goals = goals::with_direction(goals, objective.as_deref(), optimize_mode);
-    algorithms::set_goals(&goals, &search_space, &mut tuner)?;
+    let chosen =
+        Algorithms::take(&mut top, &search_space, limits.target_metric, base, &mut canonical)?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
     let tuner_patience = patience(&mut top, &mut canonical)?;
@@ -150,7 +120,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let tags = labels::tags(&mut top)?;
     canonical.put("tags", Some(&tags).filter(|tags| !tags.is_empty()));
 
-    if let Some(names) = tuner.names(&search_space) {
+    if let Some(names) = chosen.tuner.names(&search_space) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for (path, command) in service.commands {
             command::check(&command, &names).map_err(|problem| Problem::new(path, problem))?;
@@ -162,30 +132,117 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         search_space,
         trial_command: service.command,
         trial_code_directory: service.code,
-        trial_concurrency: at_a_time,
+        trial_concurrency: limits.trial_concurrency,
         trial_gpu_number: service.gpus,
-        max_trial_number,
-        max_experiment_duration,
-        max_trial_duration,
-        target_metric,
-        max_consecutive_failures,
-        max_trial_retries: max_trial_retries.unwrap_or(0),
-        tuner,
-        optimize_mode,
-        optimize_mode_assumed,
-        assessor,
+        max_trial_number: limits.max_trial_number,
+        max_experiment_duration: limits.max_experiment_duration,
+        max_trial_duration: limits.max_trial_duration,
+        target_metric: limits.target_metric,
+        max_consecutive_failures: limits.max_consecutive_failures,
+        max_trial_retries: limits.max_trial_retries,
+        tuner: chosen.tuner,
+        optimize_mode: chosen.optimize_mode,
+        optimize_mode_assumed: chosen.optimize_mode_assumed,
+        assessor: chosen.assessor,
         python_interpreter,
         record_packages: record_packages.unwrap_or(false),
         tuner_gpu_indices,
         tuner_patience,
         training_service: service.spec,
-        objective,
-        goals,
+        objective: chosen.objective,
+        goals: chosen.goals,
         initial_trials,
         owner,
         tags,
         notifications,
         canonical: Value::Object(canonical.0),
+    })
+}
+
+/// The bounds of a search.
+struct Limits {
+    trial_concurrency: usize,
+    max_trial_number: Option<u64>,
+    max_experiment_duration: Option<Duration>,
+    max_trial_duration: Option<Duration>,
+    target_metric: Option<f64>,
+    max_consecutive_failures: Option<u32>,
+    max_trial_retries: u32,
+}
+
+impl Limits {
+    fn take(
+        top: &mut Section,
+        shared: &Shared,
+        canonical: &mut Canonical,
+    ) -> Result<Self, Problem> {
+        let trial_concurrency = concurrency(top, canonical)?;
+        canonical.put("trialGpuNumber", shared.gpus);
+        let max_experiment_duration = duration(top, "maxExperimentDuration", canonical)?;
+        let max_trial_number = top.integer("maxTrialNumber", 1)?;
+        canonical.put("maxTrialNumber", max_trial_number);
+        let max_trial_duration = duration(top, "maxTrialDuration", canonical)?;
+        let target_metric = target(top)?;
+        canonical.put("targetMetric", target_metric);
+        let max_consecutive_failures = counted(top, "maxConsecutiveFailures", 0)?;
+        canonical.put("maxConsecutiveFailures", max_consecutive_failures);
+        let max_trial_retries = counted(top, "maxTrialRetries", 0)?;
+        canonical.put("maxTrialRetries", max_trial_retries);
+        Ok(Self {
+            trial_concurrency,
+            max_trial_number,
+            max_experiment_duration,
+            max_trial_duration,
+            target_metric,
+            max_consecutive_failures,
+            max_trial_retries: max_trial_retries.unwrap_or(0),
+        })
+    }
+}
+
+/// The algorithms of a search, and what they make better.
+struct Algorithms {
+    tuner: TunerChoice,
+    assessor: Option<AssessorChoice>,
+    objective: Option<String>,
+    goals: Goals,
+    optimize_mode: OptimizeMode,
+    optimize_mode_assumed: bool,
+}
+
+impl Algorithms {
+    fn take(
+        top: &mut Section,
+        search_space: &SearchSpace,
+        target_metric: Option<f64>,
+        base: Base<'_>,
+        canonical: &mut Canonical,
+    ) -> Result<Self, Problem> {
+        let mut tuner = algorithms::tuner(top, search_space, base, canonical)?;
+        let mut assessor = algorithms::assessor(top, &tuner, base, canonical)?;
+        let Objective { metric: objective, stated } = objective(top, canonical)?;
+        let goals = goals::goals(top, objective.as_deref(), target_metric, canonical)?;
+        let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
+        let stated = stated.or_else(|| goals::first_direction(&goals));
+        let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =
+            algorithms::set_direction(stated, &mut tuner, assessor.as_mut())?;
+        let goals = goals::with_direction(goals, objective.as_deref(), optimize_mode);
+        algorithms::set_goals(&goals, search_space, &mut tuner)?;
+        Ok(Self { tuner, assessor, objective, goals, optimize_mode, optimize_mode_assumed })
+    }
+}
+
+/// Reads `trialConcurrency`, which must be there.
+fn concurrency(top: &mut Section, canonical: &mut Canonical) -> Result<usize, Problem> {
+    let Some(concurrency) = top.integer("trialConcurrency", 1)? else {
+        let problem = "is missing; say how many trials may run at a time";
+        return Err(top.fault("trialConcurrency", problem));
+    };
+    canonical.put("trialConcurrency", concurrency);
+    let at_a_time = usize::try_from(concurrency).ok().filter(|number| *number <= MOST_AT_A_TIME);
+    at_a_time.ok_or_else(|| {
+        let problem = format!("is {concurrency}; at most {MOST_AT_A_TIME} is possible");
+        top.fault("trialConcurrency", problem)
     })
 }
 

@@ -47,10 +47,7 @@ impl Readers {
         reading.await.unwrap_or(Err(Error::Closed))
     }
 
-    fn read_here<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn read_here<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         let kept = self.idle().pop();
         let connection = match kept {
             Some(connection) => connection,

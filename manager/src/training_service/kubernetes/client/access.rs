@@ -17,52 +17,24 @@ use crate::util::errors::chain;
 pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let options =
         KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
-    let (from, file) = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {
-        (Some(path), _) => (path.display().to_string(), Kubeconfig::read_from(path)),
-        (None, Some(paths)) if !paths.is_empty() => {
-            let from = format!("KUBECONFIG ({})", paths.to_string_lossy());
-            let read =
-                Kubeconfig::from_env().and_then(|file| file.ok_or(KubeconfigError::FindPath));
-            (from, read)
+    let Some((from, file)) = kubeconfig(access) else {
+        if std::env::var_os("KUBERNETES_SERVICE_HOST").is_none() {
+            return Err(Error::NoKubeconfig);
         }
-        (None, _) => match home().filter(|path| path.exists()) {
-            Some(path) => (path.display().to_string(), Kubeconfig::read_from(&path)),
-            None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
-                let config = Config::incluster().map_err(|error| Error::Kubeconfig {
-                    from: "the pod's service account".to_owned(),
-                    message: chain(&error),
-                });
-                return config.map(|config| (config, None));
-            }
-            None => return Err(Error::NoKubeconfig),
-        },
+        let from = "the pod's service account".to_owned();
+        let config = Config::incluster();
+        let config = config.map_err(|error| Error::Kubeconfig { from, message: chain(&error) })?;
+        return Ok((config, None));
     };
     // Of a fault in YAML the first line says where it is; a picture follows.
     let bad = |message: String| Error::Kubeconfig {
         from: from.clone(),
         message: message.lines().next().unwrap_or_default().to_owned(),
     };
-    let file = file.map_err(|error| bad(chain(&error)))?;
-    if let Some(wanted) = &access.context
-        && !file.contexts.iter().any(|context| context.name == *wanted)
-    {
-        let has: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
-        let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };
-        return Err(bad(format!("there is no context `{wanted}`; it has {has}")));
-    }
-    if access.context.is_none() && file.current_context.as_deref().is_none_or(str::is_empty) {
-        let what =
-            "it has no current context; name one with `context`, or `kubectl config use-context`";
-        return Err(bad(what.to_owned()));
-    }
-    let mut file = file;
+    let mut file = file.map_err(|error| bad(chain(&error)))?;
+    check_context(&file, access.context.as_deref()).map_err(bad)?;
     trim_tokens(&mut file).map_err(bad)?;
     let context = access.context.as_deref().or(file.current_context.as_deref());
-    if let (Some(user), Some(context)) = (missing_user(&file, context), context) {
-        return Err(bad(format!(
-            "its context `{context}` names the user `{user}`, who is not in it"
-        )));
-    }
     let own_proxy = proxy_of(&file, context);
     let stale = stale(&file, context);
     let mut config =
@@ -76,6 +48,38 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
         }
     }
     Ok((config, stale.map(|since| Error::Expired { from, since })))
+}
+
+/// Reads the kubeconfig, and says where it comes from. `None`: there is none.
+fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigError>)> {
+    let path = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {
+        (Some(path), _) => path.clone(),
+        (None, Some(paths)) if !paths.is_empty() => {
+            let from = format!("KUBECONFIG ({})", paths.to_string_lossy());
+            let read = Kubeconfig::from_env();
+            return Some((from, read.and_then(|file| file.ok_or(KubeconfigError::FindPath))));
+        }
+        (None, _) => home().filter(|path| path.exists())?,
+    };
+    Some((path.display().to_string(), Kubeconfig::read_from(path)))
+}
+
+/// Checks that the context is in the file, and its user. `wanted` is the context to use instead of the current one.
+fn check_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> {
+    if let Some(wanted) = wanted
+        && !file.contexts.iter().any(|context| context.name == wanted)
+    {
+        let has: Vec<&str> = file.contexts.iter().map(|context| context.name.as_str()).collect();
+        let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };
+        return Err(format!("there is no context `{wanted}`; it has {has}"));
+    }
+    let current = file.current_context.as_deref().filter(|current| !current.is_empty());
+    let context = wanted.or(current).ok_or(
+        "it has no current context; name one with `context`, or `kubectl config use-context`",
+    )?;
+    missing_user(file, context).map_or(Ok(()), |user| {
+        Err(format!("its context `{context}` names the user `{user}`, who is not in it"))
+    })
 }
 
 /// When the certificate expired that is all by which a context's user is known. (The paths in a file are absolute once it is
@@ -127,8 +131,8 @@ fn token_of(user: &AuthInfo) -> Option<String> {
 }
 
 /// The user that a context names and that is not there.
-fn missing_user(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
-    let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
+fn missing_user(file: &Kubeconfig, context: &str) -> Option<String> {
+    let context = file.contexts.iter().find(|known| known.name == context);
     let user = context?.context.as_ref()?.user.as_ref().filter(|user| !user.is_empty())?;
     (!file.auth_infos.iter().any(|known| known.name == *user)).then(|| user.clone())
 }
@@ -207,7 +211,7 @@ mod tests {
             assert_eq!(good, expected.is_some(), "{user}");
             let token = token_of(file.auth_infos[0].auth_info.as_ref().unwrap()).filter(|_| good);
             assert_eq!(token.as_deref(), expected, "{user}");
-            assert_eq!(missing_user(&file, Some("c")).as_deref(), Some("v"));
+            assert_eq!(missing_user(&file, "c").as_deref(), Some("v"));
         }
     }
 

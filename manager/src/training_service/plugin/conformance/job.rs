@@ -34,7 +34,8 @@ impl Job {
         let (token, parameters) = (self.folder.join("token"), self.folder.join("parameter.cfg"));
         // Whole: the agent of an earlier submission may be reading them.
         write_file(&token, 0o600, "a token").map_err(failed)?;
-        write_file(&parameters, 0o600, r#"{"parameter_id": 0, "parameters": {}}"#).map_err(failed)?;
+        write_file(&parameters, 0o600, r#"{"parameter_id": 0, "parameters": {}}"#)
+            .map_err(failed)?;
         let key = &self.key;
         let place = |of: &str, name: &str| json!({"in": of, "name": name});
         Ok(json!({
