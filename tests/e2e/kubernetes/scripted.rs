@@ -25,27 +25,57 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 /// Reports its parameter as the final result.
 const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
 
-/// A search on a cluster whose trials are `command`.
-fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
-    Search::new(command, trials)
-        .with("objective", "score")
-        .with("trainingService", service(bed, &json!({})))
+/// A cluster whose pods are processes of this machine.
+fn cluster(bed: &TestBed) -> Kube {
+    Kube::start(bed.folder(), |_| Play::Pods)
 }
 
-/// The section `trainingService`, with changes.
+/// A search on a cluster whose trials are `command`.
+fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
+    search_in(bed, kube, command, trials, service(bed, &json!({})))
+}
+
+/// A search on a cluster, with this section `trainingService`.
+fn search_in(bed: &TestBed, kube: &Kube, command: &str, trials: u32, service: Value) -> Search {
+    kube.kubeconfig(&bed.path("kubeconfig"));
+    Search::new(command, trials).with("objective", "score").with("trainingService", service)
+}
+
+/// The section `trainingService` for Frameworks, with changes.
 fn service(bed: &TestBed, changes: &Value) -> Value {
-    let mut service = json!({
+    let own = json!({
         "platform": "frameworkcontroller",
-        "kubeconfig": bed.path("kubeconfig").display().to_string(),
-        "storage": "image",
         "taskRoles": [{"name": "worker", "dockerImage": "any"}],
     });
+    section(bed, own, changes)
+}
+
+/// The section `trainingService` of a platform whose images hold the code, with changes; null leaves a field out.
+fn section(bed: &TestBed, own: Value, changes: &Value) -> Value {
+    let mut section = own;
+    section["kubeconfig"] = Value::from(bed.path("kubeconfig").display().to_string());
+    section["storage"] = Value::from("image");
     for (name, value) in changes.as_object().into_iter().flatten() {
-        service[name] = value.clone();
+        section[name] = value.clone();
     }
-    service
+    if let Some(fields) = section.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    section
+}
+
+/// Says that it runs, and does so until it is ended.
+const ENDLESS: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
+
+/// Interrupts a search whose trial is [`ENDLESS`] once this many of its pods run: nothing of it is left.
+fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
+    let running = bed.start(&mut command(bed, search));
+    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == pods).then_some(()));
+    running.signal(nix::sys::signal::Signal::SIGINT);
+    let finished = running.finish(BOUND);
+    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
+    bed.wait_until_empty();
+    kube.wait_until_empty();
 }
 
 /// `trial-manager run`, reached over the loopback interface, as pods here are processes of this machine.
@@ -62,7 +92,7 @@ fn run(bed: &TestBed, search: &Search) -> Outcome {
 #[test]
 fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let search = run(&bed, &search(&bed, &kube, TRIAL, 4).with("trialConcurrency", 2));
     search.expect_done(4, 0);
     for trial in &search.trials {
@@ -84,7 +114,7 @@ fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
 #[test]
 fn a_failing_trial_fails_with_its_own_code_and_words() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let search = run(&bed, &search(&bed, &kube, "echo 'ValueError: no' >&2; exit 3", 1));
     search.expect_done(0, 1);
     assert!(search.stderr.contains("FAILED (exit code 3)"), "{}", search.stderr);
@@ -95,7 +125,7 @@ fn a_failing_trial_fails_with_its_own_code_and_words() {
 #[test]
 fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     bed.script("code/work.sh", "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n");
     let roles = json!([
         {"name": "worker", "dockerImage": "any", "command": "./work.sh {{x}}"},
@@ -115,7 +145,7 @@ fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
 #[test]
 fn a_pod_that_fails_beside_the_first_fails_the_trial() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let roles = json!([
         {"name": "worker", "dockerImage": "any", "command": "exec sleep 600"},
         {"name": "ps", "dockerImage": "any", "command": "exit 5"},
@@ -134,7 +164,7 @@ fn a_pod_that_fails_beside_the_first_fails_the_trial() {
 #[test]
 fn a_trial_is_done_when_another_role_than_the_one_that_reports_is() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let policy =
         |succeeded: i32| json!({"minFailedTaskCount": 1, "minSucceedTaskCount": succeeded});
     let roles = json!([
@@ -159,7 +189,7 @@ for step in 1 2 3; do echo "score=$n$step"; done
 #[test]
 fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
         "name": "worker", "taskNumber": 1,
         "task": {
@@ -181,7 +211,7 @@ fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
 #[test]
 fn a_rough_cluster_loses_and_doubles_nothing() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
     let mut running = bed.start(&mut command(&bed, &search));
     wait_for("the first trial", BOUND, || (kube.made("frameworks").len() > 1).then_some(()));

@@ -1,23 +1,18 @@
 //! Objects of trials that the cluster would not take, or cannot judge: said with its words, at once or while trials wait.
 
 use serde_json::json;
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-use super::{command, run};
+use super::{cluster, command, run, search_in, section};
 
 const DENIED: &str =
     "admission webhook \"validate.kyverno.svc-fail\" denied the request: images need a digest";
 
 /// A search of Jobs.
 fn search(bed: &TestBed, kube: &Kube, trials: u32) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
-    let service = json!({
-        "platform": "kubernetes", "kubeconfig": kubeconfig.display().to_string(),
-        "storage": "image", "dockerImage": "any",
-    });
-    Search::new("echo score=1", trials).with("objective", "score").with("trainingService", service)
+    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
+    search_in(bed, kube, "echo score=1", trials, section(bed, own, &json!({})))
 }
 
 #[test]
@@ -31,7 +26,7 @@ fn an_object_that_the_cluster_does_not_take_is_refused_before_the_search() {
         (422, invalid, "the Job of a trial could not be made"),
     ] {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = cluster(&bed);
         kube.fail("TRY jobs", code, 1, message);
         let search = search(&bed, &kube, 1);
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
@@ -54,7 +49,7 @@ fn a_webhook_that_knows_no_dry_run_and_a_quota_stop_no_search() {
         ),
     ] {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = cluster(&bed);
         kube.fail("TRY jobs", code, 1, message);
         run(&bed, &search(&bed, &kube, 1)).expect_done(1, 0);
         kube.wait_until_empty();
@@ -64,7 +59,7 @@ fn a_webhook_that_knows_no_dry_run_and_a_quota_stop_no_search() {
 #[test]
 fn a_webhook_that_denies_a_trial_in_mid_search_fails_it_at_once_with_its_words() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let search = search(&bed, &kube, 2);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -84,7 +79,7 @@ fn a_webhook_that_denies_a_trial_in_mid_search_fails_it_at_once_with_its_words()
 #[test]
 fn a_webhook_that_is_away_is_waited_for_before_and_during_the_search() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = cluster(&bed);
     let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
     kube.fail("TRY jobs", 500, 6, away);
     // The look at the controller is left out, and the first trial is told so twice.

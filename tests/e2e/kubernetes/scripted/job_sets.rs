@@ -1,35 +1,24 @@
 //! Trials of several roles as `JobSet`s: one `Job` for each role, and what stands in the way.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-use super::{command, run};
+use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
 /// A search whose trials have one parameter server, which never ends by itself, and two workers, with changes of the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
     let serve = "echo up >>\"$TEST_BED/served\"; exec sleep 600";
     let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
-    let mut service = json!({
+    let own = json!({
         "platform": "kubernetes",
-        "kubeconfig": kubeconfig.display().to_string(),
-        "storage": "image",
         "metricsFrom": "worker",
         "taskRoles": [
             {"name": "ps", "dockerImage": "any", "command": serve, "frameworkAttemptCompletionPolicy": never},
             {"name": "worker", "dockerImage": "any", "taskNumber": 2, "command": line},
         ],
     });
-    for (name, value) in changes.as_object().into_iter().flatten() {
-        service[name] = value.clone();
-    }
-    Search::new(line, trials).with("objective", "score").with("trainingService", service)
-}
-
-fn cluster(bed: &TestBed) -> Kube {
-    Kube::start(bed.folder(), |_| Play::Pods)
+    search_in(bed, kube, line, trials, section(bed, own, changes))
 }
 
 #[test]
@@ -65,14 +54,8 @@ fn a_failing_worker_fails_its_trial_with_its_own_code() {
 fn a_killed_trial_ends_the_pods_of_every_role() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
-    wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == 2).then_some(()));
-    running.signal(nix::sys::signal::Signal::SIGINT);
-    let finished = running.finish(BOUND);
-    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    bed.wait_until_empty();
-    kube.wait_until_empty();
+    let search = search(&bed, &kube, ENDLESS, 1, &json!({}));
+    interrupt_once_up(&bed, &kube, &search, 2);
 }
 
 /// The trial's `JobSet`, which is not that with which the manager looks whether they are taken notice of.

@@ -3,31 +3,24 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-use super::{command, run};
+use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
 
 /// A search whose trials are `TFJob`s of one worker, with changes of the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
-    let mut service = json!({
+    let own = json!({
         "platform": "kubeflow",
         "operator": "tf-operator",
         "apiVersion": "v1",
-        "kubeconfig": kubeconfig.display().to_string(),
-        "storage": "image",
         "worker": {"replicas": 1, "dockerImage": "any"},
     });
-    for (name, value) in changes.as_object().into_iter().flatten() {
-        service[name] = value.clone();
-    }
-    Search::new(line, trials).with("objective", "score").with("trainingService", service)
+    search_in(bed, kube, line, trials, section(bed, own, changes))
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = super::cluster(bed);
     kube.without_frameworks();
     kube
 }
@@ -144,14 +137,8 @@ fn an_evicted_trial_is_tried_again() {
 fn a_killed_trial_ends_its_job_and_its_pods() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
-    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
-    running.signal(nix::sys::signal::Signal::SIGINT);
-    let finished = running.finish(BOUND);
-    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    bed.wait_until_empty();
-    kube.wait_until_empty();
+    let search = search(&bed, &kube, ENDLESS, 1, &json!({}));
+    interrupt_once_up(&bed, &kube, &search, 1);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Trials in a queue of Kueue's: it lets them run, takes them back in mid-trial, lets them run again, or gives them up.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
 
-use super::command;
+use super::{command, search_in, section};
 
 /// Reports, waits until it may go on, and reports again.
 const LINE: &str = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
@@ -12,27 +12,13 @@ const LINE: &str = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
 
 /// A search of one trial in the queue `team`, with changes of the section.
 fn search(bed: &TestBed, kube: &Kube, changes: &Value) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
     kube.queue("team");
-    let mut service = json!({
-        "platform": "kubernetes",
-        "kubeconfig": kubeconfig.display().to_string(),
-        "storage": "image",
-        "dockerImage": "any",
-        "queue": "team",
-    });
-    for (name, value) in changes.as_object().into_iter().flatten() {
-        service[name] = value.clone();
-    }
-    if let Some(fields) = service.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    Search::new(LINE, 1).with("objective", "score").with("trainingService", service)
+    let own = json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"});
+    search_in(bed, kube, LINE, 1, section(bed, own, changes))
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = super::cluster(bed);
     kube.quota(1);
     kube
 }

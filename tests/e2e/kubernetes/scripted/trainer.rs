@@ -1,29 +1,15 @@
 //! Trials as `TrainJob`s of Kubeflow Trainer: one runtime for all trials of an experiment, and what stands in the way.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::Kube;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-use super::{command, run};
+use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
 /// A search whose trials are `TrainJob`s of one pod, with changes of the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
-    let kubeconfig = bed.path("kubeconfig");
-    kube.kubeconfig(&kubeconfig);
-    let mut service = json!({
-        "platform": "trainer",
-        "kubeconfig": kubeconfig.display().to_string(),
-        "storage": "image",
-        "dockerImage": "any",
-    });
-    for (name, value) in changes.as_object().into_iter().flatten() {
-        service[name] = value.clone();
-    }
-    Search::new(line, trials).with("objective", "score").with("trainingService", service)
-}
-
-fn cluster(bed: &TestBed) -> Kube {
-    Kube::start(bed.folder(), |_| Play::Pods)
+    let own = json!({"platform": "trainer", "dockerImage": "any"});
+    search_in(bed, kube, line, trials, section(bed, own, changes))
 }
 
 #[test]
@@ -81,14 +67,8 @@ fn the_nodes_of_a_train_job_meet_and_the_first_ones_metrics_count() {
 fn a_killed_search_leaves_neither_pods_nor_its_runtime() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let line = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
-    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
-    wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
-    running.signal(nix::sys::signal::Signal::SIGINT);
-    let finished = running.finish(BOUND);
-    assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    bed.wait_until_empty();
-    kube.wait_until_empty();
+    let search = search(&bed, &kube, ENDLESS, 1, &json!({}));
+    interrupt_once_up(&bed, &kube, &search, 1);
 }
 
 #[test]
