@@ -28,6 +28,10 @@ pub enum Play {
     },
     /// Its pods run as processes of this machine.
     Pods,
+    /// The same, and a job of the training operator's is told of as badly as a real one: it is never called created, its
+    /// conditions stand in another order, and it is both succeeded and failed where some of its pods did the one and some
+    /// the other.
+    Raced,
     /// Its pods run as containers, with Docker.
     Containers,
 }
@@ -83,7 +87,7 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     }
     match (shared.play)(framework) {
         Play::Recorded(case, speed) => stage.replay(&case, speed),
-        Play::Pods | Play::Timed { .. } => pods::run(&stage),
+        Play::Pods | Play::Raced | Play::Timed { .. } => pods::run(&stage),
         Play::Containers => {
             stage.in_containers = true;
             shared.contains.store(true, Ordering::SeqCst);

@@ -49,7 +49,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || match (shared.play)(&job) {
                     Play::Timed { code, speed } => player::play(&shared, &job, code, speed),
-                    Play::Recorded(..) | Play::Pods | Play::Containers => {
+                    Play::Recorded(..) | Play::Pods | Play::Raced | Play::Containers => {
                         Run::new(&shared, job).play();
                     }
                 });

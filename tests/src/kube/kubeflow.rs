@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::controller::Play;
 use super::jobs::{fill_in_fields, leave_node};
 use super::objects::{is_going, text};
 use super::volumes::Mounted;
@@ -51,6 +52,8 @@ struct Run<'a> {
     job: Value,
     /// Its conditions; one that changes moves to the end.
     conditions: Vec<Value>,
+    /// It is told of as badly as [`Play::Raced`] says.
+    raced: bool,
 }
 
 /// One of its pods.
@@ -68,7 +71,8 @@ struct Pod {
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, kind: Kind, job: Value) -> Self {
         let name = text(&job, "/metadata/name");
-        Self { shared, kind, name, job, conditions: Vec::new() }
+        let raced = (shared.play)(&job) == Play::Raced;
+        Self { shared, kind, name, job, conditions: Vec::new(), raced }
     }
 
     fn play(mut self) {
@@ -82,7 +86,9 @@ impl<'a> Run<'a> {
                 // As long as a pod cannot be made nothing is said but in an event.
                 return;
             }
-            self.say("Created", "True", "is created.");
+            if !self.raced {
+                self.say("Created", "True", "is created.");
+            }
             self.stand(&pods);
             self.say("Running", "True", "is running.");
             self.stand(&pods);
@@ -140,6 +146,14 @@ impl<'a> Run<'a> {
             }
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
             let succeeded = pods.iter().any(|pod| pod.decides && pod.code == Some(0));
+            let all_ended = pods.iter().all(|pod| pod.code.is_some());
+            if self.raced && !all_ended && deleted.is_none() {
+                std::thread::park_timeout(LOOK);
+                continue;
+            }
+            if succeeded && self.raced {
+                self.say("Succeeded", "True", "successfully completed.");
+            }
             if let Some(at) = deleted.or(failed) {
                 self.over();
                 let role = pods[at].role.clone();
@@ -270,7 +284,11 @@ impl<'a> Run<'a> {
             let count = counts[&pod.role][what].as_u64().unwrap_or(0);
             counts[&pod.role][what] = Value::from(count + 1);
         }
-        let status = json!({"conditions": self.conditions, "replicaStatuses": counts});
+        let mut conditions = self.conditions.clone();
+        if self.raced {
+            conditions.reverse();
+        }
+        let status = json!({"conditions": conditions, "replicaStatuses": counts});
         drop(self.shared.objects.change(self.kind.0, &self.name, |it| it["status"] = status));
     }
 

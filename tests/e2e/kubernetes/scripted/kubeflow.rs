@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::Kube;
+use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
@@ -20,7 +20,11 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    let kube = super::cluster(bed);
+    operator_that(bed, Play::Pods)
+}
+
+fn operator_that(bed: &TestBed, plays: Play) -> Kube {
+    let kube = Kube::start(bed.folder(), move |_| plays.clone());
     kube.without_frameworks();
     kube
 }
@@ -101,6 +105,48 @@ fn a_parameter_server_ends_with_its_trial() {
     let outcome = run(&bed, &search(&bed, &kube, "true", 1, &roles));
     outcome.expect_done(1, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.5));
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was() {
+    for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
+        let bed = TestBed::new();
+        let kube = operator_that(&bed, Play::Raced);
+        let roles = json!({
+            "operator": "pytorch-operator",
+            "master": {"replicas": 1, "dockerImage": "any", "command": master},
+            "worker": {"replicas": 1, "dockerImage": "any", "command": worker},
+        });
+        let outcome = run(&bed, &search(&bed, &kube, "true", 1, &roles));
+        outcome.expect_done(usize::from(done), usize::from(!done));
+        if done {
+            assert_eq!(outcome.trial(0).final_result, json!(0.5));
+        } else {
+            assert!(outcome.stderr.contains("FAILED (exit code 3)"), "{}", outcome.stderr);
+        }
+        let both = |job: &Value| {
+            let conditions = job.pointer("/status/conditions").and_then(Value::as_array);
+            let kinds: Vec<_> = conditions.into_iter().flatten().map(|one| &one["type"]).collect();
+            kinds.contains(&&json!("Succeeded")) && kinds.contains(&&json!("Failed"))
+        };
+        assert_eq!(kube.since("pytorchjobs", both).len(), usize::from(done), "both stood once");
+        kube.wait_until_empty();
+    }
+}
+
+#[test]
+fn a_job_that_is_never_called_created_and_whose_conditions_change_places_runs_to_its_end() {
+    let bed = TestBed::new();
+    let kube = operator_that(&bed, Play::Raced);
+    let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
+    let outcome = run(&bed, &search(&bed, &kube, line, 3, &json!({})));
+    outcome.expect_done(2, 1);
+    let created = |job: &Value| job.to_string().contains("TFJobCreated");
+    let trials = kube.since("tfjobs", created);
+    let is_of_trial =
+        |(job, _): &(Value, _)| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
+    assert!(!trials.iter().any(is_of_trial), "{trials:?}");
     kube.wait_until_empty();
 }
 
