@@ -423,9 +423,10 @@ impl ExperimentTask {
         }
     }
 
-    /// Handles news from the training service, ends before all else.
+    /// Handles news from the training service, ends before all else. What is alike is recorded together: the ends of the next
+    /// batch wait for every commit.
     async fn handle_job_news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
-        let (mut gone, mut waiting) = (Vec::new(), Vec::new());
+        let (mut gone, mut waiting, mut images) = (Vec::new(), Vec::new(), Vec::new());
         for news in news {
             match news {
                 JobNews::Gone(event) => gone.push(event),
@@ -437,7 +438,7 @@ impl ExperimentTask {
                     }
                 }
                 JobNews::Image(image) if self.is_present(&image.trial, &image.attempt) => {
-                    self.recorder.record_image(&image).await?;
+                    images.push(image);
                 }
                 JobNews::Placed(part) if self.is_present(&part.trial, &part.attempt) => {
                     self.recorder.record_part(&part).await?;
@@ -446,30 +447,42 @@ impl ExperimentTask {
             }
         }
         self.handle_ends(gone).await?;
-        for (waits, requeued) in waiting {
+        if !images.is_empty() {
+            self.recorder.record_images(images).await?;
+        }
+        let mut waits = Vec::new();
+        for (news, requeued) in waiting {
             if requeued {
-                self.record_requeue(waits).await?;
+                self.record_waits(std::mem::take(&mut waits)).await?;
+                self.record_requeue(news).await?;
             } else {
-                self.record_wait(waits).await?;
+                waits.push(news);
             }
         }
-        Ok(())
+        self.record_waits(waits).await
     }
 
-    /// Records why a job waits.
-    async fn record_wait(&mut self, news: JobWaits) -> Result<(), store::Error> {
-        let JobWaits { trial, attempt, why } = news;
-        let Some(job) = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt)) else {
-            return Ok(()); // An attempt that was given up before.
-        };
-        let sequence = job.sequence;
-        // Its agent may have started the command meanwhile; then the reason is old news.
-        let row = self.recorder.trial(&trial).await?;
-        if row.is_none_or(|row| row.state != JobState::Waiting) {
+    /// Records why jobs wait.
+    async fn record_waits(&mut self, news: Vec<JobWaits>) -> Result<(), store::Error> {
+        let mut waits = Vec::new();
+        for JobWaits { trial, attempt, why } in news {
+            if !self.is_present(&trial, &attempt) {
+                continue; // An attempt that was given up before.
+            }
+            // Its agent may have started the command meanwhile; then the reason is old news.
+            let row = self.recorder.trial(&trial).await?;
+            if row.is_some_and(|row| row.state == JobState::Waiting) {
+                waits.push((trial, why));
+            }
+        }
+        if waits.is_empty() {
             return Ok(());
         }
-        self.recorder.record_state(&trial, JobState::Waiting, Some(why.clone()), None).await?;
-        self.announcer.notify(Notice::Waits { trial, sequence, why });
+        self.recorder.record_waits(waits.clone()).await?;
+        for (trial, why) in waits {
+            let sequence = self.jobs.get(&trial).map_or(0, |job| job.sequence);
+            self.announcer.notify(Notice::Waits { trial, sequence, why });
+        }
         Ok(())
     }
 

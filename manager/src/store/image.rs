@@ -6,20 +6,20 @@ use trial_protocol::{AttemptId, TrialJobId};
 use super::{Error, Store};
 
 impl Store {
-    /// Records the image that an attempt runs. A later record replaces it: a pod that was made anew may have pulled another.
-    pub async fn record_image(
+    /// Records the images that attempts run: all of them, or none. A later record replaces an earlier one: a pod that was made
+    /// anew may have pulled another.
+    pub async fn record_images(
         &self,
-        trial: &TrialJobId,
-        attempt: &AttemptId,
-        image: String,
+        images: Vec<(TrialJobId, AttemptId, String)>,
     ) -> Result<(), Error> {
-        let (trial, attempt) = (trial.clone(), attempt.clone());
         self.write(move |c| {
-            c.prepare_cached(
+            let mut statement = c.prepare_cached(
                 "INSERT OR REPLACE INTO attempt_image (trial, attempt, image) \
                  SELECT key, ?, ? FROM trial WHERE id = ?",
-            )?
-            .execute(params![attempt.as_str(), image, trial.as_str()])?;
+            )?;
+            for (trial, attempt, image) in &images {
+                statement.execute(params![attempt.as_str(), image, trial.as_str()])?;
+            }
             Ok(())
         })
         .await

@@ -167,10 +167,24 @@ impl Recorder {
         self.inbox.patiently(|| self.store.record_part(trial, attempt, part.clone())).await
     }
 
-    /// Records the image that an attempt runs.
-    pub(super) async fn record_image(&mut self, news: &JobImage) -> Result<(), store::Error> {
-        let JobImage { trial, attempt, image } = news;
-        self.inbox.patiently(|| self.store.record_image(trial, attempt, image.clone())).await
+    /// Records the images that attempts run, all in one commit.
+    pub(super) async fn record_images(&mut self, news: Vec<JobImage>) -> Result<(), store::Error> {
+        let images =
+            news.into_iter().map(|JobImage { trial, attempt, image }| (trial, attempt, image));
+        let images: Vec<_> = images.collect();
+        self.inbox.patiently(|| self.store.record_images(images.clone())).await
+    }
+
+    /// Records why trials wait, all in one commit.
+    pub(super) async fn record_waits(
+        &mut self,
+        waits: Vec<(TrialJobId, String)>,
+    ) -> Result<(), store::Error> {
+        let changes = waits
+            .into_iter()
+            .map(|(trial, why)| (trial, self.change(JobState::Waiting, Some(why), None)));
+        let changes: Vec<_> = changes.collect();
+        self.record_changes(&changes).await
     }
 
     /// Records the experiment's state together with a notification of it.

@@ -78,7 +78,7 @@ impl ExperimentTask {
         }
         // An agent that was about to speak for the first time is not heard any more.
         if !self.state.runs(&news.trial) {
-            return self.record_wait(news).await;
+            return self.record_waits(vec![news]).await;
         }
         let JobWaits { trial, why, .. } = news;
         info!(%trial, "its queue has taken the trial back: {why}");

@@ -141,7 +141,8 @@ async fn a_database_from_before_code_was_recorded_takes_it() {
     assert_eq!(found, Some(version("2")), "the first record stays");
     assert_eq!(store.image_of(&second, &attempt("a1")).await.unwrap(), None);
     for image in ["first@sha256:1", "later@sha256:2"] {
-        store.record_image(&second, &attempt("a1"), image.to_owned()).await.unwrap();
+        let images = vec![(second.clone(), attempt("a1"), image.to_owned())];
+        store.record_images(images).await.unwrap();
     }
     let image = store.image_of(&second, &attempt("a1")).await.unwrap();
     assert_eq!(image.as_deref(), Some("later@sha256:2"));
