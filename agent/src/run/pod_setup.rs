@@ -77,10 +77,14 @@ impl<'a> PodSetup<'a> {
             fetch::open_archive(archive)
                 .and_then(|archive| fetch::place_code(&archive, pod.code_base.as_deref(), into))
         });
-        if let Some(Err(error)) = unpacked {
+        let is_unpacked = matches!(unpacked, Some(Ok(())));
+        if pod.fetch_code {
+            // What was fetched before the agent has done its work. One that is damaged is fetched anew, and says why it cannot.
+            pod.code_archive.as_deref().map(std::fs::remove_file).transpose().ok();
+        } else if let Some(Err(error)) = unpacked {
             self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
         }
-        let fetched = into.as_deref().filter(|_| pod.code_archive.is_none());
+        let fetched = into.as_deref().filter(|_| pod.fetch_code && !is_unpacked);
         let meeting = pod.meeting.as_ref();
         let members = self.step(fetched.is_some() || meeting.is_some(), async |manager| {
             let code = async {
@@ -146,9 +150,10 @@ fn code_dir(pod: &Pod, dir: Option<&Path>) -> Option<PathBuf> {
     pod.code_dir.clone().or_else(|| Some(dir?.join("code")))
 }
 
-/// Removes unpacked code that the trial has not changed. What it has made stays.
+/// Removes unpacked code that the trial has not changed, unless it was fetched. What the trial has made stays.
 pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
-    if let Some(archive) = &pod.code_archive
+    if !pod.fetch_code
+        && let Some(archive) = &pod.code_archive
         && let Ok(archive) = fetch::open_archive(archive)
         && let Some(into) = code_dir(pod, dir)
     {

@@ -47,9 +47,6 @@ pub enum Error {
         "the parameters are given with --parameters and are to be fetched (--fetch parameters); choose one"
     )]
     TwoParameters,
-    /// Two sources of the code.
-    #[error("the code is to be fetched (--fetch code) and unpacked (--code-archive); choose one")]
-    TwoCodes,
     /// The pods could not know one another.
     #[error("--roles needs --attempt (TRIALKEEPER_ATTEMPT), the same for all pods of the trial")]
     NoAttempt,
@@ -145,7 +142,7 @@ pub(super) fn resolve(
     Ok((pod, attempt))
 }
 
-/// Returns whether parameters and code are to be fetched, unless they have another source too.
+/// Returns whether parameters and code are to be fetched, unless the parameters have another source, too.
 fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     let pod = &args.pod;
     for (flag, given) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
@@ -157,9 +154,6 @@ fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
         [Fetch::Parameters, Fetch::Code].map(|source| pod.fetch.contains(&source));
     if parameters && args.parameters.is_some() {
         return Err(Error::TwoParameters);
-    }
-    if code && pod.code_archive.is_some() {
-        return Err(Error::TwoCodes);
     }
     Ok([parameters, code])
 }
@@ -362,12 +356,11 @@ mod tests {
         let attempt = [managed.as_slice(), &["--attempt", "t-1"]].concat();
         let own = ["--role", "worker", "--role-index", "0"];
         #[rustfmt::skip]
-        let table: [(Vec<&str>, &str); 9] = [
+        let table: [(Vec<&str>, &str); 8] = [
             (vec!["--fetch", "code"], "--fetch is for a run under a manager"),
             ([&ids[..], &["--roles", "worker:1"]].concat(), "--roles is for a run under a manager"),
             ([&managed[..], &["--fetch", "code,parameters", "--parameters", "{}"]].concat(), "choose one"),
             ([&managed[..], &own, &["--roles", "worker:1"]].concat(), "--roles needs --attempt"),
-            ([&managed[..], &["--fetch", "code", "--code-archive", "code.tar.gz"]].concat(), "choose one"),
             ([&attempt[..], &["--roles", "worker:1"]].concat(), "--roles needs --role and --role-index"),
             ([&attempt[..], &["--metrics-from", "worker:1"]].concat(), "--metrics-from needs --role"),
             ([&attempt[..], &own, &["--roles", "ps:1"]].concat(), "worker:0 (--role and --role-index) is none of the trial's pods: ps:1"),

@@ -37,36 +37,44 @@ for program in python3 curl wget; do
   if works "$program"; then way=$program; break; fi
 done
 [ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
+# Keeps what the manager gives out under the name $1 in the file $2.
 get() {
   # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
   # asks no proxy either. (This runs in a shell of its own.)
   unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
   read -r url <"$TRIALKEEPER_MANAGER_FILE"
-  url=$url/api/v1/agent/program
+  url=$url/api/v1/agent/$1
   read -r token <"$TRIALKEEPER_TOKEN_FILE"
   ca=${TRIALKEEPER_CA_FILE:-}
   case $way in
-    python3) printf '%s\n' "$url" "$token" "$ca" "$to.part" | python3 -c "$imports"'
+    python3) printf '%s\n' "$url" "$token" "$ca" "$2" | python3 -c "$imports"'
 url, token, ca, to = sys.stdin.read().split("\n")[:4]
 request = urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
 context = ssl.create_default_context(cafile=ca or None)
 with urllib.request.urlopen(request, timeout=10, context=context) as answer, open(to, "wb") as file:
     shutil.copyfileobj(answer, file)
 ' ;;
+    # Code may be large: it is given up when nothing comes any more.
     curl) printf 'header = "Authorization: Bearer %s"\n' "$token" |
-      curl -fsS -K - ${ca:+--cacert "$ca"} --connect-timeout 10 --max-time 120 -o "$to.part" "$url" ;;
+      curl -fsS -K - ${ca:+--cacert "$ca"} --connect-timeout 10 --speed-limit 1 --speed-time 10 -o "$2" "$url" ;;
     # Everybody in the pod can read a program's arguments; BusyBox's knows no other way.
     wget) if [ -n "$gnu" ]; then
-        (umask 077 && printf 'header = Authorization: Bearer %s\n' "$token" >"$to.rc") &&
-          WGETRC=$to.rc wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} -O "$to.part" "$url"
+        (umask 077 && printf 'header = Authorization: Bearer %s\n' "$token" >"$2.rc") &&
+          WGETRC=$2.rc wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} -O "$2" "$url"
       else
-        wget -q -T 10 --header="Authorization: Bearer $token" -O "$to.part" "$url"
+        wget -q -T 10 --header="Authorization: Bearer $token" -O "$2" "$url"
       fi ;;
   esac
 }
+# The code comes beside the agent, and is tried once: the agent fetches what is not there, and says why it cannot.
+code=$2/code.tar.gz
+fetching=
+case ,${TRIALKEEPER_FETCH:-}, in
+  *,code,*) get code "$code" >/dev/null 2>&1 & fetching=$! ;;
+esac
 # An address that swallows everything costs 10 s a try: six minutes in all, and the trial has failed.
 tries=0
-until said=$(get 2>&1); do
+until said=$(get program "$to.part" 2>&1); do
   tries=$((tries + 1))
   # The last line says what is wrong.
   last=$(printf '%s\n' "$said" | tail -n 1)
@@ -76,7 +84,11 @@ until said=$(get 2>&1); do
   [ "$tries" -lt 30 ] || fail "cannot fetch trialkeeper from the manager ($last); can this pod reach it? See --advertise"
   sleep 2
 done
-rm -f "$to.rc"
+rm -f "$to.part.rc"
 chmod 755 "$to.part" && mv "$to.part" "$to" || fail "cannot write $to"
 "$to" version >/dev/null 2>&1 || fail "the manager's trialkeeper does not run in this image: is it the static build (cargo static), and for this node's processor? See --agent"
+if [ -n "$fetching" ]; then
+  if wait "$fetching"; then export TRIALKEEPER_CODE_ARCHIVE="$code"; else rm -f "$code"; fi
+  rm -f "$code.rc"
+fi
 exec "$to" run --shell "$1"

@@ -6,6 +6,11 @@ use super::super::pod;
 
 /// Runs the script that fetches the agent, with nothing but these programs and a shell.
 fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
+    bootstrap_with(folder, programs, "parameters")
+}
+
+/// Does the same in a pod that is to fetch these things.
+fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Option<i32>, String) {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = folder.join("bin");
     std::fs::create_dir_all(&bin).unwrap();
@@ -24,7 +29,7 @@ fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) 
     shell.env("PATH", &bin).env("TRIALKEEPER_TOKEN_FILE", folder.join("token"));
     shell.env("TRIALKEEPER_MANAGER_FILE", folder.join("manager.url"));
     shell.env("TRIALKEEPER_CA_FILE", folder.join("ca.pem"));
-    shell.env("https_proxy", "http://proxy.example:3128");
+    shell.env("https_proxy", "http://proxy.example:3128").env("TRIALKEEPER_FETCH", fetch);
     let output = shell.output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -75,7 +80,32 @@ fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
             told.starts_with("header = ") && told.contains("Authorization: Bearer t"),
             "{told}"
         );
-        assert!(read("trialkeeper.rc").is_err(), "the token does not stay");
+        assert!(read("trialkeeper.part.rc").is_err(), "the token does not stay");
+    }
+}
+
+/// Leaves an agent that prints its code archive. Each of the two downloads comes to its end when both have begun, and the code's
+/// `fails` or not.
+fn curl_for_both(fails: bool) -> String {
+    let code = if fails { "exit 22" } else { "echo archive >\"$out\"" };
+    format!(
+        "#!/bin/sh\n[ \"$1\" != --version ] || exit 0\n\
+         for to; do [ \"$last\" = -o ] && out=$to; last=$to; done\n: >\"$out.begun\"\n\
+         folder=${{out%/*}}; folder=${{folder%/bin}}; n=0\n\
+         until [ -e \"$folder/code.tar.gz.begun\" ] && [ -e \"$folder/bin/trialkeeper.part.begun\" ]; do\n\
+         n=$((n + 1)); [ $n -lt 1000000 ] || exit 9; done\n\
+         case $last in */code) {code} ;; *) printf '#!/bin/sh\\n[ \"$1\" = version ] || echo \"archive ${{TRIALKEEPER_CODE_ARCHIVE##*/}}\" >&2\\n' >\"$out\" ;; esac\n"
+    )
+}
+
+#[test]
+fn the_code_comes_beside_the_agent_and_is_left_to_it_where_it_does_not() {
+    for (fails, says) in [(false, "archive code.tar.gz"), (true, "archive")] {
+        let folder = tempfile::tempdir().unwrap();
+        let curl = curl_for_both(fails);
+        let (code, stderr) = bootstrap_with(folder.path(), &[("curl", &curl)], "parameters,code");
+        assert_eq!((code, stderr.trim()), (Some(0), says));
+        assert_eq!(folder.path().join("code.tar.gz").exists(), !fails);
     }
 }
 
