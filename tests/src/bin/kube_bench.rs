@@ -4,7 +4,7 @@
 //! take of the processors, which does not depend on what else runs there.
 //!
 //! `cargo run --release -p trialkeeper-tests --bin kube_bench [jobs|frameworks [TRIALS [CONCURRENCY [SPEED]]]]`, after building the
-//! programs in the same profile.
+//! programs in the same profile. `kube_bench hand-over [TRIALS]` measures what is between two trials.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
 
@@ -21,8 +21,14 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{Outcome, Search, TestBed};
 
+#[path = "kube_bench/hand_over.rs"]
+mod hand_over;
+
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
+    if words.next_if(|word| word == "hand-over").is_some() {
+        return hand_over::measure(words.next().map_or(10, |word| word.parse().unwrap()));
+    }
     let kind = words.next_if(|word| word.parse::<u32>().is_err());
     let kind = Kind::named(kind.as_deref().unwrap_or("jobs"));
     let mut words = words.map(|word| word.parse::<u32>().unwrap());
@@ -73,8 +79,7 @@ fn main() {
     assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
     // The wall clock, as SQLite reads it, and the same moment as ours.
-    let database = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
-    let store = rusqlite::Connection::open(database.join("trialkeeper.db")).unwrap();
+    let store = store_of(&bed);
     let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();
     let now = Instant::now();
@@ -127,6 +132,17 @@ fn main() {
     println!("memory: {} MB at most", peak_kib / 1000);
 }
 
+/// Opens the store of the only experiment.
+fn store_of(bed: &TestBed) -> rusqlite::Connection {
+    let experiment = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
+    rusqlite::Connection::open(experiment.join("trialkeeper.db")).unwrap()
+}
+
+/// The wall clock, as SQLite reads it, in milliseconds.
+fn wall_now_ms(store: &rusqlite::Connection) -> f64 {
+    store.query_row("SELECT unixepoch('subsec') * 1000.0", [], |row| row.get(0)).unwrap()
+}
+
 /// The exit code of every trial, which the recording of a Framework has, too.
 const EXIT_CODE: i32 = 7;
 
@@ -165,7 +181,10 @@ impl Kind {
             Self::Frameworks => object.pointer("/status/state") == Some(&Value::from("Completed")),
             Self::Jobs => {
                 let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-                conditions.into_iter().flatten().any(|condition| condition["type"] == "Failed")
+                let is_end = |condition: &Value| {
+                    ["Failed", "Complete"].iter().any(|end| condition["type"] == *end)
+                };
+                conditions.into_iter().flatten().any(is_end)
             }
         }
     }

@@ -28,6 +28,8 @@ pub enum Play {
     },
     /// Its pods run as processes of this machine.
     Pods,
+    /// The same, and a Job's pods start as late after it, and end as late before it, as on a real cluster.
+    Paced,
     /// The same, and a job of the training operator's is told of as badly as a real one: it is never called created, its
     /// conditions stand in another order, and it is both succeeded and failed where some of its pods did the one and some
     /// the other.
@@ -87,7 +89,7 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     }
     match (shared.play)(framework) {
         Play::Recorded(case, speed) => stage.replay(&case, speed),
-        Play::Pods | Play::Raced | Play::Timed { .. } => pods::run(&stage),
+        Play::Pods | Play::Paced | Play::Raced | Play::Timed { .. } => pods::run(&stage),
         Play::Containers => {
             stage.in_containers = true;
             shared.contains.store(true, Ordering::SeqCst);

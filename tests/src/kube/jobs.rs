@@ -49,6 +49,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 let shared = Arc::clone(shared);
                 std::thread::spawn(move || match (shared.play)(&job) {
                     Play::Timed { code, speed } => player::play(&shared, &job, code, speed),
+                    Play::Paced => Run { paced: true, ..Run::new(&shared, job) }.play(),
                     Play::Recorded(..) | Play::Pods | Play::Raced | Play::Containers => {
                         Run::new(&shared, job).play();
                     }
@@ -65,6 +66,8 @@ struct Run<'a> {
     job: Value,
     /// Pods made so far: no two of them have one name.
     made: usize,
+    /// Its steps take the time that was measured on a real cluster.
+    paced: bool,
 }
 
 /// One of its pods.
@@ -77,7 +80,14 @@ struct Pod {
 
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, job: Value) -> Self {
-        Self { shared, name: text(&job, "/metadata/name"), job, made: 0 }
+        Self { shared, name: text(&job, "/metadata/name"), job, made: 0, paced: false }
+    }
+
+    /// Lets the time of a step pass.
+    fn pace(&self, ms: u64) {
+        if self.paced {
+            self.shared.pause(Duration::from_millis(ms));
+        }
     }
 
     fn play(mut self) {
@@ -122,6 +132,7 @@ impl<'a> Run<'a> {
                     }
                     return self.is_over();
                 }
+                self.pace(player::DECIDED_MS);
                 self.finish(&pods, failed);
                 return true;
             }
@@ -150,7 +161,9 @@ impl<'a> Run<'a> {
         object["spec"] = self.job["spec"]["template"]["spec"].clone();
         // A pod that is deleted has its time to end there.
         object["spec"]["nodeName"] = Value::from("node1");
+        self.pace(player::POD_MS);
         let pod = self.shared.objects.create("pods", object).ok()?;
+        self.pace(player::START_MS);
         let mut spec = pod["spec"].clone();
         fill_in_fields(self.shared, &mut spec, &pod);
         let folder = self.shared.folder.join("pods").join(&name);
@@ -180,7 +193,9 @@ impl<'a> Run<'a> {
             json!({"name": "trial", "state": {"terminated": terminated}, "imageID": IMAGE_ID});
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
         // The kubelet says the one, and a second later the other.
+        self.pace(player::TERMINATED_MS);
         self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
+        self.pace(player::PHASE_MS);
         self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
         leave_node(self.shared, &pod.name);
         pod.code = Some(code);

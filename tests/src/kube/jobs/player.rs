@@ -9,13 +9,13 @@ use super::super::Shared;
 use super::super::objects::{is_going, text};
 
 /// From the Job's creation to its pod, to the container's first instruction, and from there to its last.
-const POD_MS: u64 = 40;
-const START_MS: u64 = 300;
+pub(super) const POD_MS: u64 = 40;
+pub(super) const START_MS: u64 = 300;
 const RUN_MS: u64 = 5_000;
 /// From the container's end to the kubelet's word of it, to the pod's phase, and to the Job's conditions.
-const TERMINATED_MS: u64 = 300;
-const PHASE_MS: u64 = 1_100;
-const DECIDED_MS: u64 = 750;
+pub(super) const TERMINATED_MS: u64 = 300;
+pub(super) const PHASE_MS: u64 = 1_100;
+pub(super) const DECIDED_MS: u64 = 750;
 const FAILED_MS: u64 = 15;
 
 /// Plays a Job whose container ends with this code.
@@ -82,6 +82,9 @@ fn stand(shared: &Shared, job: &str, status: Value) {
 }
 
 fn pod_is(shared: &Shared, pod: &str, phase: &str, state: &Value) {
-    let status = json!({"phase": phase, "containerStatuses": [{"name": "trial", "state": state}]});
+    let status = json!({
+        "phase": phase,
+        "containerStatuses": [{"name": "trial", "state": state, "imageID": super::IMAGE_ID}],
+    });
     drop(shared.objects.change("pods", pod, |object| object["status"] = status));
 }

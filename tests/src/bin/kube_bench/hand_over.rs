@@ -1,0 +1,119 @@
+//! Measures the hand-over: from a trial's last instruction to the next one's first, part by part, with real agents in pods
+//! that start after their Jobs, and end before them, as late as on a real cluster.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
+
+use super::{Kind, store_of, wall_now_ms};
+
+/// Writes when its first and its last instruction were, in nanoseconds.
+const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
+
+/// The moments between two trials, in milliseconds since the first one's last instruction.
+struct HandOver {
+    verdict_stored: f64,
+    object_ended: f64,
+    next_made: f64,
+    next_started: f64,
+    next_begun: f64,
+}
+
+/// Measures both values of `handOver`, with the code in the image and from the manager.
+pub(super) fn measure(trials: u32) {
+    println!("median (most) of {trials} trials, one after the other, ms");
+    for storage in ["image", "http"] {
+        for hand_over in ["verdict", "object"] {
+            print(&format!("{hand_over}, storage {storage}"), &search(trials, hand_over, storage));
+        }
+    }
+}
+
+fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Paced);
+    kube.kubeconfig(&bed.path("kubeconfig"));
+    bed.write("code/train.py", "print('score=1')\n");
+    let search = Search::new(TRIAL, trials).with("objective", "score").with(
+        "trainingService",
+        json!({
+            "platform": "kubernetes", "storage": storage, "handOver": hand_over,
+            "kubeconfig": bed.path("kubeconfig").display().to_string(), "dockerImage": "any",
+        }),
+    );
+    let mut command = search.command(&bed);
+    command.args(["--host", "127.0.0.1"]);
+    let outcome = Outcome::of(bed.start(&mut command).finish(BOUND * trials.max(1)));
+    outcome.expect_done(usize::try_from(trials).unwrap(), 0);
+
+    let store = store_of(&bed);
+    let (wall, now) = (wall_now_ms(&store), Instant::now());
+    let wall_ms = |at: Instant| wall - now.duration_since(at).as_secs_f64() * 1e3;
+    let moments = |plural: &str, fits: &dyn Fn(&Value) -> bool| -> HashMap<String, f64> {
+        let of_trial = |object: &Value| {
+            object["metadata"]["labels"]["trialkeeper/trial"].as_str().map(str::to_owned)
+        };
+        let since = kube.since(plural, fits).into_iter();
+        since.filter_map(|(object, at)| Some((of_trial(&object)?, wall_ms(at)))).collect()
+    };
+    let made = moments("jobs", &|_| true);
+    let ended = moments("jobs", &|job| Kind::Jobs.has_ended(job));
+    let started = moments("pods", &|pod| pod["status"]["phase"] == "Running");
+    let stored = stored(&store);
+    let stamps = bed.read("stamps");
+    let stamps: Vec<(&str, f64, f64)> = stamps.lines().map(stamp).collect();
+    stamps
+        .windows(2)
+        .map(|pair| {
+            let [(this, _, last), (next, begun, _)] = pair else { unreachable!("two at a time") };
+            HandOver {
+                verdict_stored: stored[*this] - last,
+                object_ended: ended[*this] - last,
+                next_made: made[*next] - last,
+                next_started: started[*next] - last,
+                next_begun: begun - last,
+            }
+        })
+        .collect()
+}
+
+/// Reads a line of [`TRIAL`]: the trial, and its two moments in milliseconds.
+fn stamp(line: &str) -> (&str, f64, f64) {
+    let mut words = line.split(' ');
+    let trial = words.next().unwrap();
+    let mut ms = || words.next().unwrap().parse::<f64>().unwrap() / 1e6;
+    (trial, ms(), ms())
+}
+
+/// When each trial ended in the store, in milliseconds.
+fn stored(store: &rusqlite::Connection) -> HashMap<String, f64> {
+    let mut ends = store.prepare("SELECT id, ended_at_ms FROM trial").unwrap();
+    let ends = ends.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    ends.map(Result::unwrap).collect()
+}
+
+/// What is printed, and how long it took.
+type Part = (&'static str, fn(&HandOver) -> f64);
+
+const PARTS: [Part; 6] = [
+    ("last instruction to the end in the store", |of| of.verdict_stored),
+    ("last instruction to the Job's end", |of| of.object_ended),
+    ("the end in the store to the next Job", |of| of.next_made - of.verdict_stored),
+    ("the next Job to its container", |of| of.next_started - of.next_made),
+    ("its container to its first instruction", |of| of.next_begun - of.next_started),
+    ("last instruction to the next one's first", |of| of.next_begun),
+];
+
+fn print(what: &str, all: &[HandOver]) {
+    println!("{what}:");
+    for (part, time) in PARTS {
+        let mut times: Vec<f64> = all.iter().map(time).collect();
+        times.sort_by(f64::total_cmp);
+        let most = times.last().copied().unwrap_or(f64::NAN);
+        let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
+        println!("  {part:<42} {median:>7.0} ({most:.0})");
+    }
+}
