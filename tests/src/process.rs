@@ -124,7 +124,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let said = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
-            eprintln!("{} had printed:\n{said}{}", self.what, self.stderr());
+            #[expect(clippy::print_stderr, reason = "for the person who reads the failure")]
+            {
+                eprintln!("{} had printed:\n{said}{}", self.what, self.stderr());
+            }
         }
         // Both fail only if it has ended already.
         drop(self.child.kill());
