@@ -137,7 +137,7 @@ class Containers(TrainingService):
 
     def ended(self, handle, job):
         self.about("rm", handle)
-        self.room()
+        self.room_changed()
 
     def clean(self, job):
         self.run("rm", "--force", job.name)

@@ -1,6 +1,7 @@
 """A training service whose jobs are processes of this machine: the shortest one that is whole.
 
-`trainingService: {platform: plugin, command: [python3, processes.py]}`. `platform: local` does more.
+`trainingService: {platform: plugin, command: [python3, processes.py]}`. `platform: local` does more. The setting `jobs` says how
+many a hybrid search should have here at a time.
 """
 
 import os
@@ -23,6 +24,9 @@ class Processes(TrainingService):
         child = subprocess.Popen(job.argv, cwd=job.folder, stdin=subprocess.DEVNULL, start_new_session=True)
         self.children[str(child.pid)] = child
         return str(child.pid)
+
+    def room(self):
+        return self.settings["jobs"] - len(self.living()) if "jobs" in self.settings else None
 
     def find(self, job):
         # The agent's lock names its process and its attempt.

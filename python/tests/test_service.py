@@ -48,6 +48,8 @@ class Fake(TrainingService):
         raise OSError("the platform is down")
     def stop(self, handle, job, force):
         pathlib.Path("stopped").open("a").write(f"{handle} {force}\\n")
+    def room(self):
+        return 1 - len(self.living()) if self.settings == {} else None
     def poll(self, jobs):
         ended = pathlib.Path("ended").read_text().split() if pathlib.Path("ended").exists() else []
         return {handle: Gone(code=3) if handle in ended else Waiting("in a queue") for handle in jobs}
@@ -271,6 +273,17 @@ def test_a_job_that_waits_and_ends_is_told(plugin):
     plugin.submit()
     assert plugin.hear("gone") == gone
     assert plugin.ask("cancel", {"key": plugin.key("t-1")}) == {"known": False}
+
+
+def test_room_is_a_number_of_jobs_that_is_not_below_zero(plugin):
+    assert plugin.ask("room", {}) == {"free": 1}
+    plugin.submit("t-1")
+    plugin.submit("t-2")
+    assert plugin.ask("room", {}) == {"free": 0}
+    (plugin.folder / "ended").write_text("h-t-1 h-t-2")
+    plugin.hear("gone")
+    plugin.hear("gone")
+    assert plugin.ask("room", {}) == {"free": 1}
 
 
 def test_a_job_is_stopped_politely_and_then_by_force(plugin):

@@ -22,9 +22,10 @@ use tracing::{info, warn};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
 use self::handshake::{Capabilities, initialize, program, unanswered};
-pub use self::handshake::{clean_up, probe};
+pub use self::handshake::{Identity, clean_up, probe};
 use self::job::{Job, JobMessage};
-use self::link::{Link, Program, Started};
+use self::link::{AskError, Link, Program, Started};
+use self::room::RoomCount;
 use self::wire::{Key, Message};
 use super::{
     Adopted, FreeRoom, JobEvents, JobNews, Output, SubmitError, TrainingService, TrialJobSpec,
@@ -42,6 +43,7 @@ mod job;
 mod link;
 mod parameters;
 mod platform;
+mod room;
 mod wire;
 
 /// The longest that an answer may take, by request.
@@ -52,6 +54,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
 const RECOVER_TIMEOUT: Duration = Duration::from_mins(2);
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+/// The times between two questions for room: the shortest, and the longest while nothing has changed.
+const ROOM_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 /// The time that an agent may take to end after it was asked to: its own budgets and a margin.
 const AGENT_GRACE: Duration = Duration::from_secs(35);
 /// The time that a resumed experiment waits for a process before it takes its jobs for alive.
@@ -141,7 +146,11 @@ struct Shared {
     trouble: Mutex<String>,
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, JobTask>>,
+    /// Wakes the jobs that wait for room.
     room: Notify,
+    room_count: Arc<RoomCount>,
+    /// Has the plugin asked for room.
+    room_changed: Notify,
     began: Instant,
     ended: CancellationToken,
     tasks: TaskTracker,
@@ -181,6 +190,8 @@ impl Plugin {
             capabilities: Mutex::default(),
             jobs: Mutex::default(),
             room: Notify::new(),
+            room_count: Arc::default(),
+            room_changed: Notify::new(),
             began: Instant::now(),
             ended: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -249,6 +260,7 @@ impl Shared {
         link.allow_in_flight(usize::try_from(in_flight).unwrap_or(0));
         let answer = link.ask("open", &self.luggage(), OPEN_TIMEOUT).await;
         answer.map_err(|error| unanswered(&self.program, link, &error))?;
+        self.ask_for_room(link).await;
         info!("the plugin `{}` is ready", self.program.shown());
         Ok(())
     }
@@ -266,6 +278,7 @@ impl Shared {
         tokio::select! {
             () = heard => {}
             () = link.lost() => {}
+            () = self.keep_asking_for_room(&link) => {}
             () = self.ended.cancelled() => {
                 drop(timeout(CLOSE_TIMEOUT, link.ask("close", &json!({}), CLOSE_TIMEOUT)).await);
             }
@@ -277,12 +290,42 @@ impl Shared {
         format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_words())
     }
 
+    /// Asks for room after each change, and from time to time.
+    async fn keep_asking_for_room(&self, link: &Link) {
+        loop {
+            sleep(ROOM_PAUSES.0).await;
+            // A timeout is no error: other people's jobs take room, too.
+            drop(timeout(ROOM_PAUSES.1, self.room_changed.notified()).await);
+            self.ask_for_room(link).await;
+        }
+    }
+
+    async fn ask_for_room(&self, link: &Link) {
+        let counted = self.room_count.submitted();
+        let free = if self.capabilities().room {
+            match link.ask("room", &json!({}), ROOM_TIMEOUT).await {
+                Ok(answer) => answer["free"].as_u64(),
+                Err(AskError::Refused(refusal)) => {
+                    info!("the plugin does not know its room: {refusal}");
+                    None
+                }
+                Err(AskError::Lost) => None,
+            }
+        } else {
+            None
+        };
+        self.room_count.note(free, counted);
+    }
+
     /// Passes on what a plugin says by itself.
     fn heard(&self, message: Message) {
         let (key, order) = match message {
             Message::Gone(gone) => (gone.key.clone(), JobMessage::Gone(gone)),
             Message::Waits(waits) => (waits.key, JobMessage::Waits(waits.why)),
-            Message::Room => return self.room.notify_waiters(),
+            Message::Room => {
+                self.room_changed.notify_one();
+                return self.room.notify_waiters();
+            }
             Message::Log(text) => return info!("the plugin says: {text}"),
             Message::Unknown(method) => {
                 return info!("the plugin sent a notification that is not known: {method}");
@@ -342,6 +385,7 @@ impl Shared {
         let known = JobTask { attempt: key.attempt.clone(), orders };
         self.jobs().insert(key.trial.clone(), known);
         let sent = spec.is_none();
+        let pending = spec.as_ref().map(|_| self.room_count.add());
         let (trial, attempt) = (key.trial.clone(), key.attempt.clone());
         let job = Job {
             shared: Arc::clone(self),
@@ -349,6 +393,7 @@ impl Shared {
             spec,
             orders: waiting,
             sent,
+            pending,
             stop_requested: None,
             withdrawn: false,
             gone: None,
@@ -362,6 +407,7 @@ impl Shared {
                 jobs.remove(&trial);
             }
             drop(jobs);
+            shared.room_changed.notify_one();
             // One that was withdrawn is no news.
             if let Some(event) = event {
                 shared.news(JobNews::Gone(event));
@@ -415,7 +461,10 @@ impl TrainingService for Plugin {
     }
 
     fn free_room(&self) -> FreeRoom {
-        self.shared.absence().map_or(FreeRoom::Unknown, FreeRoom::Unreachable)
+        match self.shared.absence() {
+            Some(why) => FreeRoom::Unreachable(why),
+            None => self.shared.room_count.free().map_or(FreeRoom::Unknown, FreeRoom::Jobs),
+        }
     }
 
     async fn withdraw(&self, trial: &TrialJobId) -> bool {

@@ -319,9 +319,17 @@ class TrainingService:
     def close(self) -> None:
         """Called before the process ends. Jobs live on."""
 
-    def room(self) -> None:
-        """Tells the manager that there may be room for jobs again."""
+    def room(self) -> Optional[int]:
+        """Returns how many jobs can begin now beside those that were started. None: not known just now."""
+        return None
+
+    def room_changed(self) -> None:
+        """Tells the manager that there may be room again: it submits waiting jobs and asks for ``room``."""
         self._notify("room", {})
+
+    def living(self) -> list[Job]:
+        """Returns the jobs that were started and have not ended."""
+        return [record.job() for record in self._all() if record.lives]
 
     def look_soon(self) -> None:
         """Has ``poll`` called at once: something has happened."""
@@ -420,6 +428,9 @@ class TrainingService:
             return {}
         if method == "ping":
             return {}
+        if method == "room":
+            free = self.room()
+            return {} if free is None else {"free": max(free, 0)}
         if method == "list":
             return {"jobs": [self._listed(record) for record in self._all() if record.data.get("job")]}
         if method == "clean_up":
@@ -455,6 +466,8 @@ class TrainingService:
         for path in sorted((self.state_dir / "jobs").glob("*.json")):
             self._records[path.stem] = _Record(path)
         capabilities = {name: True for name in ("adopt", "check", "clean_up", "finish", "output", "recover")}
+        # Without one of the author's, the manager does not ask.
+        capabilities["room"] = type(self).room is not TrainingService.room
         return {
             "protocol": PROTOCOL,
             "service": {"name": self.name or type(self).__name__, "version": self.version},

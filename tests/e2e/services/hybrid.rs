@@ -72,14 +72,18 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
     }
 }
 
+/// The answer of the API. `None`: not yet.
+fn ask(running: &Running, path: &str) -> Option<Value> {
+    let told = running.stderr();
+    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let (_, body) = get(line.rsplit(' ').next()?, path)?;
+    serde_json::from_str(&body).ok()
+}
+
 /// The parts as the API has them, once they are as wanted.
 fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     wait_for(what, BOUND, || {
-        let told = running.stderr();
-        let line = told.lines().find(|line| line.starts_with("experiment "))?;
-        let (_, body) = get(line.rsplit(' ').next()?, "/api/v1/experiment")?;
-        let shown: Value = serde_json::from_str(&body).ok()?;
-        let parts = shown["training_services"].as_array()?.clone();
+        let parts = ask(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
         wanted(&parts).then_some(parts)
     })
 }
@@ -127,6 +131,37 @@ fn trials_go_where_there_is_room_and_each_part_is_shown() {
         "{names:?}"
     );
     assert!(names.contains(&"[0] local".to_owned()) && names.contains(&"[1] plugin".to_owned()));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_plugin_is_given_the_trials_that_it_has_room_for() {
+    let bed = TestBed::new();
+    let gate = Gate::new(&bed.path("gate"));
+    let mut plugin = processes(&bed, "alive");
+    plugin["settings"] = json!({"jobs": 1});
+    let search = search(&bed, json!([plugin, local(2)]), 4, 4);
+    let said = run(&bed, &["doctor", search.write(&bed).to_str().unwrap()]);
+    assert!(
+        said.contains(
+            "ok    place  trainingService[0]: the plugin Processes has room for 1 job now"
+        ),
+        "{said}"
+    );
+    let manager = search.start(&bed);
+    started(&bed, 3);
+    let shown = parts(&manager, "one trial there and two here", |parts| {
+        parts[0]["running"] == 1 && parts[1]["running"] == 2 && parts[0]["free"] == 0
+    });
+    assert_eq!(shown[0].get("limit"), None, "the bound is the plugin's own");
+    let why = "no training service has room for it (trainingService[0] (plugin): it has no room; \
+               trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
+    wait_for("the fourth trial to wait", BOUND, || {
+        let shown = ask(&manager, "/api/v1/trials")?;
+        shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
+    });
+    gate.open(4);
+    expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
     bed.wait_until_empty();
 }
 
@@ -179,7 +214,12 @@ fn a_trial_that_one_part_refuses_runs_at_the_other() {
 fn a_manager_that_is_killed_finds_its_trials_at_their_parts() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    let parts_wanted = json!([local(1), processes(&bed, "first"), processes(&bed, "second")]);
+    let mut plugins = ["first", "second"].map(|name| processes(&bed, name));
+    for plugin in &mut plugins {
+        // Both are given one, whichever is there first.
+        plugin["settings"] = json!({"jobs": 1});
+    }
+    let parts_wanted = json!([local(1), plugins[0], plugins[1]]);
     let manager = search(&bed, parts_wanted, 6, 3).start(&bed);
     started(&bed, 3);
     manager.signal(Signal::SIGKILL);

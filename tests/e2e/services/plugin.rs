@@ -235,6 +235,8 @@ fn a_careless_plugin_fails_the_conformance_story() {
          "version", "FAIL  refuses a version that it does not speak: it takes versions 7 to 9"),
         ("Processes._cancel = lambda self, record, params: {}",
          "stopped before", "FAIL  never starts an attempt that was stopped before: cancel was answered with {}, without `known`"),
+        ("Processes.room = lambda self: 0\nProcesses._result = lambda self, method, params, own=Processes._result: {'free': 'two'} if method == 'room' else own(self, method, params)",
+         "its room", "FAIL  tells its room as a number of jobs: room was answered with \"two\", which is no number of jobs"),
         ("Processes.start = lambda self, job: (_ for _ in ()).throw(Refused('no'))",
          "three times", "FAIL  starts a job once that is submitted three times: submit: no"),
     ];

@@ -10,7 +10,8 @@ use super::{Hybrid, PartService, Settings};
 use crate::config::{ExperimentSpec, HybridPart, HybridSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext, platform,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
+    platform,
 };
 use crate::util::errors::chain;
 
@@ -54,6 +55,17 @@ impl Platform for HybridSpec {
             return Err(PartError(problems.join("; ")).into());
         }
         Ok(Box::new(CheckedHybrid { parts }))
+    }
+
+    async fn examine(&self, spec: &ExperimentSpec) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            for Finding { found } in platform(&part.spec).examine(&spec_of(spec, part)).await {
+                let named = |said| format!("trainingService[{number}]: {said}");
+                findings.push(Finding { found: found.map(named).map_err(named) });
+            }
+        }
+        findings
     }
 
     fn describe(&self) -> String {

@@ -61,6 +61,8 @@ pub enum Case {
     UnknownJob,
     /// Many jobs at a time each run once.
     Many,
+    /// Room is a number of jobs, or is not known.
+    Room,
     /// A plugin ends when it is asked to; its jobs do not.
     Close,
     /// Nothing is left after `clean_up`.
@@ -69,7 +71,7 @@ pub enum Case {
 
 impl Case {
     /// All parts, in the order in which they are tried.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ByHand,
         Self::OtherVersion,
         Self::Garbage,
@@ -86,6 +88,7 @@ impl Case {
         Self::GoneAgain,
         Self::UnknownJob,
         Self::Many,
+        Self::Room,
         Self::Close,
         Self::CleanUp,
     ];
@@ -109,6 +112,7 @@ impl Case {
             Self::GoneAgain => "tells an end again to the next process",
             Self::UnknownJob => "does not know a job that never was",
             Self::Many => "runs each of many jobs once",
+            Self::Room => "tells its room as a number of jobs",
             Self::Close => "ends when asked to, and its jobs live on",
             Self::CleanUp => "leaves nothing after clean_up",
         }
@@ -172,6 +176,7 @@ async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static st
         Case::GoneAgain => gone_again(harness).await?,
         Case::UnknownJob => unknown_job(harness).await?,
         Case::Many => many(harness).await?,
+        Case::Room => return room(harness).await,
         Case::Close => close(harness).await?,
         Case::CleanUp => return clean_up(harness).await,
     }
@@ -318,6 +323,30 @@ async fn many(harness: &mut Harness) -> Result<(), String> {
         expect(job.starts(), 1, "starts of a job")?;
     }
     Ok(())
+}
+
+/// Returns why it could not be tried.
+async fn room(harness: &mut Harness) -> Result<Option<&'static str>, String> {
+    if !harness.open().await?.room {
+        return Ok(Some("it has no capability room"));
+    }
+    ask_for_room(harness).await?;
+    let job = harness.run_at_gate().await?;
+    ask_for_room(harness).await?;
+    job.open_gate()?;
+    harness.gone(&job).await?;
+    ask_for_room(harness).await?;
+    Ok(None)
+}
+
+async fn ask_for_room(harness: &Harness) -> Result<(), String> {
+    let answer = harness.ask("room", &json!({})).await?;
+    let free = &answer["free"];
+    // A plugin may not know just now.
+    if free.is_null() || free.is_u64() {
+        return Ok(());
+    }
+    Err(format!("room was answered with {free}, which is no number of jobs"))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what is compared is made for it")]

@@ -10,7 +10,7 @@ use trial_protocol::ExperimentId;
 
 use super::link::{self, AskError, Link, Program, Started};
 use super::wire::Remedy;
-use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error};
+use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error, ROOM_TIMEOUT};
 use crate::config::PluginSpec;
 use crate::util::layout::ExperimentDir;
 
@@ -34,6 +34,8 @@ pub(super) struct Capabilities {
     pub(super) output: bool,
     #[serde(default)]
     pub(super) recover: bool,
+    #[serde(default)]
+    pub(super) room: bool,
 }
 
 /// The answer to `initialize`.
@@ -48,7 +50,16 @@ pub(super) struct Hello {
     pub(super) limits: Value,
 }
 
-/// Starts the program once, lets it look at its settings, and ends it: returns its name and version.
+/// The facts that a program tells of itself.
+#[derive(Debug)]
+pub struct Identity {
+    /// Its name and version.
+    pub name: String,
+    /// The jobs that it can begin with. `None`: it does not know.
+    pub free: Option<u64>,
+}
+
+/// Starts the program once, lets it look at its settings, and ends it.
 ///
 /// # Errors
 ///
@@ -57,7 +68,7 @@ pub async fn probe(
     spec: &PluginSpec,
     code_directory: &Path,
     secret_variables: Vec<String>,
-) -> Result<String, Error> {
+) -> Result<Identity, Error> {
     let folder = tempfile::tempdir()
         .map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
     let program = program(spec, code_directory, folder.path(), secret_variables);
@@ -68,13 +79,21 @@ pub async fn probe(
         if hello.capabilities.check {
             check(&program, &link).await?;
         }
-        let name = hello.service["name"].as_str().unwrap_or("a plugin without a name").to_owned();
-        Ok(format!("{name} {}", hello.service["version"].as_str().unwrap_or_default()))
+        let name = hello.service["name"].as_str().unwrap_or("a plugin without a name");
+        let version = hello.service["version"].as_str().unwrap_or_default();
+        let name = format!("{name} {version}").trim_end().to_owned();
+        // A platform that cannot say it now says it later.
+        let room = if hello.capabilities.room {
+            link.ask("room", &json!({}), ROOM_TIMEOUT).await.unwrap_or_default()
+        } else {
+            Value::Null
+        };
+        Ok(Identity { name, free: room["free"].as_u64() })
     };
     let asked = asked.await;
     drop(link.ask("close", &json!({}), CLOSE_TIMEOUT).await);
     link::end(&link, &mut child).await;
-    asked.map(|name| name.trim_end().to_owned())
+    asked
 }
 
 /// Has the program end and remove everything of an experiment at its platform. Returns what is left, for a person.

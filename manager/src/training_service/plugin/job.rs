@@ -10,6 +10,7 @@ use tracing::warn;
 use trial_protocol::Class;
 
 use super::link::{AskError, Link};
+use super::room::PendingJob;
 use super::wire::{Gone, Key, Reason, Refusal, Remedy, Spool};
 use super::{
     ADOPT_TIMEOUT, AGENT_GRACE, CANCEL_TIMEOUT, RECOVER_TIMEOUT, SUBMIT_TIMEOUT, Shared,
@@ -47,6 +48,8 @@ pub(super) struct Job {
     pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
     /// True if the plugin may have made it.
     pub(super) sent: bool,
+    /// Its place in the count of room. `None`: the plugin counts it.
+    pub(super) pending: Option<PendingJob>,
     /// `Some(force)`: its end is wanted.
     pub(super) stop_requested: Option<bool>,
     /// True if it goes elsewhere.
@@ -89,7 +92,11 @@ impl Job {
                 }
             };
             match self.begin(&link).await {
-                Begun::Alive => {}
+                Begun::Alive => {
+                    if let Some(pending) = self.pending.take() {
+                        pending.take();
+                    }
+                }
                 Begun::Ended(event) => return Some(event),
                 Begun::Lost => continue,
                 Begun::Again(pause, why) => {

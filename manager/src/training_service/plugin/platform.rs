@@ -6,13 +6,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tracing::{info, warn};
 
-use super::{Plugin, Settings, clean_up, probe};
-use crate::config::PluginSpec;
+use super::{Identity, Plugin, Settings, clean_up, probe};
+use crate::config::{ExperimentSpec, PluginSpec};
 use crate::training_service::TrainingService;
 use crate::training_service::agent_program;
 use crate::training_service::platform::{
-    BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
+    BoxError, CheckContext, CheckedPlatform, CleanContext, Finding, Platform, StartContext,
 };
+use crate::util::errors::chain;
 
 #[async_trait]
 impl Platform for PluginSpec {
@@ -20,10 +21,24 @@ impl Platform for PluginSpec {
         let agent = agent_program::find(context.agent)?;
         if context.is_new {
             let secrets = context.spec.secret_variables();
-            let name = probe(self, &context.spec.trial_code_directory, secrets).await?;
-            info!("trials run at the plugin {name}");
+            let plugin = probe(self, &context.spec.trial_code_directory, secrets).await?;
+            info!("trials run at the plugin {}", plugin.name);
         }
         Ok(Box::new(CheckedPlugin { agent, section: self.clone() }))
+    }
+
+    async fn examine(&self, spec: &ExperimentSpec) -> Vec<Finding> {
+        let probed = probe(self, &spec.trial_code_directory, spec.secret_variables()).await;
+        let found = probed.map(|Identity { name, free }| {
+            let jobs = |free| if free == 1 { "1 job".to_owned() } else { format!("{free} jobs") };
+            Some(format!("the plugin {name} has room for {} now", jobs(free?)))
+        });
+        found
+            .map_err(|error| chain(&error))
+            .transpose()
+            .map(|found| Finding { found })
+            .into_iter()
+            .collect()
     }
 
     fn describe(&self) -> String {

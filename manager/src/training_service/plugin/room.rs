@@ -1,0 +1,101 @@
+//! PURE: the room at a plugin: its last answer, less the jobs that it could not count when it was asked.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The count of the jobs that a plugin can begin with.
+#[derive(Debug, Default)]
+pub(super) struct RoomCount(Mutex<Numbers>);
+
+#[derive(Debug, Default)]
+struct Numbers {
+    /// The last answer. `None`: the plugin does not know.
+    free: Option<u64>,
+    /// Jobs whose submit was answered, from the beginning.
+    submitted: u64,
+    /// Those of them that the plugin had answered when it was asked for [`Self::free`].
+    counted: u64,
+    /// Jobs whose submit has no answer yet.
+    pending: u64,
+}
+
+impl RoomCount {
+    fn numbers(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a job that is about to be submitted.
+    pub(super) fn add(self: &Arc<Self>) -> PendingJob {
+        self.numbers().pending += 1;
+        PendingJob { count: Arc::clone(self), submitted: false }
+    }
+
+    /// Returns the number of jobs that an answer knows of if the plugin is asked now.
+    pub(super) fn submitted(&self) -> u64 {
+        self.numbers().submitted
+    }
+
+    /// Notes an answer, and the number of jobs that it knows of.
+    pub(super) fn note(&self, free: Option<u64>, counted: u64) {
+        let mut numbers = self.numbers();
+        (numbers.free, numbers.counted) = (free, counted);
+    }
+
+    /// Returns the jobs that the plugin can begin with. `None`: it does not know.
+    pub(super) fn free(&self) -> Option<usize> {
+        let numbers = self.numbers();
+        let uncounted = numbers.submitted - numbers.counted + numbers.pending;
+        numbers
+            .free
+            .map(|free| usize::try_from(free.saturating_sub(uncounted)).unwrap_or(usize::MAX))
+    }
+}
+
+/// A job whose submit has no answer yet. When it is dropped, the job is not there.
+#[derive(Debug)]
+pub(super) struct PendingJob {
+    count: Arc<RoomCount>,
+    submitted: bool,
+}
+
+impl PendingJob {
+    /// Notes that the plugin has taken the job.
+    pub(super) fn take(mut self) {
+        self.submitted = true;
+    }
+}
+
+impl Drop for PendingJob {
+    fn drop(&mut self) {
+        let mut numbers = self.count.numbers();
+        numbers.pending -= 1;
+        numbers.submitted += u64::from(self.submitted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_an_answer_does_not_know_of_take_room() {
+        let count = Arc::new(RoomCount::default());
+        assert_eq!(count.free(), None, "nobody was asked");
+        count.note(Some(3), count.submitted());
+        let (first, second) = (count.add(), count.add());
+        assert_eq!(count.free(), Some(1), "two are on their way");
+        first.take();
+        drop(second);
+        assert_eq!(count.free(), Some(2), "one is there, and one was refused");
+        let asked = count.submitted();
+        let third = count.add();
+        third.take();
+        count.note(Some(2), asked);
+        assert_eq!(count.free(), Some(1), "the third came after the question");
+        count.note(Some(0), count.submitted());
+        let fourth = count.add();
+        assert_eq!(count.free(), Some(0));
+        fourth.take();
+        count.note(None, count.submitted());
+        assert_eq!(count.free(), None, "it does not know any more");
+    }
+}
