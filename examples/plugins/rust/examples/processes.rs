@@ -1,0 +1,98 @@
+//! A training service whose jobs are processes of this machine: the shortest one that is whole.
+//!
+//! `trainingService: {platform: plugin, command: [target/debug/examples/processes]}`. `platform: local` does more. The setting
+//! `jobs` says how many a hybrid search should have here at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use trialkeeper_service::{
+    Gone, Job, ServiceError, Setup, State, TrainingService, agent_lives, serve,
+};
+
+struct Processes {
+    /// The jobs that this process has started, by their handles.
+    children: Mutex<HashMap<String, Child>>,
+    jobs: Option<u64>,
+}
+
+impl Processes {
+    fn new(setup: &Setup) -> Result<Self, ServiceError> {
+        let jobs = &setup.settings["jobs"];
+        if !jobs.is_null() && !jobs.is_u64() {
+            return Err(ServiceError::Settings(format!("settings.jobs: {jobs} is no number")));
+        }
+        Ok(Self { children: Mutex::default(), jobs: jobs.as_u64() })
+    }
+
+    fn look(&self, handle: &str, job: &Job) -> State {
+        let mut children = self.children.lock().expect("no holder panics");
+        let status = children.get_mut(handle).map(Child::try_wait);
+        match status {
+            Some(Ok(Some(status))) => State::Gone(Gone::of(status)),
+            Some(_) => State::Running,
+            // An earlier process of ours has started it.
+            None if agent_lives(&job.folder) => State::Running,
+            None => State::Gone(Gone::unknown()),
+        }
+    }
+}
+
+impl TrainingService for Processes {
+    fn name(&self) -> &'static str {
+        "processes"
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    fn start(&self, job: &Job) -> Result<String, ServiceError> {
+        let mut command = Command::new(&job.argv[0]);
+        command.args(&job.argv[1..]).current_dir(&job.folder).stdin(Stdio::null());
+        // A group of its own: the job outlives this process.
+        let child = command.process_group(0).spawn();
+        let child = child.map_err(|error| ServiceError::Transient(error.to_string()))?;
+        let handle = child.id().to_string();
+        self.children.lock().expect("no holder panics").insert(handle.clone(), child);
+        Ok(handle)
+    }
+
+    fn find(&self, job: &Job) -> Result<Option<String>, ServiceError> {
+        if !agent_lives(&job.folder) {
+            return Ok(None);
+        }
+        // The agent's lock names its process and its attempt.
+        let lock = std::fs::read_to_string(job.folder.join("spool/lock")).unwrap_or_default();
+        let mut words = lock.split_whitespace();
+        let handle = words.next().map(str::to_owned);
+        Ok(handle.filter(|_| words.next() == Some(job.attempt.as_str())))
+    }
+
+    fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError> {
+        if let Some(pid) = handle.parse().ok().filter(|_| agent_lives(&job.folder)) {
+            let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
+            // It may just have ended.
+            kill(Pid::from_raw(pid), signal).ok();
+        }
+        Ok(())
+    }
+
+    fn poll(&self, jobs: &BTreeMap<String, Job>) -> Result<BTreeMap<String, State>, ServiceError> {
+        let look = |(handle, job): (&String, &Job)| (handle.clone(), self.look(handle, job));
+        Ok(jobs.iter().map(look).collect())
+    }
+
+    fn room(&self, living: usize) -> Option<u64> {
+        Some(self.jobs?.saturating_sub(u64::try_from(living).unwrap_or(u64::MAX)))
+    }
+}
+
+fn main() -> ExitCode {
+    serve(Processes::new)
+}

@@ -1,0 +1,108 @@
+//! PURE: a job, and what becomes of it.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// An attempt of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// A name for the platform: letters, digits and dashes. No other attempt has it.
+    pub name: String,
+    /// The agent's whole command line.
+    pub argv: Vec<String>,
+    /// A folder of the trial's own.
+    pub folder: PathBuf,
+    /// The trial.
+    pub trial: String,
+    /// Its attempt.
+    pub attempt: String,
+    /// The experiment.
+    pub experiment: String,
+    /// GPUs that the trial wants. `None`: the experiment does not say.
+    pub gpus: Option<u64>,
+    /// Milliseconds that the agent may take to end after SIGTERM.
+    pub grace_ms: u64,
+    /// All that the trial wants, as the manager says it.
+    pub resources: Value,
+}
+
+impl Job {
+    /// Returns a shell script that runs the agent in the place of the shell.
+    pub fn script(&self, head: &str) -> String {
+        let quote = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
+        let words: Vec<_> = self.argv.iter().map(quote).collect();
+        format!("#!/bin/sh\n{head}\nexec {}\n", words.join(" "))
+    }
+}
+
+/// The state of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It runs.
+    Running,
+    /// It waits for its start; the reason, for a person.
+    Waiting(String),
+    /// It has ended.
+    Gone(Gone),
+}
+
+/// The end of a job. What is not known is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    /// The exit code of the job's first process.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// `exit`, `cancelled`, `timeout`, `oom`, `preempted`, `node_lost`, `start_failed`, `revoked` or `unknown`.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: Option<String>,
+    /// `user-error`, `transient` or `permanent`, which decides about a retry. `None`: the reason does.
+    pub fault: Option<&'static str>,
+}
+
+impl Gone {
+    /// The end of a process.
+    pub fn of(status: ExitStatus) -> Self {
+        Self { code: status.code(), signal: status.signal(), reason: "exit", ..Self::unknown() }
+    }
+
+    /// An end of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { code: None, signal: None, reason: "unknown", message: None, fault: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_keeps_words_as_they_are() {
+        let job = Job {
+            name: "tk-e-t-1".to_owned(),
+            argv: ["/bin/agent", "it's $HOME", ""].map(str::to_owned).to_vec(),
+            folder: PathBuf::from("/e/t"),
+            trial: "t".to_owned(),
+            attempt: "t-1".to_owned(),
+            experiment: "e".to_owned(),
+            gpus: None,
+            grace_ms: 1,
+            resources: Value::Null,
+        };
+        let script = "#!/bin/sh\n#SBATCH x\nexec '/bin/agent' 'it'\\''s $HOME' ''\n";
+        assert_eq!(job.script("#SBATCH x"), script);
+    }
+
+    #[test]
+    fn an_end_is_that_of_its_process() {
+        // As `wait` has them: the code is in the second byte, the signal in the first.
+        let ended = |status| Gone::of(ExitStatus::from_raw(status));
+        assert_eq!((ended(3 << 8).code, ended(3 << 8).signal), (Some(3), None));
+        assert_eq!((ended(9).code, ended(9).signal), (None, Some(9)));
+    }
+}

@@ -1,0 +1,80 @@
+//! The knowledge of an attempt, in a file that is written before anything is done about the attempt.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Job;
+
+/// What is in the file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Entry {
+    pub(crate) key: Value,
+    /// The job, once it is about to be started. With no handle it may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) job: Option<Job>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) handle: Option<String>,
+    pub(crate) cancelled: bool,
+    /// The end, as it was told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gone: Option<Value>,
+}
+
+/// An attempt.
+#[derive(Debug)]
+pub(crate) struct Record {
+    path: PathBuf,
+    pub(crate) entry: Entry,
+    /// The reason to wait that was told last.
+    pub(crate) told_why: Option<String>,
+    /// The time at which a job that was asked to end is ended by force.
+    pub(crate) force_at: Option<Instant>,
+}
+
+impl Record {
+    /// Reads the record of an attempt. One that is not there is empty.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let entry = match fs::read(path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Entry::default(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { path: path.to_owned(), entry, told_why: None, force_at: None })
+    }
+
+    /// Changes the record, on the disk first.
+    pub(crate) fn write(&mut self, change: impl FnOnce(&mut Entry)) -> io::Result<()> {
+        let mut entry = self.entry.clone();
+        change(&mut entry);
+        let new = self.path.with_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(&entry)?)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        self.entry = entry;
+        Ok(())
+    }
+
+    /// Forgets the attempt.
+    pub(crate) fn forget(&mut self) -> io::Result<()> {
+        self.entry = Entry::default();
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Returns the handle and the job of a job that was started and has not ended.
+    pub(crate) fn living(&self) -> Option<(&str, &Job)> {
+        let Entry { job, handle, gone, .. } = &self.entry;
+        gone.is_none().then_some(handle.as_deref().zip(job.as_ref())).flatten()
+    }
+}

@@ -1,0 +1,52 @@
+//! The example is a plugin like any other.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Search, TestBed};
+
+/// The example as cargo has built it beside this test.
+fn processes() -> PathBuf {
+    let test = std::env::current_exe().expect("the test is a program");
+    test.ancestors().nth(2).expect("it lies in a folder").join("examples/processes")
+}
+
+#[test]
+fn the_example_passes_the_conformance_story() {
+    let bed = TestBed::new();
+    let mut command = bed.manager();
+    command.args(["conformance", "--"]).arg(processes());
+    let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
+    let said = String::from_utf8(finished.stdout).unwrap();
+    assert!(
+        said.lines().count() > 15 && said.lines().all(|line| line.starts_with("ok ")),
+        "{said}{}",
+        finished.stderr
+    );
+    assert_eq!(finished.code, Some(0));
+    bed.wait_until_empty();
+}
+
+#[test]
+fn a_search_runs_at_the_example() {
+    let bed = TestBed::new();
+    let service = json!({"platform": "plugin", "command": [processes()], "settings": {"jobs": 2}});
+    let search = Search::new("echo score=0.5", 3)
+        .with("objective", "score")
+        .with("trialConcurrency", 2)
+        .with("trainingService", service);
+    search.run(&bed).expect_done(3, 0);
+    bed.wait_until_empty();
+}
+
+#[test]
+fn wrong_settings_are_refused_before_anything_is_made() {
+    let bed = TestBed::new();
+    let service =
+        json!({"platform": "plugin", "command": [processes()], "settings": {"jobs": "all"}});
+    let search = Search::new("true", 1).with("trainingService", service);
+    let finished = search.start(&bed).finish(BOUND);
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    let said = "says: settings.jobs: \"all\" is no number";
+    assert!(finished.stderr.contains(said), "{}", finished.stderr);
+}
