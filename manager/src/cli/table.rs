@@ -1,5 +1,6 @@
 //! PURE: the answers of the API as tables for a person. Foreign text is made printable.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -343,7 +344,11 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let why = has_reasons.then_some(("why", Fit::Sentence));
     let numbers =
         [("final", Fit::Number), ("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
+    let places: BTreeSet<String> =
+        all.iter().map(place).filter(|place| !place.is_empty()).collect();
+    let has_places = places.len() > 1;
     let heads = heads.into_iter().chain(why).chain(numbers);
+    let heads = heads.chain(has_places.then_some(("where", Fit::Optional)));
     let heads = heads.map(|(name, fit)| (name.to_owned(), fit));
     let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
     let mut columns = Columns::new(heads.chain(parameters));
@@ -353,11 +358,18 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         let why = has_reasons.then(|| text(trial, "message"));
         let results = ["final", "latest"].into_iter().map(|name| brief_text(trial, name));
         let values = names.iter().map(|name| parameter(&flat, name));
-        let row = own.chain(why).chain(results).chain([trial_duration(trial)]).chain(values);
-        columns.push(row.collect());
+        let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
+        columns.push(row.chain(has_places.then(|| place(trial))).chain(values).collect());
     }
     let (text, left_out) = columns.render(style);
     text + &more(left + left_out, "`trial show` and `-o json` have all")
+}
+
+/// Returns the place of a trial in few words: the number of the training service where there are several, and the machine.
+fn place(trial: &Value) -> String {
+    let part = trial.get("training_service").map(|part| format!("[{}]", text(part, "index")));
+    let host = Some(text(trial, "host")).filter(|host| !host.is_empty());
+    part.into_iter().chain(host).collect::<Vec<_>>().join(" ")
 }
 
 /// One trial.

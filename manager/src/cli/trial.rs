@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::named::TrialName;
-use super::ask::pages::{all_metrics, found};
-use super::ask::{Error, ExperimentArgs, OutputArgs};
+use super::ask::pages::{all_metrics, found, origins};
+use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
 use super::out::{print, written};
 use super::progress::counted;
@@ -208,7 +208,18 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &Outpu
 }
 
 async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
-    let rows = found(&asked.place.client().await?, query, limit).await?;
+    let client = asked.place.client().await?;
+    let mut rows = found(&client, query, limit).await?;
+    // Of one trial there is nothing to compare.
+    if matches!(asked.output, Format::Table) && rows.len() > 1 {
+        let mut origins = origins(&client).await?;
+        for trial in &mut rows {
+            let origin = trial.get("id").and_then(Value::as_str).and_then(|id| origins.remove(id));
+            if let (Some(Value::Object(origin)), Some(trial)) = (origin, trial.as_object_mut()) {
+                trial.extend(origin);
+            }
+        }
+    }
     print(asked.output, &Value::Array(rows), table::trials)
 }
 

@@ -23,8 +23,8 @@ pub struct AttemptPart {
     pub trial: i64,
     /// The attempt, as the manager named it.
     pub attempt: String,
-    /// The service's place in the list, from 0.
-    pub index: usize,
+    /// The service.
+    pub part: ServicePart,
 }
 
 impl Store {
@@ -77,11 +77,12 @@ impl Store {
     /// Returns the training services of all attempts.
     pub async fn attempt_parts(&self) -> Result<Vec<AttemptPart>, Error> {
         self.read(|c| {
-            let mut statement =
-                c.prepare_cached("SELECT trial, attempt, part FROM attempt_training_service")?;
+            let mut statement = c.prepare_cached(
+                "SELECT trial, attempt, part, platform FROM attempt_training_service",
+            )?;
             let rows = statement.query_map([], |row| {
-                let index = index(row.get(2)?);
-                Ok(AttemptPart { trial: row.get(0)?, attempt: row.get(1)?, index })
+                let part = ServicePart { index: index(row.get(2)?), platform: row.get(3)? };
+                Ok(AttemptPart { trial: row.get(0)?, attempt: row.get(1)?, part })
             })?;
             Ok(rows.collect::<Result<Vec<_>, _>>()?)
         })

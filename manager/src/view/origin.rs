@@ -1,4 +1,4 @@
-//! PURE: the machine that ran each trial, and the version of the code that it ran.
+//! PURE: the place where each trial ran, and the version of the code that it ran.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,15 +9,18 @@ use utoipa::ToSchema;
 
 use super::Snapshot;
 use super::attempts::by_attempt;
-use crate::store::{AttemptCodes, AttemptHost};
+use crate::store::{AttemptCodes, AttemptHost, AttemptPart, ServicePart};
 use crate::util::ids;
 
-/// The machine and the code of a trial's current attempt. What is absent is not known.
+/// The place and the code of a trial's current attempt. What is absent is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TrialOrigin {
     /// The machine or pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The training service. Absence also means that the experiment has one only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training_service: Option<ServicePart>,
     /// SHA-256 of the code directory, over names and contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_sha256: Option<String>,
@@ -50,9 +53,12 @@ impl TrialOrigin {
 pub fn origins(
     snapshot: &Snapshot,
     hosts: &[AttemptHost],
+    parts: &[AttemptPart],
     codes: &AttemptCodes,
 ) -> BTreeMap<String, TrialOrigin> {
     let hosts = by_attempt(hosts);
+    let parts: HashMap<(i64, &str), &ServicePart> =
+        parts.iter().map(|it| ((it.trial, it.attempt.as_str()), &it.part)).collect();
     let code_of: HashMap<(i64, &str), i64> = codes
         .attempts
         .iter()
@@ -65,6 +71,7 @@ pub fn origins(
         let git = code.and_then(|code| code.git.clone());
         let origin = TrialOrigin {
             host: hosts.get(&place).cloned(),
+            training_service: parts.get(&place).copied().cloned(),
             code_sha256: code.map(|code| code.sha256.clone()),
             git_commit: git.as_ref().map(|git| git.commit.clone()),
             git_branch: git.as_ref().and_then(|git| git.branch.clone()),
@@ -104,8 +111,15 @@ mod tests {
             versions: HashMap::from([(7, version("old")), (8, version("new"))]),
             attempts: vec![(2, "t-1".to_owned(), 7), (2, "t-2".to_owned(), 8)],
         };
-        let found = origins(&snapshot, &[host(2, "t-1", "a"), host(2, "t-2_0_1", "b")], &codes);
+        let part = |attempt: &str, index| AttemptPart {
+            trial: 2,
+            attempt: attempt.to_owned(),
+            part: ServicePart { index, platform: "remote".to_owned() },
+        };
+        let hosts = [host(2, "t-1", "a"), host(2, "t-2_0_1", "b")];
+        let found = origins(&snapshot, &hosts, &[part("t-1", 0), part("t-2", 1)], &codes);
         let [only] = found.values().collect::<Vec<_>>()[..] else { panic!("{found:?}") };
         assert_eq!((only.host.as_deref(), only.code_sha256.as_deref()), (Some("b"), Some("new")));
+        assert_eq!(only.training_service.as_ref().map(|part| part.index), Some(1));
     }
 }

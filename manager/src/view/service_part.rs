@@ -53,7 +53,7 @@ pub fn parts(
     let mut views: Vec<ServicePartView> =
         parts.map(|(index, part)| idle(index, part, status.get(index))).collect();
     let placed: HashMap<(i64, &str), usize> =
-        placed.iter().map(|it| ((it.trial, it.attempt.as_str()), it.index)).collect();
+        placed.iter().map(|it| ((it.trial, it.attempt.as_str()), it.part.index)).collect();
     let mut durations = vec![(0_u64, 0_u64); views.len()];
     for trial in &snapshot.trials {
         let Ok(attempt) = AttemptId::new(&trial.attempt) else { continue };
@@ -98,6 +98,7 @@ fn idle(index: usize, part: &HybridPart, now: Option<&PartStatus>) -> ServicePar
 mod tests {
     use super::*;
     use crate::config::{LocalSpec, TrainingServiceSpec};
+    use crate::store::ServicePart;
 
     #[test]
     fn each_part_has_the_trials_of_its_attempts() {
@@ -122,6 +123,7 @@ mod tests {
             (JobState::Waiting, 1),
         ];
         let mut placed = Vec::new();
+        let at = |index| ServicePart { index, platform: "any".to_owned() };
         for (number, (state, took)) in trials.into_iter().enumerate() {
             let sequence = u64::try_from(number).unwrap();
             let mut trial =
@@ -129,11 +131,15 @@ mod tests {
             trial.state = state;
             (trial.started_at_ms, trial.ended_at_ms) = (Some(1000), Some(1000 + took));
             let attempt = trial.attempt.clone();
-            placed.push(AttemptPart { trial: trial.key, attempt, index: usize::from(number >= 3) });
+            placed.push(AttemptPart {
+                trial: trial.key,
+                attempt,
+                part: at(usize::from(number >= 3)),
+            });
             snapshot.trials.push(trial.into());
         }
         // An earlier attempt was elsewhere.
-        placed.push(AttemptPart { trial: 3, attempt: "t3-0".to_owned(), index: 0 });
+        placed.push(AttemptPart { trial: 3, attempt: "t3-0".to_owned(), part: at(0) });
         let status = PartStatus {
             platform: "plugin".to_owned(),
             jobs: 2,

@@ -131,6 +131,8 @@ fn trials_go_where_there_is_room_and_each_part_is_shown() {
         "{names:?}"
     );
     assert!(names.contains(&"[0] local".to_owned()) && names.contains(&"[1] plugin".to_owned()));
+    let listed = run(&bed, &["trial", "ls", &done.id]);
+    assert!(["   where   ", "   [0] ", "   [1] "].iter().all(|it| listed.contains(it)), "{listed}");
     bed.wait_until_empty();
 }
 

@@ -21,9 +21,9 @@ use crate::view::origin::{self, TrialOrigin};
 /// Metrics that are read at a time.
 const CHUNK: u32 = 10_000;
 
-/// The machine and the code of each trial
+/// The machine, the training service and the code of each trial
 ///
-/// Trials of which neither is known are left out.
+/// Trials of which none of them is known are left out.
 #[utoipa::path(
     get, path = "/api/v1/experiment/origins", tag = "experiment",
     responses((status = 200, body = BTreeMap<String, TrialOrigin>)),
@@ -42,7 +42,7 @@ async fn origins_of(
 ) -> Result<BTreeMap<String, TrialOrigin>, Error> {
     let store = &shared.state.store;
     let (hosts, codes) = (store.attempt_hosts().await?, store.attempt_codes().await?);
-    Ok(origin::origins(snapshot, &hosts, &codes))
+    Ok(origin::origins(snapshot, &hosts, &store.attempt_parts().await?, &codes))
 }
 
 /// Trials with their results, as a file

@@ -35,6 +35,32 @@ fn a_list_of_trials_has_a_line_each() {
 }
 
 #[test]
+fn a_list_of_trials_has_their_places_where_there_are_several() {
+    let trials_at = |places: &[Value]| {
+        let all = places.iter().map(|place| {
+            let mut trial =
+                json!({"id": "t", "sequence": 0, "state": "RUNNING", "parameters": {"lr": 1}});
+            trial.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+            trial
+        });
+        trials(&all.collect::<Value>(), PIPE)
+    };
+    let at = |index: usize, host: &str| json!({"host": host, "training_service": {"index": index, "platform": "remote"}});
+    let expected = [
+        " trial   id   state     final   where      lr",
+        "──────────────────────────────────────────────",
+        "     0   t    RUNNING           [0] gpu1   1",
+        "     0   t    RUNNING           [1] gpu2   1",
+        "     0   t    RUNNING                      1",
+    ];
+    let shown = trials_at(&[at(0, "gpu1"), at(1, "gpu2"), json!({})]);
+    assert_eq!(shown.lines().collect::<Vec<_>>(), expected, "\n{shown}");
+    for one in [json!({"host": "gpu1"}), json!({})] {
+        assert!(!trials_at(&[one.clone(), one]).contains("where"));
+    }
+}
+
+#[test]
 fn a_trial_is_shown_whole() {
     let expected = "\
 trial        3
