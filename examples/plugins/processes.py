@@ -29,9 +29,9 @@ class Processes(TrainingService):
         return self.settings["jobs"] - len(self.living()) if "jobs" in self.settings else None
 
     def find(self, job):
-        # The agent's lock names its process and its attempt.
+        # The agent's lock names its process and its attempt, also once the agent has ended.
         lock = Path(job.folder, "spool", "lock")
-        words = lock.read_text().split() if agent_lives(job.folder) else []
+        words = lock.read_text().split() if lock.exists() else []
         return words[0] if words[1:2] == [job.attempt] else None
 
     def stop(self, handle, job, force):

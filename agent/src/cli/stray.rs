@@ -8,10 +8,11 @@ use clap::error::{ContextKind, ContextValue};
 use super::plain::{PREFIX, is_ours};
 
 /// Variables that set no flag and are rightly there: a keeper's version for old managers, what a trial is told, which
-/// may itself run a keeper, and what this project's tests are told. One that ends with `_` stands for all that begin
-/// so.
-const KNOWN_VARIABLES: [&str; 8] =
-    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "FAULT", "TEST_"];
+/// may itself run a keeper, what a plugin is told and passes on to its jobs, and what this project's tests are told. One
+/// that ends with `_` stands for all that begin so.
+#[rustfmt::skip]
+const KNOWN_VARIABLES: [&str; 9] =
+    ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
 
 /// A sentence about each of the variables `names` that is ours by its beginning alone.
 pub(super) fn sentences(

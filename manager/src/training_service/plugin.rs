@@ -460,6 +460,10 @@ impl TrainingService for Plugin {
         self.shared.order(trial, JobMessage::Stop { force: true });
     }
 
+    fn began(&self, trial: &TrialJobId) {
+        self.shared.order(trial, JobMessage::Began);
+    }
+
     fn free_room(&self) -> FreeRoom {
         match self.shared.absence() {
             Some(why) => FreeRoom::Unreachable(why),

@@ -284,7 +284,10 @@ class TrainingService:
         raise NotImplementedError
 
     def find(self, job: Job) -> Optional[str]:
-        """Looks for a job whose ``start`` may have succeeded without a record. None: it was not started."""
+        """Looks for a job whose ``start`` may have succeeded without a record.
+
+        It may have ended since; one that is not found is started again. None: it was not started.
+        """
         return None
 
     def check(self) -> list[Problem]:

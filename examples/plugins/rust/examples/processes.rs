@@ -64,10 +64,7 @@ impl TrainingService for Processes {
     }
 
     fn find(&self, job: &Job) -> Result<Option<String>, ServiceError> {
-        if !agent_lives(&job.folder) {
-            return Ok(None);
-        }
-        // The agent's lock names its process and its attempt.
+        // The agent's lock names its process and its attempt, also once the agent has ended.
         let lock = std::fs::read_to_string(job.folder.join("spool/lock")).unwrap_or_default();
         let mut words = lock.split_whitespace();
         let handle = words.next().map(str::to_owned);

@@ -88,7 +88,7 @@ pub trait TrainingService: Send + Sync + 'static {
     /// Looks at jobs by their handles. A handle that is left out is not known just now, which is no end; nor is an error.
     fn poll(&self, jobs: &BTreeMap<String, Job>) -> Result<BTreeMap<String, State>, ServiceError>;
 
-    /// Looks for a job whose start may have succeeded without a record. `None`: it was not started.
+    /// Looks for a job whose start may have succeeded without a record. It may have ended since. `None`: it was not started.
     fn find(&self, _job: &Job) -> Result<Option<String>, ServiceError> {
         Ok(None)
     }

@@ -22,7 +22,9 @@ const STATE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time that the command of a stopped trial is given in these cases.
 const SHORT_GRACE: Duration = Duration::from_secs(3);
 /// The delays after which a plugin is killed while it submits.
-const KILL_DELAYS_MS: [u64; 6] = [0, 2, 10, 50, 200, 1_000];
+const KILL_DELAYS_MS: [u64; 8] = [0, 2, 5, 10, 20, 50, 200, 1_000];
+/// The time that a job has to end before the plugin is started again. It may never have begun.
+const END_BEFORE_RESTART: Duration = Duration::from_secs(2);
 /// Jobs that are submitted at a time.
 const MANY_JOBS: usize = 20;
 
@@ -196,10 +198,15 @@ async fn submit_twice(harness: &mut Harness) -> Result<(), String> {
 }
 
 async fn death_at_submit(harness: &mut Harness) -> Result<(), String> {
-    for delay in KILL_DELAYS_MS.map(Duration::from_millis) {
+    for (number, delay) in KILL_DELAYS_MS.map(Duration::from_millis).into_iter().enumerate() {
         harness.open().await?;
         let job = harness.job_at_gate();
         harness.submit_and_kill(&job, delay).await;
+        // Every second job ends, if it was started, before the plugin is there again.
+        if number % 2 == 1 {
+            job.open_gate()?;
+            job.end_within(END_BEFORE_RESTART).await;
+        }
         harness.open().await?;
         harness.submit(&job).await?;
         job.wait_for_start().await?;

@@ -31,6 +31,8 @@ pub(super) enum JobMessage {
         /// True to end what is left at once.
         force: bool,
     },
+    /// Its agent was heard: it was made, whatever the plugin has answered.
+    Began,
     /// The plugin says that it is gone.
     Gone(Box<Gone>),
     /// The plugin says why it waits.
@@ -43,7 +45,7 @@ pub(super) enum JobMessage {
 pub(super) struct Job {
     pub(super) shared: Arc<Shared>,
     pub(super) key: Key,
-    /// `None`: an earlier manager has submitted it.
+    /// `None`: it was made, as an earlier manager or its agent says.
     pub(super) spec: Option<TrialJobSpec>,
     pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
     /// True if the plugin may have made it.
@@ -134,6 +136,8 @@ impl Job {
                     self.send_cancel(link, force);
                 }
             }
+            // To be submitted again it might run again: the plugin may have died before it noted the job.
+            JobMessage::Began => self.spec = None,
             JobMessage::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
             JobMessage::Waits(why) => self.waits(&why),
             JobMessage::Withdraw(reply) => {

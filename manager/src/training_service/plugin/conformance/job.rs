@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::wire::Key;
 use super::{SHORT_GRACE, STATE_TIMEOUT};
@@ -77,6 +77,11 @@ impl Job {
     /// Returns whether a job's agent has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.starts() > 0 && !is_locked(&self.folder.join("spool/lock"))
+    }
+
+    /// Waits for its end, and at most for this time.
+    pub(super) async fn end_within(&self, bound: Duration) {
+        drop(timeout(bound, self.wait_for_end()).await);
     }
 
     pub(super) async fn wait_for_end(&self) -> Result<(), String> {
