@@ -215,7 +215,7 @@ const CURVES = 24;
 const ROWS = 1000;
 
 const trial = async () => {
-  const { trial: id, after } = byId("summary").dataset;
+  const { trial: id, after } = byId("summary").dataset, goals = JSON.parse(byId("summary").dataset.goals ?? "[]");
   const own = `/api/v1/trials/${encodeURIComponent(id)}`;
   let curves = new Map(), samples = [], seen = -1, sampled = -1;
   const take = (metrics) => {
@@ -243,9 +243,18 @@ const trial = async () => {
   const show = paced(250, async () => {
     // What counts comes first. The others are shown by whoever wants to see them, unless nothing is known to count.
     const counts = byId("summary").dataset.metric;
-    const all = !curves.has(counts);
-    const names = [...curves.keys()].sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
-    const left = curves.size - names.length;
+    // Each metric of several that count has a chart, as loss and latency share no axis.
+    const counted = goals.map((name, at) => at === 0 && !curves.has(name) ? counts : name);
+    counted.forEach((name, at) => {
+      const figure = chart(`goal-${at}`), curve = curves.get(name);
+      figure.hidden = !curve;
+      if (curve) draw(figure, [{ label: named(goals[at]), stroke: stroke(at), width: 2, spanGaps: true }], join([curve]), { x: "step", y: named(goals[at]) });
+    });
+    const others = [...curves.keys()].filter((name) => !counted.includes(name));
+    chart("metrics").hidden = curves.size > others.length && others.length === 0;
+    const all = !others.includes(counts);
+    const names = others.sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
+    const left = others.length - names.length;
     byId("curves-left").textContent = left ? `${left} more are in the table and in the API.` : "";
     const series = names.map((name, at) => ({ label: named(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
     draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: "No intermediate result yet." });

@@ -1,5 +1,6 @@
 //! PURE: several objectives, and constraints: the merit of a trial's result.
 
+use serde_json::Value;
 use trial_protocol::MetricValue;
 
 use crate::search::class_args::OptimizeMode;
@@ -64,6 +65,19 @@ impl Goals {
             }
         }
         names
+    }
+
+    /// Returns in words the limit of a metric that a result breaks, if it breaks one.
+    pub fn broken(&self, metric: &str, result: Option<&Value>) -> Option<String> {
+        let result = MetricValue::from(result?.clone());
+        let mut limits = self.constraints.iter().filter(|limit| limit.metric == metric);
+        let limit = limits.find(|limit| limit.violation(&result) > 0.0)?;
+        Some(match (limit.min, limit.max) {
+            (Some(min), Some(max)) => format!("not within {min} and {max}"),
+            (Some(min), None) => format!("below {min}"),
+            (None, Some(max)) => format!("above {max}"),
+            (None, None) => return None,
+        })
     }
 
     /// The merit of a result. `mode` is the direction of the one objective. `None`: the result says nothing about its

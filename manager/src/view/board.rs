@@ -65,6 +65,11 @@ impl Board {
         self.objective.as_deref()
     }
 
+    /// The goals besides the objective.
+    pub fn goals(&self) -> &Goals {
+        &self.goals
+    }
+
     /// The trials as of now.
     pub async fn refresh(&self) -> Result<Arc<Snapshot>, store::Error> {
         let mut kept = self.kept.lock().await;

@@ -62,6 +62,25 @@ fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
     );
     let rows = browser.wait("its table", BOUND, &rows);
     assert_eq!(rows, json!([["1", "9"], ["3", "2"]]));
+
+    // The page of a trial says each objective by its name, and draws a curve for each.
+    let trials =
+        browser.script("return fetch('/api/v1/trials').then((response) => response.json())");
+    let page = |sequence: usize| {
+        let id = trials["trials"][sequence]["id"].as_str().unwrap();
+        browser.open(&format!("{url}/trials/{id}"));
+        let charts = "const shown = [...document.querySelectorAll('figure[data-chart]:not([hidden])')].filter((one) => one.querySelector('canvas'));
+                      return shown.length === 3 && shown.map((one) => one.getAttribute('aria-label'))";
+        assert_eq!(browser.wait("the curves", BOUND, charts), json!(["loss", "latency", "memory"]));
+        browser.script("return Object.fromEntries([...document.querySelectorAll('.tiles > div')].map((one) => [...one.children].map((part) => part.textContent)))")
+    };
+    let tiles = page(0);
+    for (name, value) in
+        [("Final loss minimize", "1"), ("Final latency minimize", "9"), ("Final memory", "4")]
+    {
+        assert_eq!(tiles[name], value, "{tiles}");
+    }
+    assert_eq!(page(3)["Final memory"], "40 above 16");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use trial_protocol::OBJECTIVE;
 
+use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
 /// Parameters that have a column unless others are asked for.
@@ -27,7 +28,10 @@ pub(super) enum Kind {
     Attempt,
     Machine,
     /// A member of results that are objects.
-    Metric(String),
+    Metric {
+        name: String,
+        is_objective: bool,
+    },
     Parameter(String),
     /// Why the trial stands where it does.
     Why,
@@ -63,7 +67,11 @@ impl Column {
     fn is_usual(&self) -> bool {
         !matches!(
             self.kind,
-            Kind::Created | Kind::Ended | Kind::Attempt | Kind::Machine | Kind::Metric(_)
+            Kind::Created
+                | Kind::Ended
+                | Kind::Attempt
+                | Kind::Machine
+                | Kind::Metric { is_objective: false, .. }
         )
     }
 }
@@ -79,8 +87,9 @@ fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
     all.into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// All columns that these trials can have, in the order in which they stand.
-pub(super) fn of(trials: &[&TrialSummary]) -> Vec<Column> {
+/// All columns that these trials can have, in the order in which they stand. Of several objectives, the first is the result, and
+/// each other one has a column.
+pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut columns = vec![
         Column::new("id", "Id", Kind::Id, false),
         Column::new("state", "State", Kind::State, false),
@@ -93,7 +102,7 @@ pub(super) fn of(trials: &[&TrialSummary]) -> Vec<Column> {
         Column::new(MACHINE, "Machine", Kind::Machine, false),
         Column::new("attempt", "Attempt", Kind::Attempt, false),
     ];
-    columns.extend(metrics(trials));
+    columns.extend(metrics(trials, goals));
     columns.extend(parameters(trials));
     columns.truncate(MOST);
     columns.push(Column::new("why", "Why", Kind::Why, false));
@@ -126,15 +135,22 @@ fn result_name(trials: &[&TrialSummary]) -> String {
     metrics.find(|name| *name != OBJECTIVE).unwrap_or("Result").to_owned()
 }
 
-fn metrics(trials: &[&TrialSummary]) -> Vec<Column> {
+fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut names: Vec<&str> = Vec::new();
+    let first = goals.objectives.first().map(|first| first.metric.as_str());
     for name in trials.iter().flat_map(|trial| results(trial)).flat_map(Map::keys) {
-        if names.len() < MOST && name != OBJECTIVE && !names.contains(&name.as_str()) {
+        if names.len() < MOST
+            && name != OBJECTIVE
+            && first != Some(name)
+            && !names.contains(&name.as_str())
+        {
             names.push(name);
         }
     }
     let column = |name: &str| {
-        Column::new(&format!("metrics.{name}"), name, Kind::Metric(name.to_owned()), true)
+        let is_objective = goals.objectives.iter().any(|objective| objective.metric == name);
+        let kind = Kind::Metric { name: name.to_owned(), is_objective };
+        Column::new(&format!("metrics.{name}"), name, kind, true)
     };
     names.into_iter().map(column).collect()
 }

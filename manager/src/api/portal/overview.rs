@@ -71,7 +71,7 @@ pub(super) async fn overview(
             (training_services(&viewer, &shown))
             section.wide {
                 h2 { "Newest trials" }
-                div #newest data-live { (table(&viewer.has, &newest, now_ms, None)) }
+                div #newest data-live { (table(&viewer.has, (&newest, shared.state.board.goals()), now_ms, None)) }
                 p { a href=(url("/trials")) { "All trials" } }
             }
             (steering(&viewer, &shown))
@@ -170,7 +170,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) ", the " (wanted) ": "
-                    strong { (best.last.as_ref().map(words::value).unwrap_or_default()) }
+                    strong { (best.last.as_ref().map(words::result).unwrap_or_default()) }
                     " by " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
                 }
                 (super::trial::parameters(&best.parameters))
@@ -180,7 +180,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
                     @if let Some(trial) = leading {
                         " Of those that run, "
                         a href={ (url("/trials/")) (trial.id) } { "trial " (trial.sequence) }
-                        " leads with " strong { (trial.latest.as_ref().map(words::value).unwrap_or_default()) }
+                        " leads with " strong { (trial.latest.as_ref().map(words::result).unwrap_or_default()) }
                         @if let Some(step) = trial.latest_step { " at step " (step) }
                         "."
                     }

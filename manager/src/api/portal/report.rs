@@ -89,7 +89,7 @@ fn facts(view: &ExperimentView) -> Markup {
     html! {
         dl {
             @if let Some(best) = &view.best {
-                div { dt { "Best, the " @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } } dd { (best.last.as_ref().map(words::value).unwrap_or_default()) } }
+                div { dt { "Best, the " @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } } dd { (best.last.as_ref().map(words::result).unwrap_or_default()) } }
             }
             div { dt { "Trials" } dd { (view.trials) } }
             div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
@@ -118,7 +118,7 @@ fn best(ranked: &[&TrialSummary]) -> Markup {
                             @let values = view::flat(&trial.parameters);
                             tr {
                                 th.number scope="row" { (trial.sequence) }
-                                td.number { (trial.last.as_ref().map(words::value).unwrap_or_default()) }
+                                td.number { (trial.last.as_ref().map(words::result).unwrap_or_default()) }
                                 @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| words::brief(value)).unwrap_or_default()) } }
                             }
                         }

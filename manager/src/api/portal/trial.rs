@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use trial_protocol::{Class, Evidence, GpuSample, TrialExit, TrialJobId, Verdict};
+use trial_protocol::{Class, Evidence, GpuSample, OBJECTIVE, TrialExit, TrialJobId, Verdict};
 
 use super::super::user::{
     LogQuery, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view, metric_page,
@@ -14,11 +14,14 @@ use super::base::url;
 use super::page::{Refusal, Viewer, page};
 use super::words;
 use crate::job_state::JobState;
+use crate::search::goals::Goals;
 use crate::search::own_point;
 use crate::view::{self, TrialDetail};
 
 /// Bytes of each stream that the page begins with.
 const TAIL: u32 = 64 << 10;
+/// Numbers that have a tile beside the result that they came with.
+const MEMBERS: usize = 8;
 /// Values in the table of metrics.
 const VALUES: u32 = 50;
 
@@ -45,7 +48,7 @@ pub(super) async fn trial(
     let neighbours = [summary.sequence.checked_sub(1), summary.sequence.checked_add(1)];
     let neighbours = neighbours.map(|at| Some((at?, snapshot.at(at?)?.id.clone())));
     let top = html! {
-        (head(&detail, &title, state.clock.now_ms(), &neighbours))
+        (head(&detail, &title, (state.board.goals(), state.clock.now_ms()), &neighbours))
         (actions(&viewer, &detail))
     };
     let top = viewer.has.part(top);
@@ -55,6 +58,7 @@ pub(super) async fn trial(
     let story = [timeline(&detail), command(&detail), files(&shared, &id).await, attempts(&detail)];
     let content = html! {
         div #summary data-live data-part=(top.mark) data-trial=(summary.id) data-metric=[summary.metric.as_deref()]
+            data-goals=[goals_word(state.board.goals())]
             data-after=[rest.after] data-ended[summary.state.is_final()] { (top.content) }
         (rest.content)
         div #story data-live {
@@ -92,6 +96,7 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
     let content = html! {
         section {
             h2 #curves-title { "Results" }
+            (goal_charts(shared.state.board.goals()))
             figure.chart data-chart="metrics" aria-labelledby="curves-title" {}
             p.hint {
                 "A name below the chart shows or hides its curve. " span #curves-left {} " As a file: "
@@ -136,10 +141,35 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
     Ok(Rest { content, after })
 }
 
+/// The places of the curves of several metrics that count. The script shows those that it has a curve for.
+fn goal_charts(goals: &Goals) -> Markup {
+    let names = goals.metrics();
+    html! {
+        @if names.len() > 1 {
+            div.machine {
+                @for (at, name) in names.iter().enumerate() {
+                    figure.chart hidden data-chart={ "goal-" (at) } aria-label=(words::tame(name)) {}
+                }
+            }
+        }
+    }
+}
+
 /// Position and id of the trial before and of the one after.
 type Neighbours = [Option<(u64, String)>; 2];
 
-fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours) -> Markup {
+/// Returns the names of the metrics that count, where there are several, as the script reads them.
+fn goals_word(goals: &Goals) -> Option<String> {
+    let names = goals.metrics();
+    (names.len() > 1).then(|| Value::from(names).to_string())
+}
+
+fn head(
+    detail: &TrialDetail,
+    title: &str,
+    (goals, now_ms): (&Goals, i64),
+    neighbours: &Neighbours,
+) -> Markup {
     let trial = &detail.summary;
     let bad = matches!(trial.state, JobState::Failed | JobState::Lost);
     let kind = if bad { "best bad" } else { "best" };
@@ -163,14 +193,7 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
             @if let Some(code) = &detail.code { ", code " code { (words::tame(&view::code::brief(code))) } }
         }
         dl.tiles {
-            div { dt { "Final result" } dd { (trial.last.as_ref().map_or_else(|| "none".to_owned(), words::value)) } }
-            div {
-                dt { "Latest step" }
-                dd {
-                    (trial.latest.as_ref().map_or_else(|| "–".to_owned(), words::value))
-                    @if let Some(step) = trial.latest_step { " " small { "@" (step) } }
-                }
-            }
+            (results(trial.last.as_ref(), (trial.metric.as_deref(), trial.latest.as_ref(), trial.latest_step), goals))
             div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } }
             @if let Some(code) = trial.exit_code { div { dt { "Exit code" } dd { (code) } } }
         }
@@ -180,6 +203,40 @@ fn head(detail: &TrialDetail, title: &str, now_ms: i64, neighbours: &Neighbours)
         @if let Some(verdict) = &detail.verdict { (verdict_section(verdict, kind)) }
         h2 { "Parameters" }
         (parameters(&trial.parameters))
+    }
+}
+
+/// Returns the tiles of a trial's results: one for each metric that counts, with the limit that it breaks; else the result and the
+/// other numbers that came with it.
+fn results(
+    last: Option<&Value>,
+    (metric, latest, step): (Option<&str>, Option<&Value>, Option<u64>),
+    goals: &Goals,
+) -> Markup {
+    let none = || "none".to_owned();
+    let members = last.and_then(Value::as_object);
+    let counted = members.filter(|members| goals.is_plain() && members.contains_key(OBJECTIVE));
+    let beside = counted.into_iter().flatten().filter(|(name, _)| *name != OBJECTIVE);
+    html! {
+        @for name in goals.metrics() {
+            @let value = members.and_then(|members| members.get(name));
+            @let broken = goals.broken(name, last);
+            @let direction = goals.objectives.iter().find(|objective| objective.metric == name);
+            div data-kind=[broken.is_some().then_some("bad")] {
+                dt { "Final " (words::tame(name)) @if let Some(objective) = direction { " " small { (objective.mode.word()) } } }
+                dd { (value.map_or_else(none, words::value)) @if let Some(limit) = broken { " " small { (limit) } } }
+            }
+        }
+        @if goals.is_plain() {
+            div { dt { "Final result" } dd { (last.map_or_else(none, words::result)) } }
+            @for (name, value) in beside.take(MEMBERS) {
+                div { dt { "Final " (words::tame(name)) } dd { (words::brief(value)) } }
+            }
+        }
+        div {
+            dt { "Latest " @if let (false, Some(metric)) = (goals.is_plain(), metric) { (words::tame(metric)) } @else { "step" } }
+            dd { (latest.map_or_else(|| "–".to_owned(), words::result)) @if let Some(step) = step { " " small { "@" (step) } } }
+        }
     }
 }
 
@@ -418,6 +475,43 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::search::goals::{Constraint, Objective};
+    use crate::search::tuner::OptimizeMode;
+
+    #[test]
+    fn each_objective_has_its_name_and_value() {
+        let objective = |metric: &str, mode| Objective { metric: metric.to_owned(), mode };
+        let two = Goals {
+            objectives: vec![
+                objective("loss", OptimizeMode::Minimize),
+                objective("<b>", OptimizeMode::Maximize),
+            ],
+            constraints: vec![Constraint {
+                metric: "memory".to_owned(),
+                min: None,
+                max: Some(16.0),
+            }],
+        };
+        let kept = json!({"default": 1, "loss": 1, "<b>": 0.5, "memory": 16});
+        let broken = json!({"default": "Infinity", "loss": 1, "<b>": 0.5, "memory": 40});
+        let bare = json!({"default": 0.5, "f1": 0.25});
+        #[rustfmt::skip]
+        let table: [(&Goals, Option<Value>, &[&str]); 6] = [
+            (&two, Some(kept.clone()), &["<dt>Final loss <small>minimize</small></dt><dd>1</dd>", "<dt>Final &lt;b&gt; <small>maximize</small></dt><dd>0.5</dd>"]),
+            (&two, Some(kept), &["<div><dt>Final memory</dt><dd>16</dd>"]),
+            (&two, Some(broken), &["<div data-kind=\"bad\"><dt>Final memory</dt><dd>40 <small>above 16</small></dd>"]),
+            (&two, None, &["<dt>Final memory</dt><dd>none</dd>"]),
+            (&Goals::default(), Some(bare), &["<dt>Final result</dt><dd>0.5</dd>", "<dt>Final f1</dt><dd>0.25</dd>"]),
+            (&Goals::default(), Some(json!(0.5)), &["<dt>Final result</dt><dd>0.5</dd>", "<dt>Latest step</dt>"]),
+        ];
+        for (goals, last, parts) in table {
+            let page = results(last.as_ref(), (None, None, None), goals).into_string();
+            for part in parts {
+                assert!(page.contains(part), "{part} in {page}");
+            }
+            assert!(!page.contains('{'), "{page}");
+        }
+    }
 
     #[test]
     fn the_evidence_of_a_verdict_is_shown() {

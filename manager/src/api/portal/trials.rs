@@ -17,6 +17,7 @@ use super::page::{Refusal, Viewer, page, time};
 use super::parts::Has;
 use super::words;
 use crate::job_state::JobState;
+use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
 /// The member of the query that names a column; it stands there once for each.
@@ -117,14 +118,14 @@ fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
 /// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
 pub(super) fn table(
     has: &Has,
-    trials: &[&TrialSummary],
+    (trials, goals): (&[&TrialSummary], &Goals),
     now_ms: i64,
     sorting: Option<&Sorting<'_>>,
 ) -> Markup {
     if trials.is_empty() {
         return html! { p.hint { "No trials match." } };
     }
-    let all = columns::of(trials);
+    let all = columns::of(trials, goals);
     let chosen = sorting.and_then(|sorting| sorting.request.columns.as_deref());
     let shown = columns::shown(&all, chosen);
     let more = if chosen.is_none() { columns::beyond(&all) } else { 0 };
@@ -196,11 +197,13 @@ fn cell(
             }
         },
         Kind::Final => {
-            html! { td.number { (trial.last.as_ref().map(words::brief).unwrap_or_default()) } }
+            // The value that counts is infinite where a limit is broken; the objective's own number says more.
+            let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
+            html! { td.number { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
         Kind::Latest => html! {
             td.number {
-                (trial.latest.as_ref().map(words::brief).unwrap_or_default())
+                (trial.latest.as_ref().map(words::brief_result).unwrap_or_default())
                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
             }
         },
@@ -210,7 +213,7 @@ fn cell(
         Kind::Ended => moment(trial.ended_at_ms),
         Kind::Attempt => html! { td { code { (trial.attempt) } } },
         Kind::Machine => html! { td { (words::tame(host.unwrap_or_default())) } },
-        Kind::Metric(name) => {
+        Kind::Metric { name, .. } => {
             let value = columns::member(trial, name);
             html! { td.number { (value.map(words::brief).unwrap_or_default()) } }
         }
@@ -273,7 +276,7 @@ pub(super) async fn list(
             (filters(&request))
             (chosen_actions(&viewer))
         }
-        (chooser(&request, &columns::of(&rows)))
+        (chooser(&request, &columns::of(&rows, shared.state.board.goals())))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
         div #list data-live data-change=(change) {
             p.hint {
@@ -283,7 +286,7 @@ pub(super) async fn list(
                 ", " a href=(url("/api/v1/experiment/export?format=json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
             }
-            (table(&viewer.has, &rows, shared.state.clock.now_ms(), Some(&sorting)))
+            (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), Some(&sorting)))
             @if query.cursor.is_some() || found.next.is_some() {
                 nav.pages aria-label="Pages of the list" {
                     @if query.cursor.is_some() { a href=(link(&request, &[])) { "First" } }
@@ -412,7 +415,7 @@ pub(super) async fn compare(
             div #compared data-change=(snapshot.through) {
                 @for row in &rows { span data-trial=(row.id) data-sequence=(row.sequence) data-metric=[row.metric.as_deref()] {} }
             }
-            div #list data-live { (table(&viewer.has, &rows, shared.state.clock.now_ms(), None)) }
+            div #list data-live { (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), None)) }
         }
     };
     Ok(page(&viewer, "Compare", Some("compare"), &content))

@@ -1,6 +1,7 @@
 //! PURE: numbers, times and foreign text as a person reads them.
 
 use serde_json::Value;
+use trial_protocol::OBJECTIVE;
 
 pub(in crate::api) use crate::view::span;
 pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
@@ -56,9 +57,32 @@ pub(in crate::api) fn value(value: &Value) -> String {
     }
 }
 
+/// Returns a result as one value: of an object with the value that counts, that value; of another object, each member by
+/// its name.
+pub(in crate::api) fn result(result: &Value) -> String {
+    let Some(members) = result.as_object() else { return value(result) };
+    match members.get(OBJECTIVE) {
+        Some(counts) => value(counts),
+        None => {
+            let all =
+                members.iter().map(|(name, member)| format!("{} {}", tame(name), value(member)));
+            all.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
 /// A value for a column.
 pub(in crate::api) fn brief(value: &Value) -> String {
-    let text = self::value(value);
+    cut(self::value(value))
+}
+
+/// A result for a column.
+pub(in crate::api) fn brief_result(result: &Value) -> String {
+    cut(self::result(result))
+}
+
+/// Returns as much of a text as a column has room for.
+fn cut(text: String) -> String {
     if text.chars().count() <= BRIEF {
         return text;
     }
@@ -187,6 +211,18 @@ mod tests {
         assert_eq!([0.0, 9.876, 32.14, 2487.2].map(rate), ["0", "9.88", "32.1", "2487"]);
         assert_eq!(moment(0), "1970-01-01 00:00:00");
         assert_eq!(bytes(1_500_000.0), "1.5 MB");
+    }
+
+    #[test]
+    fn a_result_of_several_metrics_is_the_one_that_counts() {
+        #[rustfmt::skip]
+        let table = [
+            (json!(0.25), "0.25"), (json!({"default": 1, "loss": 1, "latency": 9}), "1"),
+            (json!({"f1": 0.5, "loss": 2}), "f1 0.5, loss 2"), (json!({"default": "-Infinity"}), "-Infinity"), (json!({}), ""),
+        ];
+        for (value, text) in table {
+            assert_eq!(result(&value), text, "{value}");
+        }
     }
 
     #[test]
