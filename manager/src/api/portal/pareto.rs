@@ -22,30 +22,32 @@ pub(super) fn front(shown: &ExperimentView) -> Markup {
                     @if shown.pareto.len() == 1 { " that no other" } @else { " that no others" }
                     " dominate. None of them is better than another in every objective."
                 }
-                table {
-                    thead {
-                        tr {
-                            th.number scope="col" { "Trial" }
-                            @for objective in &shown.objectives {
-                                th.number scope="col" {
-                                    (words::tame(&objective.metric))
-                                    " " small { (objective.direction) }
-                                }
-                            }
-                            th scope="col" { "Parameters" }
-                        }
-                    }
-                    tbody {
-                        @for trial in shown.pareto.iter().take(SHOWN) {
+                div.scroll tabindex="0" role="region" aria-label="Best trials" {
+                    table {
+                        thead {
                             tr {
-                                td.number { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
+                                th.number scope="col" { "Trial" }
                                 @for objective in &shown.objectives {
-                                    td.number {
-                                        (value_of(trial.last.as_ref(), &objective.metric)
-                                            .as_ref().map(words::value).unwrap_or_default())
+                                    th.number scope="col" {
+                                        (words::tame(&objective.metric))
+                                        " " small { (objective.direction) }
                                     }
                                 }
-                                td { (parameters(&trial.parameters)) }
+                                th scope="col" { "Parameters" }
+                            }
+                        }
+                        tbody {
+                            @for trial in shown.pareto.iter().take(SHOWN) {
+                                tr {
+                                    td.number { a href=(url(&format!("/trials/{}", trial.id))) { (trial.sequence) } }
+                                    @for objective in &shown.objectives {
+                                        td.number {
+                                            (value_of(trial.last.as_ref(), &objective.metric)
+                                                .as_ref().map(words::value).unwrap_or_default())
+                                        }
+                                    }
+                                    td.wrap { (parameters(&trial.parameters)) }
+                                }
                             }
                         }
                     }

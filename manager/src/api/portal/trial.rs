@@ -175,6 +175,7 @@ fn head(
     let kind = if bad { "best bad" } else { "best" };
     // The verdict says the same with its reasons.
     let told = detail.verdict.as_ref().map(|verdict| &verdict.message);
+    let is_exit_told = detail.verdict.as_ref().is_some_and(|verdict| verdict.exit.is_some());
     let message = trial.message.as_ref().filter(|message| told != Some(message));
     html! {
         nav.neighbours aria-label="Trials beside this one" {
@@ -195,7 +196,7 @@ fn head(
         dl.tiles {
             (results(trial.last.as_ref(), (trial.metric.as_deref(), trial.latest.as_ref(), trial.latest_step), goals))
             div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } }
-            @if let Some(code) = trial.exit_code { div { dt { "Exit code" } dd { (code) } } }
+            @if let Some(code) = trial.exit_code.filter(|_| !is_exit_told) { div { dt { "Exit code" } dd { (code) } } }
         }
         @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
         @if let Some(lost) = &trial.lost { p.trouble { (words::tame(lost)) } }
@@ -431,7 +432,7 @@ fn verdict_section(verdict: &Verdict, kind: &str) -> Markup {
                 } @else if let Some(status) = wait_status {
                     div { dt { "Wait status" } dd { (status) } }
                 }
-                @if let Some(stop) = verdict.stop { div { dt { "CheckedQuery for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
+                @if let Some(stop) = verdict.stop { div { dt { "Asked for by" } dd { (word(serde_json::to_value(stop)).replace('_', " ")) } } }
                 @if let Some(sender) = sender { div { dt { "Signal sent by" } dd { (sender) } } }
                 @if let Some(said) = &verdict.evidence.platform { div { dt { "The platform says" } dd { (words::tame(said)) } } }
                 @if let Some(ms) = verdict.duration_ms { div { dt { "Ran for" } dd { (words::span(ms)) } } }
@@ -528,7 +529,7 @@ mod tests {
         let page = verdict_section(&verdict, "best").into_string();
         for part in [
             "<dd>signal 15</dd>",
-            "<dt>CheckedQuery for by</dt><dd>user</dd>",
+            "<dt>Asked for by</dt><dd>user</dd>",
             "<dd>&lt;b&gt;, process 7 of user 0</dd>",
             "<dt>The platform says</dt><dd>Preempting: &lt;u&gt;</dd>",
             "<dt>Ran for</dt><dd>1 min 5 s</dd>",
