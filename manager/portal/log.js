@@ -1,3 +1,5 @@
+import { moment, tame } from "./charts.js";
+
 // What one does with a trial's output in view: search it, and wrap its lines or not.
 
 // Places that are counted; a page is not searched for more.
@@ -73,7 +75,26 @@ const controls = (stream) => {
   wrap.checked = localStorage.getItem("wrap") !== "no";
   wrap.addEventListener("change", () => { localStorage.setItem("wrap", wrap.checked ? "yes" : "no"); wrapped(); });
   wrapped();
+  const times = document.querySelector(`[data-times=${stream}]`);
+  times.checked ||= localStorage.getItem("times") === "yes";
+  times.addEventListener("change", () => localStorage.setItem("times", times.checked ? "yes" : "no"));
   return () => { if (field.value !== "") look(); };
 };
 
-export { controls };
+// A piece of output as nodes: its text, and before a line whose time is known an element that shows it. A line that goes on has
+// none: `begun` says that another one begins.
+const pieces = (text, times, begun) => {
+  const nodes = [];
+  let from = 0, line = 0;
+  for (const { line: at, observed_at_ms: ms } of times) {
+    let to = from;
+    for (; line < at; line += 1) { const end = text.indexOf("\n", to); to = end < 0 ? text.length : end + 1; }
+    nodes.push(tame(text.slice(from, to)));
+    from = to;
+    const exact = moment(ms / 1000);
+    if (at > 0 || begun) nodes.push(element("time", { class: "at", datetime: `${exact.replace(" ", "T")}Z`, "data-at": exact.slice(11) }));
+  }
+  return [...nodes, tame(text.slice(from))].filter((one) => one !== "");
+};
+
+export { controls, pieces };

@@ -294,7 +294,8 @@ const trial = async () => {
   };
   await fetchAll();
   for (const label of document.querySelectorAll("label.follow")) label.hidden = "ended" in byId("summary").dataset;
-  const { controls } = await import("./log.js");
+  const { controls, pieces } = await import("./log.js");
+  timed = pieces;
   for (const stream of ["stdout", "stderr"]) { searched[stream] = controls(stream); const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
   // An ended trial may be run once more: its page begins anew then.
   const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
@@ -307,12 +308,12 @@ const trial = async () => {
       first = unheard = false;
       curves = new Map(); samples = []; seen = -1; sampled = -1;
       byId("results").querySelector("tbody").replaceChildren();
-      for (const stream of ["stdout", "stderr"]) { waiting[stream] = ""; byId(`log-${stream}`).textContent = ""; }
+      for (const stream of ["stdout", "stderr"]) { waiting[stream] = []; byId(`log-${stream}`).textContent = ""; }
       show();
     },
     metrics: (metrics) => { take(metrics); list(metrics); show(); },
     samples: (more) => { takeSamples(more); show(); },
-    log: ({ stream, text }) => append(stream, text),
+    log: ({ stream, text, times }) => append(stream, text, times),
     // Of a trial whose agent is not heard: both streams, as its pod prints them.
     unheard: ({ text, why }) => { unheard = true; append("stdout", text ?? `${why}\n`); },
     trial: refresh,
@@ -323,14 +324,26 @@ const trial = async () => {
 // Output grows at the end, a few times a second at most: whatever is added has all of it laid out again. A view of more than
 // SEEN characters forgets its beginning.
 const SEEN = 256 * 1024;
-const waiting = { stdout: "", stderr: "" }, searched = {};
-const append = (stream, text) => { waiting[stream] = (waiting[stream] + text).slice(-SEEN); grow(); };
+const waiting = { stdout: [], stderr: [] }, searched = {};
+let timed = null;
+const append = (stream, text, times = []) => {
+  const kept = waiting[stream];
+  kept.push({ text, times });
+  let length = kept.reduce((sum, one) => sum + one.text.length, 0);
+  while (length > SEEN && kept.length > 1) length -= kept.shift().text.length;
+  grow();
+};
 const grow = paced(250, async () => {
-  for (const [stream, text] of Object.entries(waiting)) {
-    if (text === "") continue;
-    waiting[stream] = "";
-    const log = byId(`log-${stream}`);
-    log.append(tame(text));
+  for (const [stream, parts] of Object.entries(waiting)) {
+    if (parts.length === 0) continue;
+    waiting[stream] = [];
+    const log = byId(`log-${stream}`), nodes = [];
+    let begun = (log.lastChild?.textContent ?? "\n").endsWith("\n");
+    for (const { text, times } of parts) {
+      nodes.push(...timed(text, times, begun));
+      begun = text.endsWith("\n");
+    }
+    log.append(...nodes);
     searched[stream]?.();
     let length = log.textContent.length;
     while (length > SEEN && log.childNodes.length > 1) { length -= log.firstChild.textContent.length; log.firstChild.remove(); }

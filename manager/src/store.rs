@@ -44,7 +44,7 @@ pub use error::{Class, Error};
 use file_identity::FileIdentity;
 pub use nni_profile::write_nni_profile;
 pub use notifications::{NewNotification, NotificationRow};
-pub use query::{AttemptHost, AttemptRow, AttemptStep, Change, LogPart, TrialSummaryRow};
+pub use query::{AttemptHost, AttemptRow, AttemptStep, Change, LineTime, LogPart, TrialSummaryRow};
 use read::Readers;
 pub use rows::{
     Arrival, AttemptState, ExperimentRow, ImportedRow, Ingested, LastWords, LogChunkRow, MetricRow,

@@ -16,7 +16,7 @@ use super::trials::{TRIAL_COLUMNS, known, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::util::ids;
 pub use attempts::{AttemptHost, AttemptStep};
-pub use log::LogPart;
+pub use log::{LineTime, LogPart};
 
 /// The number of an attempt's last reports that are searched for its latest intermediate results; and where a metric
 /// that counts is named and not among them.

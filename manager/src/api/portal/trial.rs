@@ -7,7 +7,8 @@ use serde_json::Value;
 use trial_protocol::{Class, Evidence, GpuSample, OBJECTIVE, TrialExit, TrialJobId, Verdict};
 
 use super::super::user::{
-    LogQuery, TrialPath, ValuesQuery, code_diff, files as trial_files, log_view, metric_page,
+    LineTimeView, LogQuery, LogView, TrialPath, ValuesQuery, code_diff, files as trial_files,
+    log_view, metric_page,
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
@@ -124,8 +125,8 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
         }
         section {
             h2 { "Output" }
-            (output(&summary.id, "stdout", "Standard output", &stdout.text, stdout.from))
-            (output(&summary.id, "stderr", "Standard error", &stderr.text, stderr.from))
+            (output(&summary.id, "stdout", "Standard output", &stdout))
+            (output(&summary.id, "stderr", "Standard error", &stderr))
         }
         @if let Some(changes) = &changes { (code(&summary.id, detail, changes)) }
         section {
@@ -290,18 +291,52 @@ fn own_text(value: &Value) -> String {
     }
 }
 
-fn output(id: &str, stream: &str, name: &str, text: &str, from: u64) -> Markup {
+fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
     html! {
         details open {
             summary { (name) }
             p.hint {
-                @if from > 0 { "The first " (from) " bytes are not shown. " }
+                @if part.from > 0 { "The first " (part.from) " bytes are not shown. " }
                 a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
                 ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
+                label.times { input type="checkbox" data-times=(stream); " times (UTC)" }
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
-            pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (words::tame(text)) }
+            pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (timed(part)) }
         }
+    }
+}
+
+/// The mark that shows the time of a line.
+fn mark(time: &LineTimeView) -> Markup {
+    let exact = words::moment(time.observed_at_ms);
+    let (day, clock) = exact.split_once(' ').unwrap_or_default();
+    html! {
+        time.at datetime={ (day) "T" (clock) "Z" } title={ (exact) " UTC" } data-at=(clock) {}
+    }
+}
+
+/// The text of a part of the output, with the times of its lines. They are no part of the text: neither a search nor a copy finds
+/// them.
+fn timed(part: &LogView) -> Markup {
+    let mut lines = part.text.split_inclusive('\n');
+    let mut at = 0;
+    let mut until = |line: u64| {
+        let mut text = String::new();
+        while at < line
+            && let Some(next) = lines.next()
+        {
+            text.push_str(next);
+            at += 1;
+        }
+        words::tame(&text)
+    };
+    html! {
+        @for time in &part.times {
+            (until(time.line))
+            (mark(time))
+        }
+        (until(u64::MAX))
     }
 }
 
@@ -478,6 +513,20 @@ mod tests {
     use super::*;
     use crate::search::goals::{Constraint, Objective};
     use crate::search::tuner::OptimizeMode;
+
+    #[test]
+    fn output_has_the_times_of_its_lines() {
+        let time = |line, observed_at_ms| LineTimeView { line, observed_at_ms };
+        let times = vec![time(0, 0), time(2, 3_600_000), time(9, 7_200_000)];
+        let part = LogView { text: "<a>\nb\nc".to_owned(), times, ..LogView::default() };
+        let mark = |clock: &str| {
+            format!(
+                "<time class=\"at\" datetime=\"1970-01-01T{clock}Z\" title=\"1970-01-01 {clock} UTC\" data-at=\"{clock}\"></time>"
+            )
+        };
+        let [first, second, last] = ["00:00:00", "01:00:00", "02:00:00"].map(mark);
+        assert_eq!(timed(&part).into_string(), format!("{first}&lt;a&gt;\nb\n{second}c{last}"));
+    }
 
     #[test]
     fn each_objective_has_its_name_and_value() {

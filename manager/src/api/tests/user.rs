@@ -177,7 +177,11 @@ async fn a_trial_is_told_with_all_that_explains_it() {
         (json!(0.5), Value::Null)
     );
     let (_, log) = bed.look("/api/v1/trials/t/log?from=1&limit=6").await;
-    assert_eq!(log, json!({"attempt": "a", "from": 1, "next": 7, "end": 12, "text": "script"}));
+    let times = json!([{"line": 0, "observed_at_ms": log["times"][0]["observed_at_ms"].as_i64()}]);
+    assert_eq!(
+        log,
+        json!({"attempt": "a", "from": 1, "next": 7, "end": 12, "text": "script", "times": times})
+    );
     let (_, samples) = bed.look("/api/v1/trials/t/samples?points=10").await;
     assert_eq!(samples["samples"], json!([{"seq": 1, "observed_at_ms": 5, "sample": {}}]));
     let silent = json!({"attempt": null, "metrics": [], "next": null});

@@ -19,7 +19,7 @@ use super::super::answers::Allowance;
 use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::experiment::shown;
-use super::log::unfinished;
+use super::log::{LineTimeView, times, unfinished};
 use super::query_extractor::{CheckedQuery, TrialPath};
 use super::silent_agent_output::{self, Ear, Unheard};
 use super::trials::{MetricView, SampleView, attempt};
@@ -266,6 +266,8 @@ struct LogEvent {
     from: u64,
     /// The output, as in a part of the log.
     text: String,
+    /// When its lines came, as in a part of the log.
+    times: Vec<LineTimeView>,
 }
 
 /// Streams the events of one trial: its metrics, samples and output as they come
@@ -419,7 +421,7 @@ async fn one_look(
             *place = part.next;
             more |= part.next < part.end;
             let text = String::from_utf8_lossy(&part.bytes).into_owned();
-            let event = LogEvent { stream: word, from: part.from, text };
+            let event = LogEvent { stream: word, from: part.from, text, times: times(&part) };
             line.tell("log", &seen.write(), &event).await?;
         }
     }

@@ -15,7 +15,7 @@ use super::super::auth::User;
 use super::super::{Error, Shared};
 use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use super::trials::attempt;
-use crate::store::AttemptRow;
+use crate::store::{AttemptRow, LineTime, LogPart};
 
 /// Bytes of a part unless asked otherwise, and at most.
 const PART: (u32, u32) = (64 << 10, 1 << 20);
@@ -63,6 +63,24 @@ pub(in crate::api) struct LogView {
     /// The output. Bytes that are not UTF-8 stand as U+FFFD; a line in brackets tells of bytes that were
     /// lost for want of room, or folded with a progress bar.
     pub(in crate::api) text: String,
+    /// When its lines came, at most once a second.
+    pub(in crate::api) times: Vec<LineTimeView>,
+}
+
+/// When a line of a part of the output came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(in crate::api) struct LineTimeView {
+    /// The line, counted from 0 at the part's beginning. Line 0 may have begun before the part.
+    pub(in crate::api) line: u64,
+    /// When the agent saw it, in milliseconds since the Unix epoch.
+    pub(in crate::api) observed_at_ms: i64,
+}
+
+/// Returns the times of a part as the API tells them.
+pub(super) fn times(part: &LogPart) -> Vec<LineTimeView> {
+    let view =
+        |time: &LineTime| LineTimeView { line: time.line, observed_at_ms: time.observed_at_ms };
+    part.times.iter().map(view).collect()
 }
 
 /// The stream of that name.
@@ -117,6 +135,7 @@ pub(in crate::api) async fn view(
         next: part.next - u64::try_from(cut).unwrap_or(0),
         end: part.end,
         text: String::from_utf8_lossy(whole).into_owned(),
+        times: times(&part),
     })
 }
 

@@ -13,7 +13,7 @@ use super::{AttemptRow, Voices, attempts, known};
 const START: &str = "SELECT offset_bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= ? \
      AND offset_bytes <= 9223372036854775807 - length(bytes) ORDER BY offset_bytes DESC LIMIT 1";
-const FROM: &str = "SELECT offset_bytes, bytes FROM log_chunk \
+const FROM: &str = "SELECT offset_bytes, observed_at_ms, bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? \
      AND offset_bytes <= 9223372036854775807 - length(bytes) ORDER BY offset_bytes";
 const END: &str = "SELECT offset_bytes + length(bytes) AS log_end FROM log_chunk \
@@ -38,6 +38,17 @@ pub struct LogPart {
     pub next: u64,
     /// Where the stream ends, as far as it was delivered.
     pub end: u64,
+    /// When the lines came, at most once a second.
+    pub times: Vec<LineTime>,
+}
+
+/// When a line of a part of the output came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineTime {
+    /// The line, counted from 0 at the part's beginning. The first one may have begun before the part.
+    pub line: u64,
+    /// When the agent saw it.
+    pub observed_at_ms: i64,
 }
 
 impl Store {
@@ -97,6 +108,19 @@ impl Store {
     }
 }
 
+/// Returns the first line that begins in `added`, counted from the end of what stands before it. `None`: no line begins there.
+fn line_begun(before: &[u8], added: &[u8]) -> Option<u64> {
+    if before.last().is_none_or(|byte| *byte == b'\n') {
+        return (!added.is_empty()).then_some(0);
+    }
+    let end = added.iter().position(|byte| *byte == b'\n')?;
+    (end + 1 < added.len()).then_some(1)
+}
+
+fn newlines(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte == b'\n')).sum()
+}
+
 fn part(
     c: &Connection,
     attempt: i64,
@@ -112,14 +136,14 @@ fn part(
         .optional()?
         .transpose()?
         .unwrap_or(0);
-    let mut part = LogPart { from, bytes: Vec::new(), next: from, end };
+    let mut part = LogPart { from, next: from, end, ..LogPart::default() };
     let start: Option<i64> = c
         .prepare_cached(START)?
         .query_row(params![attempt, word, wanted], |row| row.get(0))
         .optional()?;
     let mut statement = c.prepare_cached(FROM)?;
     let mut rows = statement.query(params![attempt, word, start.unwrap_or(wanted)])?;
-    let mut room = limit;
+    let (mut room, mut lines) = (limit, 0);
     while let Some(row) = rows.next()? {
         let offset = unsigned(row, "offset_bytes")?;
         let bytes = row.get_ref("bytes")?.as_blob().unwrap_or_default();
@@ -130,8 +154,18 @@ fn part(
         let missing = offset - part.next;
         if missing > 0 {
             part.bytes.extend_from_slice(format!("[{missing} bytes are missing]\n").as_bytes());
+            lines += 1;
         }
         let taken = &bytes[..bytes.len().min(room)];
+        if let Some(ahead) = line_begun(&part.bytes, taken) {
+            let observed_at_ms = row.get("observed_at_ms")?;
+            let time = LineTime { line: lines + ahead, observed_at_ms };
+            let second = |time: &LineTime| time.observed_at_ms.div_euclid(1000);
+            if part.times.last().is_none_or(|last| second(last) != second(&time)) {
+                part.times.push(time);
+            }
+        }
+        lines += newlines(taken);
         part.bytes.extend_from_slice(taken);
         part.next = offset + u64::try_from(taken.len()).unwrap_or(0);
         // What tells of a gap takes no room from what is there.

@@ -203,6 +203,24 @@ async fn output_is_found_by_its_position() {
 }
 
 #[tokio::test]
+async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
+    let bed = Bed::new().await;
+    let chunks = [log(0, "a\nb"), log(3, "c"), log(4, "d\ne\nf"), log(12, "g\n"), log(14, "h\n")];
+    bed.say(Lane::Bulk, chunks.to_vec()).await;
+    let second =
+        "UPDATE log_chunk SET observed_at_ms = seq * 1000 + CASE seq WHEN 4 THEN -1 ELSE 5 END";
+    Connection::open(bed.folder.path().join("db")).unwrap().execute(second, []).unwrap();
+    let times = async |from, limit| {
+        let part = bed.store.log_part(1, Stream::Stdout, from, limit).await.unwrap();
+        let lines = part.times.iter().map(|time| (time.line, time.observed_at_ms));
+        (String::from_utf8(part.bytes).unwrap(), lines.collect::<Vec<_>>())
+    };
+    let whole = "a\nbcd\ne\nf[3 bytes are missing]\ng\nh\n";
+    assert_eq!(times(0, 100).await, (whole.to_owned(), vec![(0, 5), (2, 2005), (4, 3005)]));
+    assert_eq!(times(3, 3).await, ("cd\n".to_owned(), vec![(0, 1005)]));
+}
+
+#[tokio::test]
 async fn a_hole_in_the_output_is_told() {
     let bed = Bed::new().await;
     bed.say(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
