@@ -86,7 +86,8 @@ async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
     let mut resumed = open(&bed, path, Some("1.3.1.12.0")).await;
     let (event, id, data) = next_event(&mut resumed).await.unwrap();
     assert_eq!((event.as_str(), id.as_str()), ("log", "1.3.1.17.0"));
-    assert_eq!(data, json!({"stream": "stdout", "from": 12, "text": "more\n"}));
+    let times = json!([{"line": 0, "observed_at_ms": 5}]);
+    assert_eq!(data, json!({"stream": "stdout", "from": 12, "text": "more\n", "times": times}));
     bed.change("t", JobState::Succeeded).await;
     let mut rest = Vec::new();
     while let Some((event, _, _)) = next_event(&mut resumed).await {
