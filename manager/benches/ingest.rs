@@ -53,6 +53,7 @@ fn main() {
 }
 
 /// One load and what it brought.
+#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
 async fn measure(time: Duration, only: Option<&str>) {
     println!(
         "{:<36}{:>12}{:>12}{:>10}{:>10}{:>16}{:>12}",

@@ -87,6 +87,7 @@ fn sample(reading: i64, chance: &mut Chance) -> Value {
     })
 }
 
+#[expect(clippy::too_many_lines, reason = "a statement for each table")]
 fn fill(
     path: &Path,
     schema: &[String],

@@ -284,6 +284,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn pairs_are_found_as_the_table_says() {
         #[rustfmt::skip]
         let table: [(&str, &[(&str, Value)]); 68] = [

@@ -70,6 +70,7 @@ fn leaving(observed: Observations, asked: &[u32], killed: &[u32], there: &[u32])
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn the_cause_follows_the_table() {
     use Confidence::{Certain, Likely, Possible};
     let asked = StopBy::Manager;

@@ -33,6 +33,7 @@ pub(crate) fn trial(number: u64) -> TrialJobId {
 }
 
 /// The manager's ingest path: prints its port, ends with its standard input.
+#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
 pub(crate) async fn serve(folder: &Path, trials: u64) {
     let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
     for sequence in 0..trials {

@@ -350,6 +350,7 @@ mod tests {
         (&'a str, Reach, &'a Method, &'a [(&'static str, &'a str)], Result<(), &'static str>);
 
     #[tokio::test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     async fn users_are_admitted_by_the_table() {
         use Reach::{Machine, Network};
         let bed = Bed::new().await;

@@ -193,6 +193,7 @@ async fn a_heartbeat_before_the_first_report_acknowledges_nothing() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn requests_that_are_not_right_are_refused_by_the_table() {
     let bed = Bed::new().await;
     let own = bed.token("e", "t");

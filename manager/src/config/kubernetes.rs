@@ -199,6 +199,7 @@ pub(super) fn kubeflow(
 }
 
 /// Reads the section.
+#[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn section(
     workload: WorkloadKind,
     value: Value,

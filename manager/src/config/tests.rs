@@ -126,6 +126,7 @@ fn durations_and_memory_are_nnis() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_wrong_field_is_named_with_what_is_allowed() {
     let machine = |fields: Value| {
         let mut machine = json!({"host": "h"});

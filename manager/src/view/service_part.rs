@@ -101,6 +101,7 @@ mod tests {
     use crate::store::ServicePart;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one story")]
     fn each_part_has_the_trials_of_its_attempts() {
         let part = |platform: &str, limit| HybridPart {
             platform: platform.to_owned(),

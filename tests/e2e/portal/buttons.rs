@@ -32,6 +32,7 @@ fn press(browser: &Browser, action: &str, answer: bool) -> Value {
 
 #[test]
 #[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn a_search_is_steered_from_its_pages() {
     let browser = Browser::start();
     let bed = TestBed::new();

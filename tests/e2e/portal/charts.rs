@@ -77,6 +77,7 @@ const DOWN: char = '\u{e015}';
 
 #[test]
 #[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn ranges_are_chosen_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();

@@ -32,6 +32,7 @@ const LOOK: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f
 
 #[test]
 #[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn hostile_names_and_values_are_text_on_every_page() {
     let browser = Browser::start();
     let bed = TestBed::new();

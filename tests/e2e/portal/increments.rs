@@ -65,6 +65,7 @@ fn rows(browser: &Browser) -> Vec<Vec<String>> {
 
 #[test]
 #[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     let browser = Browser::start();
     let bed = TestBed::new();

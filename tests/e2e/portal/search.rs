@@ -57,6 +57,7 @@ return problems;
 
 #[test]
 #[ignore = "needs a browser"]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn a_search_is_seen_as_it_goes() {
     let browser = Browser::start();
     let bed = TestBed::new();

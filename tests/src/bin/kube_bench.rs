@@ -24,6 +24,7 @@ use trialkeeper_tests::{Outcome, Search, TestBed};
 #[path = "kube_bench/hand_over.rs"]
 mod hand_over;
 
+#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     if words.next_if(|word| word == "hand-over").is_some() {

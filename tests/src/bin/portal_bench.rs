@@ -50,6 +50,7 @@ const LOOK: &str = "window.seen = {}; const look = () => {
   requestAnimationFrame(look); };
   requestAnimationFrame(look);";
 
+#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
 fn main() {
     let mut words = std::env::args().skip(1).map(|word| word.parse::<i64>().unwrap());
     let (trials, steps) = (words.next().unwrap_or(10_000), words.next().unwrap_or(1000));

@@ -169,6 +169,10 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
     if shared.faults.is_lost() { Answer::Cut } else { said }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one thing after the other, as the real server does them"
+)]
 fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     // The namespace that NNI's files fill in is this one, too.
     let word = |word: &'_ String| if word == "default" { "lab".to_owned() } else { word.clone() };

@@ -69,6 +69,10 @@ fn said_by(pod: &Pod, container: &Value) -> PathBuf {
 }
 
 /// Makes a container.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one thing after the other, as the real server does them"
+)]
 fn create(
     stage: &Stage<'_>,
     pod: &Pod,

@@ -181,6 +181,10 @@ pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Val
 }
 
 /// Runs a Framework's pods to their end.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one thing after the other, as the real server does them"
+)]
 pub(super) fn run(stage: &Stage<'_>) {
     for state in ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"] {
         if !stage.stand(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {

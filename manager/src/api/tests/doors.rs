@@ -64,6 +64,7 @@ fn no_table_of_routes_is_forgotten() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn every_route_refuses_clients_without_the_right() {
     let bed = Bed::new().await;
     let user = UserToken::load_or_create(&bed.folder.path().join("user.token")).unwrap();

@@ -39,6 +39,7 @@ impl Bed {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 async fn answers_have_the_members_of_nni_s() {
     let bed = Bed::searched().await;
     let profile = bed.got("/experiment").await;

@@ -161,6 +161,7 @@ fn little_needs_to_be_said() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_wrong_field_is_named() {
     let role = json!({"name": "worker", "dockerImage": "python"});
     let one = |field: &str, value: Value| {
@@ -269,6 +270,7 @@ spec:
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_template_is_as_the_controller_reads_it() {
     let all = "
 kind: Framework

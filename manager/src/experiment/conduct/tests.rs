@@ -414,6 +414,7 @@ enum Before {
 
 /// The table of `docs/operations.md`, "Late reports".
 #[tokio::test(start_paused = true)]
+#[expect(clippy::too_many_lines, reason = "a table")]
 async fn late_reports_are_merged_by_the_table() {
     use Before::{Lost, LostThenGone, Stopped, StoppedThenGone, Succeeded};
     use JobState::{EarlyStopped, Failed};

@@ -13,6 +13,7 @@ use super::{POD_POLL, Settings, Shared, cleanup, manifest};
 
 impl Shared {
     /// Does what the tracker wants done; requests in tasks of their own.
+    #[expect(clippy::too_many_lines, reason = "an arm for each act")]
     pub(super) fn perform(self: &Arc<Self>, acts: Vec<Act>) {
         for act in acts {
             let shared = Arc::clone(self);

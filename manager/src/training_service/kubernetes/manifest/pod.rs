@@ -328,15 +328,14 @@ fn resources(container: &mut Value, role: &RoleSpec) {
     }
 }
 
-fn environment(
-    container: &mut Value,
+/// Returns the variables that every container with an agent has.
+fn common_variables(
     common: &Common,
     job: &TrialJobSpec,
-    role: &RoleSpec,
     grace: u64,
-) {
+) -> Vec<(&'static str, String)> {
     let spec = &common.spec;
-    let mut variables: Vec<(&str, String)> = vec![
+    vec![
         ("TRIALKEEPER_EXPERIMENT", job.experiment.to_string()),
         ("TRIALKEEPER_TRIAL", job.trial.to_string()),
         ("TRIALKEEPER_ATTEMPT", job.attempt.to_string()),
@@ -355,7 +354,18 @@ fn environment(
         // Nor has it a name, which libraries ask for (`getpass.getuser()`, and with it torch.compile).
         ("USER", "trial".to_owned()),
         ("LOGNAME", "trial".to_owned()),
-    ];
+    ]
+}
+
+fn environment(
+    container: &mut Value,
+    common: &Common,
+    job: &TrialJobSpec,
+    role: &RoleSpec,
+    grace: u64,
+) {
+    let spec = &common.spec;
+    let mut variables = common_variables(common, job, grace);
     if common.share.is_none() {
         variables.push(("TRIALKEEPER_ROTATE_BYTES", ROTATE_BYTES.to_string()));
     }
