@@ -78,10 +78,10 @@ impl<'a> PodSetup<'a> {
                 .and_then(|archive| fetch::place_code(&archive, pod.code_base.as_deref(), into))
         });
         let is_unpacked = matches!(unpacked, Some(Ok(())));
-        if pod.fetch_code {
-            // What was fetched before the agent has done its work. One that is damaged is fetched anew, and says why it cannot.
-            pod.code_archive.as_deref().map(std::fs::remove_file).transpose().ok();
-        } else if let Some(Err(error)) = unpacked {
+        // An archive that is missing or damaged is fetched anew, and the fetch says why it cannot.
+        if let Some(Err(error)) = unpacked
+            && !pod.fetch_code
+        {
             self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
         }
         let fetched = into.as_deref().filter(|_| pod.fetch_code && !is_unpacked);

@@ -1,5 +1,7 @@
 //! Before the trial: what a pod cannot get keeps the trial from starting, and says why.
 
+use std::process::Command;
+
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, Class};
 
@@ -26,6 +28,28 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
         for part in says {
             assert!(verdict.message.contains(part), "{part}: {}", verdict.message);
         }
+    }
+}
+
+#[test]
+fn code_that_was_fetched_before_is_unpacked_and_fetched_anew_where_it_is_damaged() {
+    let make = "mkdir pack && echo 'touch ran' >pack/train.sh && tar -czf code.tar.gz -C pack .";
+    for (prepare, runs) in [
+        (make.to_owned(), true),
+        (format!("{make} && truncate -s 60 code.tar.gz"), false),
+        ("true".to_owned(), false),
+    ] {
+        let options = ["--fetch", "code", "--code-archive", "code.tar.gz", "--code-dir", "code"];
+        let bounds = ["--start-timeout", "300ms", "--flush", "0"];
+        let keeper = Keeper::shell(&[&NOBODY[..], &options, &bounds].concat(), "sh train.sh");
+        let prepared = Command::new("sh").args(["-c", &prepare]).current_dir(&keeper.dir).status();
+        assert!(prepared.unwrap().success(), "{prepare}");
+        let ended = keeper.run();
+        assert_eq!(ended.path("code/ran").exists(), runs, "{prepare}: {}", ended.stderr);
+        let message = ended.verdict().message;
+        assert_eq!(message.contains("cannot fetch the code"), !runs, "{prepare}: {message}");
+        // The archive is the caller's.
+        assert_eq!(ended.path("code.tar.gz").exists(), prepare != "true");
     }
 }
 
