@@ -13,11 +13,11 @@ use super::Error;
 use super::schema;
 
 /// The number of idle connections that are kept; more are opened when more readers come, and closed after.
-const IDLE: usize = 4;
+const MAX_IDLE: usize = 4;
 
 /// The number of readers at a time; others wait. Each needs a thread, a connection with its pages, and what the
 /// allocator keeps for the thread.
-const AT_A_TIME: usize = 8;
+const MAX_READERS: usize = 8;
 
 /// The readers' connections.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) fn new(path: &Path) -> Self {
-        let turns = Arc::new(Semaphore::new(AT_A_TIME));
+        let turns = Arc::new(Semaphore::new(MAX_READERS));
         Self { path: path.to_owned(), idle: Mutex::new(Vec::new()), turns }
     }
 
@@ -55,7 +55,7 @@ impl Readers {
         };
         let result = work(&connection);
         let mut idle = self.idle();
-        if idle.len() < IDLE {
+        if idle.len() < MAX_IDLE {
             idle.push(connection);
         }
         result

@@ -20,8 +20,9 @@ use crate::store::{AttemptRow, LineTime, LogPart};
 /// Bytes of a part unless asked otherwise, and at most.
 const PART: (u32, u32) = (64 << 10, 1 << 20);
 
-/// Bytes of a whole stream that are read at a time: a client that does not read makes the manager hold a few of them.
-const PIECE: usize = 64 << 10;
+/// Bytes of a whole stream that are read at a time: a client that does not read makes the manager hold a few of them, and the
+/// C library keeps much of that for later.
+const PIECE: usize = 16 << 10;
 
 /// Which part of which stream.
 #[derive(Debug, Default, Deserialize, IntoParams)]
