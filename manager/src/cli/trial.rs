@@ -210,7 +210,7 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &Outpu
 async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
     let client = asked.place.client().await?;
     let mut rows = found(&client, query, limit).await?;
-    // Of one trial there is nothing to compare.
+    // One trial has nothing to be compared with.
     if matches!(asked.output, Format::Table) && rows.len() > 1 {
         let mut origins = origins(&client).await?;
         for trial in &mut rows {

@@ -466,21 +466,21 @@ impl ExperimentTask {
     async fn record_waits(&mut self, news: Vec<JobWaits>) -> Result<(), store::Error> {
         let mut waits = Vec::new();
         for JobWaits { trial, attempt, why } in news {
-            if !self.is_present(&trial, &attempt) {
-                continue; // An attempt that was given up before.
-            }
+            let job = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt));
+            // The others are of attempts that were given up before.
+            let Some(sequence) = job.map(|job| job.sequence) else { continue };
             // Its agent may have started the command meanwhile; then the reason is old news.
             let row = self.recorder.trial(&trial).await?;
             if row.is_some_and(|row| row.state == JobState::Waiting) {
-                waits.push((trial, why));
+                waits.push((trial, sequence, why));
             }
         }
         if waits.is_empty() {
             return Ok(());
         }
-        self.recorder.record_waits(waits.clone()).await?;
-        for (trial, why) in waits {
-            let sequence = self.jobs.get(&trial).map_or(0, |job| job.sequence);
+        let reasons = waits.iter().map(|(trial, _, why)| (trial.clone(), why.clone()));
+        self.recorder.record_waits(reasons.collect()).await?;
+        for (trial, sequence, why) in waits {
             self.announcer.notify(Notice::Waits { trial, sequence, why });
         }
         Ok(())

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::Job;
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn jobs_that_an_answer_does_not_know_of_take_room() {
         let count = Arc::new(RoomCount::default());
-        assert_eq!(count.free(), None, "nobody was asked");
+        assert_eq!(count.free(), None, "the plugin was not asked");
         count.note(Some(3), count.submitted());
         let (first, second) = (count.add(), count.add());
         assert_eq!(count.free(), Some(1), "two are on their way");

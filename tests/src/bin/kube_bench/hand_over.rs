@@ -95,7 +95,7 @@ fn stored(store: &rusqlite::Connection) -> HashMap<String, f64> {
     ends.map(Result::unwrap).collect()
 }
 
-/// What is printed, and how long it took.
+/// A part of a hand-over as it is printed, and its time in milliseconds.
 type Part = (&'static str, fn(&HandOver) -> f64);
 
 const PARTS: [Part; 6] = [
