@@ -12,7 +12,7 @@ const ALLOWED: [(&str, usize); 8] = [
     ("sentences of comments with more than 40 words", 2),
     ("public types whose name another public type of the crate has", 4),
     ("constants of a single word that says nothing of what", 0),
-    ("functions of more than 60 lines", 26),
+    ("functions of more than 60 lines", 25),
     ("folders with more than 20 source files", 3),
     ("types whose methods lie in more than one file", 10),
 ];

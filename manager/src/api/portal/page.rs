@@ -100,15 +100,6 @@ pub(in crate::api) fn page(
     script: Option<&str>,
     content: &Markup,
 ) -> Response {
-    let place = |path: &str, name: &str| {
-        let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
-        html! { a href=(url(path)) aria-current=[here.then_some("page")] { (name) } }
-    };
-    let site = site();
-    let pages: &[(&str, &str)] = match site {
-        Site::Home => &[("/", "Experiments"), ("/api", "API")],
-        Site::Manager | Site::Within(_) => EXPERIMENT_PAGES,
-    };
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -133,28 +124,52 @@ pub(in crate::api) fn page(
             }
             body data-page=[script] data-base=(url("")) data-experiment=[viewer.experiment.as_deref()] {
                 a.skip href="#content" { "Skip to the content" }
-                header {
-                    nav aria-label="Pages" {
-                        @if let Site::Within(home) = &site { a href=(home) { "Experiments" } }
-                        strong {
-                            "TrialKeeper"
-                            @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
-                        }
-                        @for (path, name) in pages { (place(path, name)) }
-                        label.theme hidden { span.hidden { "Theme " } select #theme { option value="" { "System" } option value="light" { "Light" } option value="dark" { "Dark" } } }
-                        @if viewer.may_change {
-                            form method="post" action=(url("/logout")) { button.plain { "Log out" } }
-                        } @else {
-                            a href=(login_path(viewer.way_back.as_deref())) aria-current=[(viewer.path == "/login").then_some("page")] { "Log in" }
-                        }
-                    }
-                    p #connection role="status" {}
-                }
+                (page_header(viewer))
                 main #content tabindex="-1" { (content) }
             }
         }
     };
     dressed(StatusCode::OK, page)
+}
+
+/// The head of every page: its links, the choice of a theme and the way in or out.
+fn page_header(viewer: &Viewer) -> Markup {
+    let place = |path: &str, name: &str| {
+        let here = viewer.path == path || path != "/" && viewer.path.starts_with(path);
+        html! { a href=(url(path)) aria-current=[here.then_some("page")] { (name) } }
+    };
+    let site = site();
+    let pages: &[(&str, &str)] = match site {
+        Site::Home => &[("/", "Experiments"), ("/api", "API")],
+        Site::Manager | Site::Within(_) => EXPERIMENT_PAGES,
+    };
+    html! {
+        header {
+            nav aria-label="Pages" {
+                @if let Site::Within(home) = &site { a href=(home) { "Experiments" } }
+                strong {
+                    "TrialKeeper"
+                    @if let Some(experiment) = &viewer.experiment { " " code { (experiment) } }
+                }
+                @for (path, name) in pages { (place(path, name)) }
+                label.theme hidden {
+                    span.hidden { "Theme " }
+                    select #theme {
+                        option value="" { "System" }
+                        option value="light" { "Light" }
+                        option value="dark" { "Dark" }
+                    }
+                }
+                @if viewer.may_change {
+                    form method="post" action=(url("/logout")) { button.plain { "Log out" } }
+                } @else {
+                    @let here = (viewer.path == "/login").then_some("page");
+                    a href=(login_path(viewer.way_back.as_deref())) aria-current=[here] { "Log in" }
+                }
+            }
+            p #connection role="status" {}
+        }
+    }
 }
 
 /// Returns a moment as people speak of it, with the time itself, which the script writes in the reader's own zone.

@@ -406,6 +406,11 @@ fn environment(
         variables.push(("NVIDIA_VISIBLE_DEVICES", "void".to_owned()));
         variables.push(("CUDA_VISIBLE_DEVICES", String::new()));
     }
+    merge_environment(container, variables);
+}
+
+/// Adds `variables` to what the template gives the container.
+fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
     let has = |known: &Value, name: &str| known["name"] == name;
     let mut whole = container["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in variables {
