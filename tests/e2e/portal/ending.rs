@@ -77,7 +77,9 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         serde_json::from_slice::<Value>(&shown.stdout).unwrap()
     };
-    let result: Value = serde_json::from_slice(&running.stdout()).unwrap();
+    // Standard error may be read before standard output, which was written first.
+    let printed = || serde_json::from_slice(&running.stdout()).ok();
+    let result: Value = wait_for("the results", BOUND, printed);
     assert_eq!(result["experiment"]["state"], "DONE", "{result}");
     assert_eq!(shown()["state"], "DONE");
     assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
