@@ -33,10 +33,11 @@ works() {
   return 1
 }
 way=
-for program in python3 curl wget; do
+# The quickest to start first.
+for program in curl python3 wget; do
   if works "$program"; then way=$program; break; fi
 done
-[ -n "$way" ] || fail "the image has no trialkeeper, and none of python3, curl and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
+[ -n "$way" ] || fail "the image has no trialkeeper, and none of curl, python3 and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
 # Keeps what the manager gives out under the name $1 in the file $2.
 get() {
   # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent

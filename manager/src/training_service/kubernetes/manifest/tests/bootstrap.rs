@@ -39,7 +39,7 @@ fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
     let nothing: &[(&str, &str)] = &[];
     let busybox = "#!/bin/sh\ncase $1 in --version) echo 'wget: unrecognized option' >&2; exit 1;; esac\nexit 9\n";
     for (programs, says) in [
-        (nothing, "none of python3, curl and wget"),
+        (nothing, "none of curl, python3 and wget"),
         (&[("wget", busybox)][..], "wget: cannot check the manager's certificate"),
         (&[("python3", CRIPPLED)][..], "python3: ModuleNotFoundError: No module named 'shutil'"),
         (
