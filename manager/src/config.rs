@@ -53,7 +53,7 @@ pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
-use crate::search::tuner::OptimizeMode;
+use crate::search::tuner::{CHECKPOINT_FOLDER, OptimizeMode};
 
 /// The most trials that may run at a time: what is more is a slip of the finger, and would all be asked for at once.
 pub const MOST_AT_A_TIME: usize = 100_000;
@@ -86,6 +86,8 @@ pub struct ExperimentSpec {
     pub max_consecutive_failures: Option<u32>,
     /// `maxTrialRetries` (ours).
     pub max_trial_retries: u32,
+    /// `trialRepeats` (ours): the number of trials of each point, at least 1.
+    pub trial_repeats: u64,
     /// `tuner`.
     pub tuner: TunerChoice,
     /// The direction of the objective, for tuner and assessor alike: `objective.direction` or an
@@ -163,6 +165,18 @@ impl ExperimentSpec {
         });
         let advice: Vec<_> = advice.collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
+    }
+
+    /// Names the folder of the checkpoints that trials leave for one another, where the tuner needs one and the file names none.
+    /// It becomes a part of what is stored: a resumed search goes on with the same checkpoints.
+    pub fn set_checkpoint_folder(&mut self, folder: &Path) {
+        if let TunerChoice::Native(tuner) = &mut self.tuner
+            && tuner.needs_checkpoint_folder()
+        {
+            tuner.set_checkpoint_folder(&folder.to_string_lossy());
+            let class_args = &mut self.canonical["tuner"]["classArgs"];
+            class_args[CHECKPOINT_FOLDER] = tuner.class_args[CHECKPOINT_FOLDER].clone();
+        }
     }
 
     /// The variables of the manager's environment that hold a secret; none of them reaches a trial or an algorithm.

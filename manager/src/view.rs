@@ -36,6 +36,7 @@ pub use trial::{AttemptView, TimelineEntry, TrialDetail, TrialSummary, detail};
 use crate::config::ExperimentSpec;
 use crate::experiment::result::is_better;
 use crate::job_state::JobState;
+use crate::search::repeats::competitors;
 use crate::search::tuner::OptimizeMode;
 use crate::store::{CodeRow, ExperimentRow};
 use curve::Improvement;
@@ -77,6 +78,8 @@ pub struct ExperimentView {
     /// Classes of the user's own that are not given the direction, a sentence and a line for each. Absence means that there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untold_direction: Option<String>,
+    /// Trials of each point. A point is judged by the mean of their results.
+    pub trial_repeats: u64,
     /// Trials that may run at a time.
     pub trial_concurrency: usize,
     /// Trials in all. Absence means no limit.
@@ -139,7 +142,7 @@ pub fn experiment(
         direction_warning: metric.and_then(|metric| spec.direction_warning(metric)),
         untold_direction: spec.untold_direction(),
         chosen_objective,
-        improvements: improvements(snapshot, spec.optimize_mode),
+        improvements: newest_improvements(snapshot, spec.optimize_mode),
         id: row.id.to_string(),
         name: spec.name.clone(),
         state: row.state.clone(),
@@ -150,6 +153,7 @@ pub fn experiment(
         optimize_mode: spec.optimize_mode.word(),
         optimize_mode_assumed: spec.optimize_mode_assumed,
         objective: spec.objective.clone(),
+        trial_repeats: spec.trial_repeats,
         trial_concurrency: spec.trial_concurrency,
         max_trial_number: spec.max_trial_number,
         max_experiment_duration_ms: spec
@@ -173,14 +177,17 @@ pub fn experiment(
 }
 
 /// Returns the newest of the results that were better than all before them.
-fn improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
+fn newest_improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
     const NEWEST: usize = 100;
-    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
-    let finite = |trial: &TrialSummary| trial.number().filter(|number| number.is_finite());
-    let results = succeeded.filter_map(|trial| Some((trial.sequence, finite(trial)?)));
-    let mut steps = curve::improvements(results, mode);
+    let mut steps = improvements(snapshot, mode);
     steps.drain(..steps.len().saturating_sub(NEWEST));
     steps
+}
+
+/// Returns every result that was better than all before it, or every mean where points are repeated.
+pub fn improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
+    let results = competing(snapshot).into_iter().map(|(trial, number)| (trial.sequence, number));
+    curve::improvements(results, mode)
 }
 
 /// Returns the metric that counts although the experiment file names none: that of the first trial that reported one.
@@ -198,16 +205,27 @@ pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
         .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))
 }
 
-/// The best of the succeeded trials; of equals, the first.
+/// The succeeded trials that compete for the best, each with the number that counts: its result, or the mean of its point
+/// where points are repeated.
+pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
+    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
+    let results = succeeded.filter_map(|trial| {
+        let number = trial.number().filter(|number| number.is_finite())?;
+        Some((trial.as_ref(), &trial.parameters, number))
+    });
+    competitors(results, snapshot.repeats)
+}
+
+/// The best of the succeeded trials; of equals, the first. Where points are repeated, it is the trial that completed the
+/// point with the best mean.
 pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
-    let mut best: Option<&TrialSummary> = None;
-    for trial in &snapshot.trials {
-        let number = trial.number().filter(|_| trial.state == JobState::Succeeded);
-        if is_better(mode, number, best.and_then(TrialSummary::number)) {
-            best = Some(trial);
+    let mut best: Option<(&TrialSummary, f64)> = None;
+    for (trial, number) in competing(snapshot) {
+        if is_better(mode, Some(number), best.map(|(_, best)| best)) {
+            best = Some((trial, number));
         }
     }
-    best
+    best.map(|(trial, _)| trial)
 }
 
 /// The running trial whose latest intermediate result is the best; of equals, the first.

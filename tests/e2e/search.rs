@@ -9,4 +9,6 @@ mod hanging;
 mod notifications;
 mod objective;
 mod objectives;
+mod population;
+mod repeats;
 mod steering;

@@ -46,7 +46,7 @@ impl Opened {
             Error::DataDir { path: settings.data_dir.clone(), source }
         })?;
         let store = Store::open(&dir.database())?;
-        let (spec, seed) = record(&store, id, spec, clock).await?;
+        let (spec, seed) = record(&store, id, dir, spec, clock).await?;
         Ok(Self { checked, listener, store, spec, seed })
     }
 
@@ -138,9 +138,11 @@ fn user_name() -> String {
 async fn record(
     store: &Store,
     id: &ExperimentId,
+    dir: &ExperimentDir,
     mut spec: ExperimentSpec,
     clock: &dyn Clock,
 ) -> Result<(ExperimentSpec, u64), Error> {
+    spec.set_checkpoint_folder(&dir.checkpoints());
     let owner = spec.owner.get_or_insert_with(user_name).clone();
     if let Some(members) = spec.canonical.as_object_mut() {
         members.insert("owner".to_owned(), owner.into());

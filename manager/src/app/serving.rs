@@ -130,7 +130,7 @@ impl Parts<'_> {
         port: u16,
     ) -> api::State {
         let spec = self.spec;
-        let board = Board::new(self.store.clone(), spec.objective.clone());
+        let board = Board::of_experiment(self.store.clone(), spec);
         api::State {
             intake,
             store: self.store.clone(),
@@ -140,7 +140,7 @@ impl Parts<'_> {
             closed: server.closed.clone(),
             streams: server.streams.clone(),
             pods,
-            board: board.with_goals(spec.goals.clone()),
+            board,
             handle: self.handle.clone(),
             clock: Arc::clone(self.clock),
             service: Arc::clone(service),

@@ -58,7 +58,7 @@ pub(super) async fn state(
     let clock = Arc::new(SystemClock);
     Ok(api::State {
         intake: Intake::new(store.clone(), handle.clone(), id.clone(), clock.clone()),
-        board: Board::new(store.clone(), spec.objective).with_goals(spec.goals),
+        board: Board::of_experiment(store.clone(), &spec),
         gate: Gate::new(id, user, secret.clone(), Sessions::in_memory(clock.clone()), reach),
         secret: Arc::new(secret),
         pods: Pods::new(CodeArchive::new(spec.trial_code_directory, dir.code_archive())),

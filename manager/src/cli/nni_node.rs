@@ -85,7 +85,7 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
         servers.spawn(api::serve(listener, node.router(), closed));
     }
     let session = Session { arguments, node, stop };
-    let code = session.hold(posted, &mut signals).await;
+    let code = Box::pin(session.hold(posted, &mut signals)).await;
     closed.cancel();
     // A server that failed has already shown it in the log.
     while servers.join_next().await.is_some() {}

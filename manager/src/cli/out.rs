@@ -25,7 +25,7 @@ pub(super) fn print(
     written(text.as_bytes())
 }
 
-/// Returns the width of the terminal that standard output is, and whether it shows colours. The variable `NO_COLOR` turns
+/// Returns the width of the terminal that standard output is, and whether it shows colours and hyperlinks. The variable `NO_COLOR` turns
 /// them off (<https://no-color.org>).
 pub(super) fn text_style() -> TextStyle {
     let stdout = std::io::stdout();
@@ -38,6 +38,7 @@ pub(super) fn text_style() -> TextStyle {
     TextStyle {
         width: Some(size.map_or(80, |size| usize::from(size.ws_col))),
         colours: !told("NO_COLOR") && !is_dumb,
+        links: supports_hyperlinks::on(supports_hyperlinks::Stream::Stdout),
     }
 }
 

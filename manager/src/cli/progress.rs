@@ -119,18 +119,18 @@ impl Progress {
                     self.line(&format!("trial {sequence} ({trial}) waits: {why}"));
                 }
             }
-            Notice::Ended { trial, sequence, end, result, last_lines } => {
+            Notice::Ended { trial, sequence, end, result, last_lines, competes } => {
                 self.running = self.running.saturating_sub(1);
                 let number = result.last.as_ref().and_then(MetricValue::number);
                 if let Some(metric) = result.name.as_ref().filter(|_| number.is_some()) {
                     self.warn_of_direction(metric);
                 }
                 if end.state == JobState::Succeeded {
-                    let leads =
-                        is_better(self.spec.optimize_mode, number, self.best.map(|(_, best)| best));
+                    let best = self.best.map(|(_, best)| best);
+                    let leads = is_better(self.spec.optimize_mode, competes, best);
                     if leads && !self.spec.goals.has_several_objectives() {
-                        self.best = number.map(|number| (sequence, number));
-                        self.improvements.extend(number);
+                        self.best = competes.map(|number| (sequence, number));
+                        self.improvements.extend(competes);
                     }
                     if let Some(but) = drawback(result.last.as_ref()) {
                         self.line(&format!("trial {sequence} ({trial}) succeeded, {but}"));

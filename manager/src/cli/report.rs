@@ -14,6 +14,7 @@ use crate::experiment::result::{TrialResult, is_better};
 use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::search::goals::{Goals, Objective};
+use crate::search::repeats::{Estimate, competitors};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, Store, TrialRow};
 use crate::view::{self, pareto};
@@ -42,6 +43,8 @@ pub(super) struct Summary {
     mode: OptimizeMode,
     objective: Option<String>,
     goals: Goals,
+    /// The number of trials of each point.
+    repeats: u64,
     trials: Vec<(TrialRow, TrialResult)>,
     /// The stop was not requested: where there was one, something has to be mended.
     unasked: bool,
@@ -61,8 +64,8 @@ impl Summary {
             trials.push((row, result));
         }
         let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
-        let goals = spec.goals.clone();
-        Ok(Self { id, state, mode, objective, goals, trials, unasked: false })
+        let (goals, repeats) = (spec.goals.clone(), spec.trial_repeats);
+        Ok(Self { id, state, mode, objective, goals, repeats, trials, unasked: false })
     }
 
     /// The same of an experiment whose stop was not requested.
@@ -94,17 +97,17 @@ impl Summary {
         !self.ranked().is_empty()
     }
 
-    /// The succeeded trials with a number, the best first; of equals, the earlier first.
+    /// The succeeded trials that compete, each with the number that counts, the best first; of equals, the earlier first.
     fn ranked(&self) -> Vec<(&TrialRow, &TrialResult, f64)> {
-        let mut ranked: Vec<_> = self
-            .trials
-            .iter()
-            .filter(|(row, _)| row.state == JobState::Succeeded)
-            .filter_map(|(row, result)| {
-                let number = result.last.as_ref()?.number().filter(|number| !number.is_nan())?;
-                Some((row, result, number))
-            })
-            .collect();
+        let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
+        let results = succeeded.filter_map(|trial| {
+            let (row, result) = trial;
+            let number = result.last.as_ref()?.number().filter(|number| !number.is_nan())?;
+            Some((trial, &row.parameters, number))
+        });
+        let competing = competitors(results, self.repeats).into_iter();
+        let mut ranked: Vec<_> =
+            competing.map(|((row, result), number)| (row, result, number)).collect();
         ranked.sort_by(|(_, _, a), (_, _, b)| {
             match (
                 is_better(self.mode, Some(*a), Some(*b)),
@@ -136,7 +139,13 @@ impl Summary {
         if self.goals.has_several_objectives() {
             ranked.clear();
         }
-        let best = ranked.first().map(|(row, result, _)| trial_json(row, result));
+        let best = ranked.first().map(|(row, result, _)| {
+            let mut best = trial_json(row, result);
+            if let Some(estimate) = self.estimate(row) {
+                best["estimate"] = json!(estimate);
+            }
+            best
+        });
         let mut said = json!({
             "experiment": { "id": self.id, "state": self.state.as_str() },
             "trials": trials,
@@ -171,21 +180,13 @@ impl Summary {
         if self.goals.has_several_objectives() && !ranked.is_empty() {
             lines.extend(self.front_lines());
         } else if let Some((row, result, _)) = ranked.first() {
-            let (table, left) = table(&ranked, style);
+            let (table, left) = table(&ranked, self.repeats, style);
             lines.push(table.trim_end().to_owned());
             lines.push(more(left, "`--output json` has all"));
-            let last = result.last.as_ref().map(|value| shown(value.as_json())).unwrap_or_default();
             if ranked.len() > BEST {
                 lines.push(format!("the best {BEST} of {} with a result", ranked.len()));
             }
-            let name = result.name.as_deref().filter(|name| *name != OBJECTIVE);
-            let name = name.map(|name| format!("{} ", printable(name))).unwrap_or_default();
-            let mode = match self.mode {
-                OptimizeMode::Maximize => "the largest",
-                OptimizeMode::Minimize => "the smallest",
-            };
-            let (sequence, id) = (row.sequence, &row.id);
-            lines.push(format!("best: trial {sequence} ({id}) with {name}{last}, {mode}"));
+            lines.push(self.best_line(row, result));
             for (name, value) in view::flat(&row.parameters) {
                 lines.push(format!("  {}: {}", heading(&name), shown(value)));
             }
@@ -207,6 +208,40 @@ impl Summary {
 }
 
 impl Summary {
+    /// Says which trial is the best, or of which point it is one.
+    fn best_line(&self, row: &TrialRow, result: &TrialResult) -> String {
+        let name = result.name.as_deref().filter(|name| *name != OBJECTIVE);
+        let name = name.map(|name| format!("{} ", printable(name))).unwrap_or_default();
+        let mode = match self.mode {
+            OptimizeMode::Maximize => "the largest",
+            OptimizeMode::Minimize => "the smallest",
+        };
+        let (sequence, id) = (row.sequence, &row.id);
+        match self.estimate(row) {
+            Some(estimate) => {
+                let said = super::table::estimate(&json!({"estimate": estimate}));
+                let said = said.unwrap_or_default();
+                format!("best: trial {sequence} ({id}) with {name}{said}, {mode}")
+            }
+            None => {
+                let last = result.last.as_ref().map(|value| shown(value.as_json()));
+                let last = last.unwrap_or_default();
+                format!("best: trial {sequence} ({id}) with {name}{last}, {mode}")
+            }
+        }
+    }
+
+    /// The results of a trial's point. `None`: points are not repeated.
+    fn estimate(&self, of: &TrialRow) -> Option<Estimate> {
+        let same = self
+            .trials
+            .iter()
+            .filter(|(row, _)| row.state == JobState::Succeeded && row.parameters == of.parameters);
+        let numbers = same.filter_map(|(_, result)| result.last.as_ref()?.number());
+        let estimate = Estimate::new(&numbers.collect::<Vec<_>>(), self.repeats);
+        estimate.filter(|_| self.repeats > 1)
+    }
+
     /// Says which trials are the best where there are several objectives.
     fn front_lines(&self) -> Vec<String> {
         let front = self.front();
@@ -247,16 +282,22 @@ fn hint(objective: Option<&str>) -> String {
 }
 
 /// The best trials, and how many parameters have no column.
-fn table(ranked: &[(&TrialRow, &TrialResult, f64)], style: TextStyle) -> (String, usize) {
+fn table(
+    ranked: &[(&TrialRow, &TrialResult, f64)],
+    repeats: u64,
+    style: TextStyle,
+) -> (String, usize) {
     let best = &ranked[..ranked.len().min(BEST)];
     let (names, left) = columns(best.iter().map(|(row, ..)| &row.parameters), COLUMNS);
+    let counts = if repeats > 1 { "mean" } else { "final" };
     let fixed =
-        [("trial", Fit::Number), ("id", Fit::Text), ("final", Fit::Number), ("time", Fit::Number)];
+        [("trial", Fit::Number), ("id", Fit::Text), (counts, Fit::Number), ("time", Fit::Number)];
     let fixed = fixed.into_iter().map(|(name, fit)| (name.to_owned(), fit));
     let parameters = names.iter().map(|name| (heading(name), Fit::Optional));
     let mut table = Columns::new(fixed.chain(parameters));
-    for (row, result, _) in best {
+    for (row, result, number) in best {
         let last = result.last.as_ref().map(|value| brief(value.as_json())).unwrap_or_default();
+        let last = if repeats > 1 { brief(&json!(number)) } else { last };
         let time = duration(row.started_at_ms, row.ended_at_ms);
         let fixed = [row.sequence.to_string(), row.id.to_string(), last, time];
         let flat = view::flat(&row.parameters);

@@ -130,7 +130,7 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
     let (run, troubled) = (any("url"), any("trouble"));
-    let rows = all.iter().map(|one| {
+    let row = |one: &Value| {
         let own = vec![
             text(one, "id"),
             text(one, "state"),
@@ -139,16 +139,21 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
         ];
         let url = run.then(|| text(one, "url"));
         own.into_iter().chain(url).chain(troubled.then(|| whole(one, "trouble"))).collect()
-    });
+    };
     let heads = [
-        ("id", Fit::Text),
+        ("id", Fit::Link),
         ("state", Fit::State),
         ("created (UTC)", Fit::Text),
         ("name", Fit::Text),
     ];
     let run = run.then_some(("run at", Fit::Text));
     let trouble = troubled.then_some(("trouble", Fit::Sentence));
-    table(heads.into_iter().chain(run).chain(trouble), rows, style)
+    let heads = heads.into_iter().chain(run).chain(trouble);
+    let mut columns = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
+    for one in all {
+        columns.push_linked(row(one), text(one, "url"));
+    }
+    columns.render(style).0
 }
 
 /// The member `state` in its colour.
@@ -169,12 +174,9 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     };
     let best = one.get("best").filter(|best| !best.is_null());
     let best_said = best.map_or_else(String::new, |best| {
-        format!(
-            "{} by trial {} ({})",
-            text(best, "final"),
-            text(best, "sequence"),
-            text(best, "id")
-        )
+        let mean = estimate(best).map(|mean| format!("{mean},"));
+        let result = mean.unwrap_or_else(|| text(best, "final"));
+        format!("{result} by trial {} ({})", text(best, "sequence"), text(best, "id"))
     });
     let parameters = best.map(parameters).unwrap_or_default();
     let own = [
@@ -215,6 +217,14 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     ];
     let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
     pairs(own.chain(parameters))
+}
+
+/// The mean of a trial's point, and how far it can be trusted. `None`: points are not repeated.
+pub(super) fn estimate(trial: &Value) -> Option<String> {
+    let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
+    let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
+    let (mean, within) = (brief_text(estimate, "mean"), within.unwrap_or_default());
+    Some(format!("{mean}{within}, the mean of {} trials", text(estimate, "results")))
 }
 
 /// Several objectives and their directions.
@@ -334,13 +344,16 @@ pub(super) fn more(parameters: usize, whole: &str) -> String {
     }
 }
 
+/// The member of a listed trial that is the address of its page, where it is known.
+pub(super) const PAGE: &str = "page";
+
 /// A list of trials.
 pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
     // What went wrong is what people look for: it stands before the numbers.
     let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
-    let heads = [("trial", Fit::Number), ("id", Fit::Text), ("state", Fit::State)];
+    let heads = [("trial", Fit::Number), ("id", Fit::Link), ("state", Fit::State)];
     let why = has_reasons.then_some(("why", Fit::Sentence));
     let numbers =
         [("final", Fit::Number), ("latest", Fit::OptionalNumber), ("time", Fit::OptionalNumber)];
@@ -359,7 +372,8 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         let results = ["final", "latest"].into_iter().map(|name| brief_text(trial, name));
         let values = names.iter().map(|name| parameter(&flat, name));
         let row = own.chain(why).chain(results).chain([trial_duration(trial)]);
-        columns.push(row.chain(has_places.then(|| place(trial))).chain(values).collect());
+        let row = row.chain(has_places.then(|| place(trial))).chain(values);
+        columns.push_linked(row.collect(), text(trial, PAGE));
     }
     let (text, left_out) = columns.render(style);
     text + &more(left + left_out, "`trial show` and `-o json` have all")
@@ -385,6 +399,7 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
         ("why", wrapped(one, "message", style, INDENT)),
         ("metric", text(one, "metric")),
         ("final", text(one, "final")),
+        ("mean", estimate(one).unwrap_or_default()),
         ("latest", text(one, "latest")),
         ("began (UTC)", moment(one, "started_at_ms")),
         ("ended (UTC)", moment(one, "ended_at_ms")),

@@ -10,7 +10,7 @@ use super::ask::named::TrialName;
 use super::ask::pages::{all_metrics, found, origins};
 use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
-use super::out::{print, written};
+use super::out::{print, text_style, written};
 use super::progress::counted;
 use super::table::columns::TextStyle;
 use super::{follow, show, table};
@@ -220,7 +220,20 @@ async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result
             }
         }
     }
+    if matches!(asked.output, Format::Table) && text_style().links {
+        link_pages(&mut rows, &asked.place).await;
+    }
     print(asked.output, &Value::Array(rows), table::trials)
+}
+
+/// Tells each trial where its page is, if a manager or a server shows it.
+async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
+    let Ok((_, url)) = place.portal().await else { return };
+    for trial in trials {
+        if let Some(id) = trial.get("id").and_then(Value::as_str) {
+            trial[table::PAGE] = Value::from(format!("{url}/trials/{id}"));
+        }
+    }
 }
 
 async fn one(

@@ -108,11 +108,12 @@ impl TunerChoice {
 
     /// The names that every parameter set has: what `{{name}}` may use. `None`: only the tuner knows them.
     pub(super) fn names(&self, space: &SearchSpace) -> Option<Vec<String>> {
-        let batch = match self {
-            Self::Native(spec) => tuner::batch_names(spec, space),
-            Self::Nni { .. } | Self::Command { .. } => None,
+        let (batch, own): (_, &[&str]) = match self {
+            Self::Native(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
+            Self::Nni { .. } | Self::Command { .. } => (None, &[]),
         };
-        batch.or_else(|| space.is_known().then(|| space.names().map(str::to_owned).collect()))
+        let of_space = || space.names().chain(own.iter().copied()).map(str::to_owned).collect();
+        batch.or_else(|| space.is_known().then(of_space))
     }
 }
 
@@ -211,6 +212,26 @@ pub(super) fn set_goals(
     // Made only to be checked.
     tuner::build(spec, space, 0).map_err(|error| Problem::new(error.path, error.problem))?;
     Ok(())
+}
+
+/// Has the tuner's points tried so often each.
+pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), Problem> {
+    if repeats <= 1 {
+        return Ok(());
+    }
+    let problem = match tuner {
+        TunerChoice::Native(spec) if spec.trains_a_population() => {
+            "does not go with PBT: a step of a model is trained once"
+        }
+        TunerChoice::Native(spec) => {
+            spec.repeats = repeats;
+            return Ok(());
+        }
+        TunerChoice::Nni { .. } | TunerChoice::Command { .. } => {
+            "needs a built-in tuner, which learns the mean; one of your own may propose a point several times itself"
+        }
+    };
+    Err(Problem::new("trialRepeats", problem))
 }
 
 fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
@@ -358,6 +379,13 @@ pub(super) fn assessor(
     let Some(value) = top.take("assessor") else { return Ok(None) };
     if let TunerChoice::Nni { advisor: true, .. } = tuner {
         let problem = "is given besides an advisor, which stops trials itself; keep one of them";
+        return Err(top.fault("assessor", problem));
+    }
+    if let TunerChoice::Native(spec) = tuner
+        && spec.trains_a_population()
+    {
+        let problem =
+            "is given besides PBT, whose trials must end to leave a checkpoint; leave it out";
         return Err(top.fault("assessor", problem));
     }
     let Wanted { what, class_args } = Wanted::read("assessor", value, base)?;

@@ -14,10 +14,11 @@ use super::{
 };
 use crate::search::class_args::OptimizeMode;
 use crate::search::search_space::SearchSpace;
+use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
 
 /// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
-const FIELDS: [&str; 36] = [
+const FIELDS: [&str; 37] = [
     "experimentName",
     "experimentType",
     "searchSpaceFile",
@@ -49,6 +50,7 @@ const FIELDS: [&str; 36] = [
     "targetMetric",
     "maxConsecutiveFailures",
     "maxTrialRetries",
+    "trialRepeats",
     "tunerPatience",
     "notifications",
     "initialTrials",
@@ -60,6 +62,9 @@ const FIELDS: [&str; 36] = [
 const DEFAULT_TUNER_PATIENCE: Duration = Duration::from_mins(15);
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
+
+/// The most trials of one point: what is more is a slip of the finger.
+const MOST_REPEATS: u64 = 1000;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
@@ -94,13 +99,20 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     let tuner_gpu_indices = top.indices("tunerGpuIndices")?;
     canonical.put("tunerGpuIndices", &tuner_gpu_indices);
 
-    let chosen =
-        Algorithms::take(&mut top, &search_space, limits.target_metric, base, &mut canonical)?;
+    let chosen = Algorithms::take(&mut top, &search_space, &limits, base, &mut canonical)?;
     let python_interpreter = algorithms::interpreter(&mut top, base)?;
     canonical.put("pythonInterpreter", &python_interpreter);
     let tuner_patience = patience(&mut top, &mut canonical)?;
     let mut service = service::service(&mut top, &shared, &code, base)?;
     canonical.put("trainingService", service.canonical);
+    if let (TunerChoice::Native(tuner), false) =
+        (&chosen.tuner, matches!(service.spec, TrainingServiceSpec::Local(_)))
+        && tuner.needs_checkpoint_folder()
+    {
+        let path = format!("tuner.classArgs.{CHECKPOINT_FOLDER}");
+        let problem = "is missing; name a folder that all trials share, such as one on the storage that they mount";
+        return Err(Problem::new(path, problem));
+    }
     canonical.put("codeSnapshot", code_snapshot(&mut top, &mut service.spec)?);
     let record_packages = record_packages(&mut top, &service.spec)?;
     canonical.put("recordPackages", record_packages);
@@ -140,6 +152,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
         target_metric: limits.target_metric,
         max_consecutive_failures: limits.max_consecutive_failures,
         max_trial_retries: limits.max_trial_retries,
+        trial_repeats: limits.trial_repeats,
         tuner: chosen.tuner,
         optimize_mode: chosen.optimize_mode,
         optimize_mode_assumed: chosen.optimize_mode_assumed,
@@ -168,6 +181,7 @@ struct Limits {
     target_metric: Option<f64>,
     max_consecutive_failures: Option<u32>,
     max_trial_retries: u32,
+    trial_repeats: u64,
 }
 
 impl Limits {
@@ -188,6 +202,12 @@ impl Limits {
         canonical.put("maxConsecutiveFailures", max_consecutive_failures);
         let max_trial_retries = counted(top, "maxTrialRetries", 0)?;
         canonical.put("maxTrialRetries", max_trial_retries);
+        let trial_repeats = top.integer("trialRepeats", 1)?;
+        if trial_repeats.is_some_and(|repeats| repeats > MOST_REPEATS) {
+            let problem = format!("must be at most {MOST_REPEATS}");
+            return Err(top.fault("trialRepeats", problem));
+        }
+        canonical.put("trialRepeats", trial_repeats);
         Ok(Self {
             trial_concurrency,
             max_trial_number,
@@ -196,6 +216,7 @@ impl Limits {
             target_metric,
             max_consecutive_failures,
             max_trial_retries: max_trial_retries.unwrap_or(0),
+            trial_repeats: trial_repeats.unwrap_or(1),
         })
     }
 }
@@ -214,14 +235,15 @@ impl Algorithms {
     fn take(
         top: &mut Section,
         search_space: &SearchSpace,
-        target_metric: Option<f64>,
+        limits: &Limits,
         base: Base<'_>,
         canonical: &mut Canonical,
     ) -> Result<Self, Problem> {
         let mut tuner = algorithms::tuner(top, search_space, base, canonical)?;
+        algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
         let mut assessor = algorithms::assessor(top, &tuner, base, canonical)?;
         let Objective { metric: objective, stated } = objective(top, canonical)?;
-        let goals = goals::goals(top, objective.as_deref(), target_metric, canonical)?;
+        let goals = goals::goals(top, objective.as_deref(), limits.target_metric, canonical)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
         let stated = stated.or_else(|| goals::first_direction(&goals));
         let Direction { mode: optimize_mode, assumed: optimize_mode_assumed } =

@@ -96,11 +96,12 @@ pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
             |error| Problem::new(format!("initialTrials[{number}].{}", error.path), error.problem),
         )?;
     }
-    let count = u64::try_from(spec.initial_trials.len()).unwrap_or(u64::MAX);
+    let points = u64::try_from(spec.initial_trials.len()).unwrap_or(u64::MAX);
+    let count = points.saturating_mul(spec.trial_repeats);
     match spec.max_trial_number.filter(|most| count > *most) {
         Some(most) => {
             let what = format!(
-                "has {count} points, and maxTrialNumber is {most}; raise it or leave some out"
+                "asks for {count} trials, and maxTrialNumber is {most}; raise it or leave some out"
             );
             Err(Problem::new("initialTrials", what))
         }

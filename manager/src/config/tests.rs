@@ -4,6 +4,7 @@ mod hybrid;
 mod legacy;
 mod messages;
 mod openpai;
+mod points;
 
 use std::time::Duration;
 

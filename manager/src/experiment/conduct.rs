@@ -53,6 +53,7 @@ use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::job_state::JobState;
 use crate::search::assessor::Judgement;
+use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::store::{self, NewTrial};
 use crate::training_service::{JobNews, JobWaits};
@@ -83,6 +84,8 @@ struct ExperimentTask {
     state: State,
     jobs: HashMap<TrialJobId, Job>,
     pending_ends: PendingEnds,
+    /// The results of the trials that succeeded.
+    points: PointResults,
     /// Running time before this run, and when this run began.
     before: Duration,
     began: Instant,
@@ -499,8 +502,11 @@ impl ExperimentTask {
             let Effect::RecordEnd { trial, end } = effect else { return None };
             Some((trial, end))
         });
-        self.record_ends(ends.collect()).await?;
+        let news = self.record_ends(ends.collect()).await?;
         let mut effects = VecDeque::from(rest);
+        for event in news {
+            effects.extend(self.state.step(event, self.elapsed()));
+        }
         while let Some(effect) = effects.pop_front() {
             for event in self.perform_next(effect, &mut effects).await? {
                 effects.extend(self.state.step(event, self.elapsed()));
@@ -556,7 +562,7 @@ impl ExperimentTask {
                 }
                 self.stop_trials(&stops).await?;
             }
-            Effect::RecordEnd { trial, end } => self.record_ends(vec![(trial, end)]).await?,
+            Effect::RecordEnd { trial, end } => return self.record_ends(vec![(trial, end)]).await,
             Effect::Observe { trial, parameter_id, state, outcome } => {
                 self.advice.observe(&trial, parameter_id, state, &outcome);
             }

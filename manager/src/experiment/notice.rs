@@ -51,6 +51,8 @@ pub enum Notice {
         result: TrialResult,
         /// Last lines of its output, for a failure.
         last_lines: String,
+        /// The number with which it competes for the best: its result, or the mean of its point, which is complete now.
+        competes: Option<f64>,
     },
     /// Something that a person should know.
     Told(String),

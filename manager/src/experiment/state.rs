@@ -177,6 +177,10 @@ impl State {
             Event::Gone { trial, gone, verdict, result } => {
                 self.gone(trial, &gone, verdict.as_deref(), result, &mut effects);
             }
+            Event::PointKnown { mean } => {
+                let reached = self.budget.reached(&MetricValue::from(mean)).map(Effect::Tell);
+                self.hold(reached, &mut effects);
+            }
             Event::StopRequested { trial, reason } => {
                 if !self.take_back(&trial, &mut effects) {
                     self.intend(&trial, reason, &mut effects);
@@ -363,7 +367,7 @@ impl State {
             }
             (JobState::Succeeded, Outcome::Result(value)) => {
                 self.budget.fine();
-                self.budget.reached(value).map(Effect::Tell)
+                self.budget.reached_alone(value).map(Effect::Tell)
             }
             (_, Outcome::Result(_) | Outcome::Failed) => {
                 self.budget.fine();

@@ -144,7 +144,7 @@ impl Searching {
         let learner = Learner {
             space: &self.space,
             native: Some(&self.spec),
-            budget: self.spec.name == "Hyperband",
+            own_parameters: self.spec.own_parameters(),
         };
         let list = message.get("samples").unwrap_or(&Value::Null);
         match (samples(list, learner), message.get("id")) {

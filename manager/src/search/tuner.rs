@@ -17,7 +17,9 @@ mod history;
 mod hyperband;
 pub mod import;
 mod nsga2;
+mod pbt;
 mod random;
+mod repeated;
 mod tpe;
 
 #[cfg(test)]
@@ -89,6 +91,8 @@ pub struct TunerSpec {
     pub class_args: Map<String, Value>,
     /// Several objectives, and constraints.
     pub goals: Goals,
+    /// The number of trials of each point, at least 1. The tuner learns the mean of their results.
+    pub repeats: u64,
 }
 
 /// A tuner that this build has.
@@ -119,6 +123,12 @@ enum Learns {
     Everything,
 }
 
+/// NNI's name for the parameter that is a trial's budget.
+pub const TRIAL_BUDGET: &str = "TRIAL_BUDGET";
+
+/// NNI's name for the argument that says where trials leave checkpoints for one another.
+pub const CHECKPOINT_FOLDER: &str = "all_checkpoint_dir";
+
 /// The settings that every tuner gets.
 #[derive(Debug, Clone, Copy)]
 struct Setting<'a> {
@@ -130,7 +140,7 @@ struct Setting<'a> {
 /// Arguments, space and setting -> tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting<'_>) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 12] = [
+const ALGORITHMS: [Algorithm; 13] = [
     Algorithm {
         name: "TPE",
         alias: None,
@@ -210,6 +220,15 @@ const ALGORITHMS: [Algorithm; 12] = [
         },
     },
     Algorithm {
+        name: "PBT",
+        alias: Some("PBTTuner"),
+        default_mode: OptimizeMode::Maximize,
+        learns: Learns::Objective,
+        build: |arguments, space, setting| {
+            Ok(Box::new(pbt::Pbt::from_arguments(arguments, space, setting)?))
+        },
+    },
+    Algorithm {
         name: "QMC",
         alias: Some("Halton"),
         default_mode: OptimizeMode::Maximize,
@@ -240,12 +259,11 @@ const ALGORITHMS: [Algorithm; 12] = [
 ];
 
 /// The other tuners of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
-const NNI_HAS: [(&str, &str); 8] = [
+const NNI_HAS: [(&str, &str); 7] = [
     ("TPE_legacy", "TPE_legacy"),
     ("Metis", "MetisTuner"),
     ("SMAC", "SMAC"),
     ("PPO", "PPOTuner"),
-    ("PBT", "PBTTuner"),
     ("DNGO", "DNGOTuner"),
     ("NetworkMorphism", "NetworkMorphism"),
     ("RegularizedEvolutionTuner", "RegularizedEvolutionTuner"),
@@ -265,14 +283,40 @@ pub fn nni_name(name: &str) -> Option<&'static str> {
 }
 
 impl TunerSpec {
-    /// Returns whether each proposal has a budget besides the parameters of the space.
-    pub fn gives_budget(&self) -> bool {
-        matches!(self.name.as_str(), "Hyperband" | "BOHB")
+    /// Returns the parameters that the tuner gives each trial besides those of the space.
+    pub fn own_parameters(&self) -> &'static [&'static str] {
+        match self.name.as_str() {
+            "Hyperband" | "BOHB" => &[TRIAL_BUDGET],
+            "PBT" => &pbt::OWN_PARAMETERS,
+            _ => &[],
+        }
+    }
+
+    /// Names the folder below which trials leave checkpoints for one another.
+    pub fn set_checkpoint_folder(&mut self, folder: &str) {
+        self.class_args.insert(CHECKPOINT_FOLDER.to_owned(), Value::from(folder));
+    }
+
+    /// Returns whether trials leave checkpoints for one another, and `classArgs` do not say where.
+    pub fn needs_checkpoint_folder(&self) -> bool {
+        let is_named =
+            self.class_args.get(CHECKPOINT_FOLDER).is_some_and(|folder| !folder.is_null());
+        self.trains_a_population() && !is_named
+    }
+
+    /// Returns whether each trial is one step of a model's training, and goes on from the checkpoint of another.
+    pub fn trains_a_population(&self) -> bool {
+        self.name == "PBT"
     }
 
     /// Finds the tuner of this name, in any case and under either of NNI's names for it.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
-        Ok(Self { name: algorithm(name)?.name.to_owned(), class_args, goals: Goals::default() })
+        Ok(Self {
+            name: algorithm(name)?.name.to_owned(),
+            class_args,
+            goals: Goals::default(),
+            repeats: 1,
+        })
     }
 
     /// Returns the direction that NNI takes where this tuner's `classArgs` name none.
@@ -294,7 +338,11 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
     algorithm.check_goals(&spec.goals, is_nnis)?;
     let tuner = (algorithm.build)(&mut arguments, space, setting)?;
     arguments.finish(algorithm.name)?;
-    Ok(tuner)
+    Ok(if spec.repeats > 1 {
+        Box::new(repeated::Repeated::new(tuner, spec.repeats))
+    } else {
+        tuner
+    })
 }
 
 impl Algorithm {

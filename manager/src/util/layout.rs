@@ -161,6 +161,11 @@ impl ExperimentDir {
         self.0.join(PACKAGES_FILE)
     }
 
+    /// The folder in which trials leave checkpoints for one another. Trials' ids are shorter.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.0.join("checkpoint")
+    }
+
     /// Returns the path of the output of a tuner or an assessor outside the manager. Trials' ids are shorter.
     pub fn outside(&self) -> PathBuf {
         self.0.join("dispatcher")

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::TrialSummary;
+use crate::config::ExperimentSpec;
+use crate::job_state::JobState;
 use crate::search::goals::Goals;
+use crate::search::repeats::Estimate;
 use crate::store::{self, Store};
 
 /// Changes that are asked for at once.
@@ -23,6 +26,8 @@ pub struct Snapshot {
     pub through: i64,
     /// The highest [`TrialSummary::revision`].
     pub revision: u64,
+    /// The number of trials of each point; 0 and 1 are the same.
+    pub repeats: u64,
     by_id: HashMap<String, usize>,
 }
 
@@ -54,10 +59,14 @@ impl Board {
         Self { store, objective, goals: Goals::default(), kept: Arc::default() }
     }
 
-    /// The board of an experiment with these goals besides its objective.
-    #[must_use]
-    pub fn with_goals(self, goals: Goals) -> Self {
-        Self { goals, ..self }
+    /// The empty board of an experiment.
+    pub fn of_experiment(store: Store, spec: &ExperimentSpec) -> Self {
+        let empty = Snapshot { repeats: spec.trial_repeats, ..Snapshot::default() };
+        Self {
+            goals: spec.goals.clone(),
+            kept: Arc::new(Mutex::new(Arc::new(empty))),
+            ..Self::new(store, spec.objective.clone())
+        }
     }
 
     /// The configured metric.
@@ -117,11 +126,34 @@ impl Board {
                 }
             }
         }
+        if snapshot.repeats > 1 {
+            estimate(snapshot);
+        }
         if !snapshot.trials.is_sorted_by_key(|trial| trial.sequence) {
             snapshot.trials.sort_by_key(|trial| trial.sequence);
             let places = snapshot.trials.iter().enumerate();
             snapshot.by_id = places.map(|(at, trial)| (trial.id.clone(), at)).collect();
         }
         Ok(Arc::clone(&kept))
+    }
+}
+
+/// Tells each trial what the trials with the same parameters have achieved together.
+fn estimate(snapshot: &mut Snapshot) {
+    let mut points: HashMap<String, Vec<usize>> = HashMap::new();
+    for (at, trial) in snapshot.trials.iter().enumerate() {
+        if trial.state == JobState::Succeeded {
+            points.entry(trial.parameters.to_string()).or_default().push(at);
+        }
+    }
+    for trials in points.into_values() {
+        let numbers = trials.iter().filter_map(|at| snapshot.trials[*at].number());
+        let estimate = Estimate::new(&numbers.collect::<Vec<_>>(), snapshot.repeats);
+        for at in trials {
+            if snapshot.trials[at].estimate != estimate {
+                let trial = Arc::make_mut(&mut snapshot.trials[at]);
+                (trial.estimate, trial.revision) = (estimate, snapshot.revision);
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ pub struct BestTrial {
     pub id: String,
     /// Its position in the experiment, from 0.
     pub sequence: u64,
-    /// Its result.
+    /// Its result, or the mean of its point where the experiment repeats its points.
     pub value: f64,
 }
 
@@ -67,7 +67,8 @@ impl ExperimentSummary {
         let tags = row.canonical.get("tags").and_then(Value::as_array);
         let count = |state: &str| view.counts.get(state).copied().unwrap_or_default();
         let best = view.best.as_ref().and_then(|best| {
-            let value = best.number().filter(|number| number.is_finite())?;
+            let mean = best.estimate.map(|estimate| estimate.mean);
+            let value = mean.or_else(|| best.number()).filter(|number| number.is_finite())?;
             Some(BestTrial { id: best.id.clone(), sequence: best.sequence, value })
         });
         let metric = view.objective.clone().or_else(|| view.chosen_objective.clone());

@@ -10,6 +10,7 @@ use crate::code_archive::version::CodeVersion;
 use crate::experiment::result::{pick_with_goals, speaks_of, value_of};
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
+use crate::search::repeats::Estimate;
 use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummaryRow};
 use crate::util::ids;
 
@@ -38,6 +39,10 @@ pub struct TrialSummary {
     /// Its final result as reported. Absence means none yet; it is never guessed from a step.
     #[serde(rename = "final")]
     pub last: Option<Value>,
+    /// The results of the trials with the same parameters, this one among them. Absence means that the experiment does not
+    /// repeat its points, or that this trial has no result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimate: Option<Estimate>,
     /// The latest intermediate result. Of one that was not looked at meanwhile, it is looked for among its last reports.
     pub latest: Option<Value>,
     /// That result's step, from 0.
@@ -128,6 +133,7 @@ impl TrialSummary {
             reported_final: result.reported.map(|value| value.as_json().clone()),
             reported_latest: latest.map(|metric| metric.value.as_json().clone()),
             last: result.last.map(|value| value.as_json().clone()),
+            estimate: None,
             latest: latest.map(|metric| value_of(metric, name.as_deref()).as_json().clone()),
             latest_step: latest.map(|metric| metric.sequence),
             metric: name.or_else(|| latest.map(|metric| metric.name.clone())),
@@ -360,6 +366,7 @@ pub(super) mod tests {
             attempt: format!("t{sequence}-1"),
             metric: None,
             last: None,
+            estimate: None,
             latest: None,
             latest_step: None,
             created_at_ms: 0,

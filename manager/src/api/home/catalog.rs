@@ -181,7 +181,7 @@ impl Catalog {
             if lives && let Ok(open) = home.experiment(&id).await {
                 return summary(&open.store, &open.board, now_ms).await;
             }
-            let board = Board::new(store.clone(), spec.objective);
+            let board = Board::of_experiment(store.clone(), &spec);
             summary(&store, &board, now_ms).await
         };
         read.await.unwrap_or_else(unreadable)

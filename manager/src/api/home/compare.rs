@@ -14,7 +14,6 @@ use super::super::portal::plot::{Steps, plot};
 use super::super::portal::{Refusal, Viewer, page as dressed, words};
 use super::catalog::Entry;
 use super::{Home, list};
-use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 use crate::view::curve::improvements;
 use crate::view::{self, Snapshot};
@@ -25,6 +24,8 @@ const COMPARED: usize = 8;
 /// An experiment to compare.
 struct Column {
     entry: Entry,
+    /// Its name; with its id, where another one has the same.
+    name: String,
     over_trials: Steps,
     over_time: Steps,
     settings: BTreeMap<String, String>,
@@ -40,13 +41,19 @@ pub(super) async fn page(
     let ids: Vec<_> =
         query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect();
     let entries = home.0.catalog.refresh(&home).await;
-    let mut columns = Vec::new();
+    let (mut columns, mut unreadable) = (Vec::new(), Vec::new());
     for id in ids.iter().take(COMPARED) {
         let id = ExperimentId::new(*id).map_err(|error| Error::BadRequest(error.to_string()))?;
-        columns.push(column(&home, &entries, &id).await?);
+        match column(&home, &entries, &id).await {
+            Ok(column) => columns.push(column),
+            // It may have been removed since it was chosen.
+            Err(error) => unreadable.push(format!("{id}: {}", error.parts().2)),
+        }
     }
+    tell_apart(&mut columns);
     let content = html! {
         h1 { "Experiments side by side" }
+        @for problem in &unreadable { p.trouble { (words::tame(problem)) } }
         @if columns.is_empty() {
             p { "Choose up to " (COMPARED) " experiments in " a href=(url("/")) { "the list" } " first." }
         } @else {
@@ -68,10 +75,20 @@ async fn column(home: &Home, entries: &[Entry], id: &ExperimentId) -> Result<Col
         OptimizeMode::from_word(&entry.summary.optimize_mode).unwrap_or(OptimizeMode::Maximize);
     let until_ms = entry.summary.ended_at_ms.unwrap_or_else(|| home.0.clock.now_ms());
     let name = list::name(&entry.summary).to_owned();
-    let (over_trials, over_time) = curves(&name, &snapshot, mode, row.created_at_ms, until_ms);
+    let (over_trials, over_time) = curves(&snapshot, mode, row.created_at_ms, until_ms);
     let mut settings = BTreeMap::new();
     flatten("", &view::without_secrets(&row.canonical), &mut settings);
-    Ok(Column { entry, over_trials, over_time, settings })
+    Ok(Column { entry, name, over_trials, over_time, settings })
+}
+
+/// Adds their ids to the names that several experiments have.
+fn tell_apart(columns: &mut [Column]) {
+    let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+    for column in columns {
+        if names.iter().filter(|name| **name == column.name).count() > 1 {
+            column.name = format!("{} ({})", column.name, column.entry.summary.id);
+        }
+    }
 }
 
 fn number(value: &impl ToString) -> f64 {
@@ -79,33 +96,23 @@ fn number(value: &impl ToString) -> f64 {
 }
 
 /// The best result over trials, by their position, and over hours since the experiment began, by their ends.
-fn curves(
-    name: &str,
-    snapshot: &Snapshot,
-    mode: OptimizeMode,
-    begun_ms: i64,
-    until_ms: i64,
-) -> (Steps, Steps) {
+fn curves(snapshot: &Snapshot, mode: OptimizeMode, begun_ms: i64, until_ms: i64) -> (Steps, Steps) {
     let hours = |ms: i64| number(&ms.saturating_sub(begun_ms).max(0)) / 3_600_000.0;
-    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
-    let finite = |number: &f64| number.is_finite();
-    let mut ends: Vec<_> = succeeded
-        .filter_map(|trial| {
-            Some((trial.ended_at_ms?, trial.sequence, trial.number().filter(finite)?))
-        })
+    let competing = view::competing(snapshot).into_iter();
+    let mut ends: Vec<_> = competing
+        .filter_map(|(trial, number)| Some((trial.ended_at_ms?, trial.sequence, number)))
         .collect();
     let best = |results: Vec<(u64, f64)>| improvements(results.into_iter(), mode);
     let by_trial = best(ends.iter().map(|(_, sequence, value)| (*sequence, *value)).collect());
     let points = by_trial.iter().map(|step| (number(&step.sequence), step.value)).collect();
     let until = number(&snapshot.trials.len().saturating_sub(1));
-    let over_trials = Steps { name: name.to_owned(), points, until };
+    let over_trials = Steps { name: String::new(), points, until };
     ends.sort_by_key(|(at, sequence, _)| (*at, *sequence));
     let numbered = (0_u64..).zip(&ends).map(|(place, (.., value))| (place, *value));
     let steps = best(numbered.collect());
     let at = |place: u64| usize::try_from(place).ok().and_then(|place| ends.get(place));
     let points = steps.iter().filter_map(|step| Some((hours(at(step.sequence)?.0), step.value)));
-    let over_time =
-        Steps { name: name.to_owned(), points: points.collect(), until: hours(until_ms) };
+    let over_time = Steps { name: String::new(), points: points.collect(), until: hours(until_ms) };
     (over_trials, over_time)
 }
 
@@ -151,12 +158,11 @@ fn warning(columns: &[Column]) -> Markup {
 
 fn comparison(columns: &[Column]) -> Markup {
     let curves = |of: fn(&Column) -> &Steps| -> Vec<Steps> {
-        let copy = |steps: &Steps| Steps {
-            name: steps.name.clone(),
-            points: steps.points.clone(),
-            until: steps.until,
+        let named = |column: &Column| {
+            let Steps { points, until, .. } = of(column);
+            Steps { name: column.name.clone(), points: points.clone(), until: *until }
         };
-        columns.iter().map(|column| copy(of(column))).collect()
+        columns.iter().map(named).collect()
     };
     let metric = columns.first().and_then(|column| column.entry.summary.metric.clone());
     let metric = words::tame(metric.as_deref().unwrap_or("result"));
@@ -201,7 +207,7 @@ fn table(columns: &[Column], names: &[&String], with_results: bool) -> Markup {
                         @for (at, column) in columns.iter().enumerate() {
                             th scope="col" {
                                 span class={ "mark c" (at % 8) } aria-hidden="true" {} " "
-                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::tame(list::name(&column.entry.summary))) }
+                                a href=(url(&format!("/e/{}/", column.entry.summary.id))) { (words::tame(&column.name)) }
                             }
                         }
                     }

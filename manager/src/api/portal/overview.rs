@@ -170,7 +170,7 @@ fn best(shown: &ExperimentView, leading: Option<&TrialSummary>) -> Markup {
             @if let Some(best) = &shown.best {
                 p {
                     "Best " (name) ", the " (wanted) ": "
-                    strong { (best.last.as_ref().map(words::result).unwrap_or_default()) }
+                    strong { (words::competing(best)) }
                     " by " a href={ (url("/trials/")) (best.id) } { "trial " (best.sequence) }
                 }
                 (super::trial::parameters(&best.parameters))

@@ -10,7 +10,6 @@ use super::super::{Error, Shared};
 use super::page::{Refusal, Viewer};
 use super::plot::{Steps, plot};
 use super::words;
-use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
@@ -35,13 +34,11 @@ pub(super) async fn report(_: Viewer, State(shared): State<Shared>) -> Result<Re
     Ok(response)
 }
 
-/// The succeeded trials with a number, the best first.
+/// The trials that compete for the best, the best first.
 fn ranked(snapshot: &Snapshot, maximize: bool) -> Vec<&TrialSummary> {
-    let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
-    let numbered = succeeded.filter_map(|trial| Some((trial.number()?, trial.as_ref())));
-    let mut ranked: Vec<_> = numbered.filter(|(number, _)| number.is_finite()).collect();
-    ranked.sort_by(|(a, _), (b, _)| if maximize { b.total_cmp(a) } else { a.total_cmp(b) });
-    ranked.into_iter().map(|(_, trial)| trial).collect()
+    let mut ranked = view::competing(snapshot);
+    ranked.sort_by(|(_, a), (_, b)| if maximize { b.total_cmp(a) } else { a.total_cmp(b) });
+    ranked.into_iter().map(|(trial, _)| trial).collect()
 }
 
 fn document(view: &ExperimentView, snapshot: &Snapshot, configuration: &str, made: &str) -> Markup {
@@ -89,7 +86,7 @@ fn facts(view: &ExperimentView) -> Markup {
     html! {
         dl {
             @if let Some(best) = &view.best {
-                div { dt { "Best, the " @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } } dd { (best.last.as_ref().map(words::result).unwrap_or_default()) } }
+                div { dt { "Best, the " @if view.optimize_mode == "minimize" { "smallest" } @else { "largest" } } dd { (words::competing(best)) } }
             }
             div { dt { "Trials" } dd { (view.trials) } }
             div { dt { "Succeeded" } dd { (count("SUCCEEDED")) } }
@@ -118,7 +115,7 @@ fn best(ranked: &[&TrialSummary]) -> Markup {
                             @let values = view::flat(&trial.parameters);
                             tr {
                                 th.number scope="row" { (trial.sequence) }
-                                td.number { (trial.last.as_ref().map(words::result).unwrap_or_default()) }
+                                td.number { (words::competing(trial)) }
                                 @for name in &names { td { (values.iter().find(|(known, _)| known == name).map(|(_, value)| words::brief(value)).unwrap_or_default()) } }
                             }
                         }

@@ -3,9 +3,10 @@
 use serde_json::Value;
 use trial_protocol::OBJECTIVE;
 
+use crate::search::repeats::Estimate;
 pub(in crate::api) use crate::view::span;
 pub(in crate::api) use crate::view::state_names::{experiment_state, trial_state as state};
-use crate::view::turns_writing;
+use crate::view::{TrialSummary, turns_writing};
 
 /// Characters of a value that a table shows.
 const BRIEF: usize = 40;
@@ -69,6 +70,22 @@ pub(in crate::api) fn result(result: &Value) -> String {
             all.collect::<Vec<_>>().join(", ")
         }
     }
+}
+
+/// The result with which a trial competes for the best, or the mean of its point where points are repeated.
+pub(in crate::api) fn competing(trial: &TrialSummary) -> String {
+    match &trial.estimate {
+        Some(mean) => estimate(mean),
+        None => trial.last.as_ref().map(result).unwrap_or_default(),
+    }
+}
+
+/// A mean, and how far it can be trusted.
+pub(in crate::api) fn estimate(estimate: &Estimate) -> String {
+    let within = estimate.half_width.map(|half_width| format!(" ± {}", rate(half_width)));
+    let (mean, within) = (number(estimate.mean), within.unwrap_or_default());
+    let Estimate { results, wanted, .. } = estimate;
+    format!("{mean}{within}, the mean of {results} of {wanted} trials")
 }
 
 /// A value for a column.

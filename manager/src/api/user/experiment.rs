@@ -12,7 +12,7 @@ use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 use crate::util::errors::chain;
 use crate::util::layout::PACKAGES_FILE;
-use crate::view::curve::{Improvement, improvements};
+use crate::view::curve::Improvement;
 use crate::view::importance::{self, Importance};
 use crate::view::service_part;
 use crate::view::space::ParameterAxis;
@@ -90,9 +90,8 @@ pub(super) fn result(trial: &TrialSummary) -> Option<f64> {
 
 /// Every result that was better than all before it.
 pub(in crate::api) fn improvements_of(snapshot: &Snapshot, maximize: bool) -> Vec<Improvement> {
-    let trials = snapshot.trials.iter();
-    let results = trials.filter_map(|trial| Some((trial.sequence, result(trial)?)));
-    improvements(results, if maximize { OptimizeMode::Maximize } else { OptimizeMode::Minimize })
+    let mode = if maximize { OptimizeMode::Maximize } else { OptimizeMode::Minimize };
+    view::improvements(snapshot, mode)
 }
 
 /// The importance of each parameter for reaching the best tenth of the results, by PED-ANOVA

@@ -16,6 +16,8 @@ pub(in crate::cli) struct TextStyle {
     pub(in crate::cli) width: Option<usize>,
     /// `true` if the terminal shows colours and the user wants them.
     pub(in crate::cli) colours: bool,
+    /// `true` if the terminal opens hyperlinks.
+    pub(in crate::cli) links: bool,
 }
 
 impl TextStyle {
@@ -36,6 +38,17 @@ impl TextStyle {
         };
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
+
+    /// Returns text that opens a page (OSC 8, <https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda>). A terminal
+    /// refuses other characters than printable ASCII in an address.
+    fn link(self, page: &str, text: &str) -> String {
+        let is_sound = !page.is_empty() && page.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.links && is_sound {
+            format!("\u{1b}]8;;{page}\u{1b}\\{text}\u{1b}]8;;\u{1b}\\")
+        } else {
+            text.to_owned()
+        }
+    }
 }
 
 /// A column's share in the width.
@@ -45,6 +58,8 @@ pub(in crate::cli) enum Fit {
     Text,
     /// It is shown whole, flush right.
     Number,
+    /// It is shown whole, flush left, and opens the row's page.
+    Link,
     /// It is shown whole, in the state's colour.
     State,
     /// It is broken at blanks where the line would be too long.
@@ -66,17 +81,25 @@ impl Fit {
 pub(in crate::cli) struct Columns {
     heads: Vec<(String, Fit)>,
     rows: Vec<Vec<String>>,
+    /// The addresses of the rows' pages, empty for a row without one.
+    pages: Vec<String>,
 }
 
 impl Columns {
     /// Makes a table without rows. Headings and cells hold printable characters only.
     pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, Fit)>) -> Self {
-        Self { heads: heads.into_iter().collect(), rows: Vec::new() }
+        Self { heads: heads.into_iter().collect(), rows: Vec::new(), pages: Vec::new() }
     }
 
     /// Adds a row of as many cells as there are headings. A cell may have several lines.
     pub(in crate::cli) fn push(&mut self, row: Vec<String>) {
+        self.push_linked(row, String::new());
+    }
+
+    /// Adds a row whose cell of the kind [`Fit::Link`] opens a page.
+    pub(in crate::cli) fn push_linked(&mut self, row: Vec<String>, page: String) {
         self.rows.push(row);
+        self.pages.push(page);
     }
 
     /// Returns the table, and the number of its [`Fit::Optional`] columns without room.
@@ -84,11 +107,11 @@ impl Columns {
         let (widths, left_out) = self.fit(style.width);
         let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) + 2;
         let heads: Vec<_> = self.heads.iter().map(|(name, _)| name.clone()).collect();
-        let mut text = self.lines(&heads, &widths, TextStyle::default());
+        let mut text = self.lines((&heads, ""), &widths, TextStyle::default());
         text.push_str(&"─".repeat(total));
         text.push('\n');
-        for row in &self.rows {
-            text.push_str(&self.lines(row, &widths, style));
+        for (row, page) in self.rows.iter().zip(&self.pages) {
+            text.push_str(&self.lines((row, page), &widths, style));
         }
         (text, left_out)
     }
@@ -148,8 +171,8 @@ impl Columns {
         fit
     }
 
-    /// Returns the lines of one row.
-    fn lines(&self, row: &[String], widths: &[usize], style: TextStyle) -> String {
+    /// Returns the lines of one row and its page.
+    fn lines(&self, (row, page): (&[String], &str), widths: &[usize], style: TextStyle) -> String {
         let cells: Vec<Vec<String>> = row
             .iter()
             .zip(widths)
@@ -171,6 +194,7 @@ impl Columns {
                 match fit {
                     Fit::Number | Fit::OptionalNumber => line.push_str(&(pad + part)),
                     Fit::State => line.push_str(&(style.paint(part, part) + &pad)),
+                    Fit::Link => line.push_str(&(style.link(page, part) + &pad)),
                     Fit::Text | Fit::Sentence | Fit::Optional => {
                         line.push_str(&(part.to_owned() + &pad));
                     }
@@ -227,7 +251,8 @@ mod tests {
     #[test]
     fn a_table_gives_up_parameters_and_then_breaks_sentences() {
         let shown = |width| {
-            let (text, left_out) = table().render(TextStyle { width, colours: false });
+            let (text, left_out) =
+                table().render(TextStyle { width, colours: false, links: false });
             (text.lines().map(str::to_owned).collect::<Vec<_>>(), left_out)
         };
         let (wide, none) = shown(None);
@@ -257,7 +282,7 @@ mod tests {
 
     #[test]
     fn states_have_colours_where_they_are_wanted() {
-        let (text, _) = table().render(TextStyle { width: None, colours: true });
+        let (text, _) = table().render(TextStyle { width: None, colours: true, links: false });
         assert!(text.contains("\u{1b}[31mFAILED\u{1b}[0m      the trial"), "{text:?}");
         assert!(text.contains("\u{1b}[32mSUCCEEDED\u{1b}[0m"), "{text:?}");
     }
@@ -268,10 +293,33 @@ mod tests {
             let heads = [("id", Fit::Text), ("why", Fit::Sentence), ("x", Fit::Optional)];
             let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
             table.push(vec!["abc".to_owned(), why.clone(), "1".to_owned()]);
-            let (text, _) = table.render(TextStyle { width: Some(width), colours: false });
+            let (text, _) = table.render(TextStyle { width: Some(width), colours: false, links: false });
             prop_assert!(text.lines().all(|line| line.width() <= width), "{text}");
             let words: Vec<_> = text.split_whitespace().collect();
             prop_assert!(why.split(' ').all(|word| words.contains(&word)), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_id_opens_its_page_where_the_terminal_can() {
+        let shown = |page: &str, links: bool| {
+            let mut table =
+                Columns::new([("id".to_owned(), Fit::Link), ("n".to_owned(), Fit::Number)]);
+            table.push_linked(vec!["abc".to_owned(), "7".to_owned()], page.to_owned());
+            let (text, _) = table.render(TextStyle { links, ..TextStyle::default() });
+            text.lines().last().unwrap().to_owned()
+        };
+        let page = "http://127.0.0.1:8080/trials/abc";
+        let link = format!(" \u{1b}]8;;{page}\u{1b}\\abc\u{1b}]8;;\u{1b}\\   7");
+        #[rustfmt::skip]
+        let table = [
+            (page,                true,  link.as_str()),
+            (page,                false, " abc   7"),
+            ("",                  true,  " abc   7"),
+            ("http://x/\u{1b}\\a", true,  " abc   7"),
+        ];
+        for (page, links, expected) in table {
+            assert_eq!(shown(page, links), expected, "{page:?}");
         }
     }
 }

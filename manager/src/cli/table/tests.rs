@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 /// A pipe, where lines may have any length.
-const PIPE: TextStyle = TextStyle { width: None, colours: false };
+const PIPE: TextStyle = TextStyle { width: None, colours: false, links: false };
 
 fn a_trial() -> Value {
     json!({

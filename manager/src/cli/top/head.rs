@@ -7,7 +7,7 @@ use super::bar;
 use crate::cli::progress::printable;
 use crate::cli::spark::spark;
 use crate::cli::table::columns::TextStyle;
-use crate::cli::table::{brief_text, heading, parameter_cells, text};
+use crate::cli::table::{brief_text, estimate, heading, parameter_cells, text};
 use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
@@ -105,7 +105,7 @@ fn best(one: &Value) -> Vec<String> {
     let metric = metric.map(|name| format!("{} ", heading(&name))).unwrap_or_default();
     let first = format!(
         "best {metric}{} by trial {} ({})   {}",
-        brief_text(best, "final"),
+        estimate(best).map_or_else(|| brief_text(best, "final"), |mean| format!("{mean},")),
         text(best, "sequence"),
         text(best, "id"),
         spark(&values.collect::<Vec<_>>()),
@@ -138,7 +138,7 @@ mod tests {
             "lr 0.1   act re\u{fffd}lu",
         ];
         assert_eq!(head(&one, TextStyle::default()), expected);
-        let coloured = head(&one, TextStyle { width: Some(80), colours: true });
+        let coloured = head(&one, TextStyle { width: Some(80), colours: true, links: false });
         assert!(coloured[0].contains("\u{1b}[36mrunning\u{1b}[0m"), "{coloured:?}");
         assert!(coloured[2].ends_with("\u{1b}[31m1 failed\u{1b}[0m"), "{coloured:?}");
         let bare = head(&json!({"id": "abc", "state": "DONE", "trials": 0}), TextStyle::default());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::mpsc;
-use trial_protocol::{MetricValue, TrialJobId};
+use trial_protocol::TrialJobId;
 
 use super::recorder::Recorder;
 use crate::config::{ExperimentSpec, NotificationsSpec};
@@ -144,20 +144,19 @@ impl Announcer {
         Ok(())
     }
 
-    /// Remembers a succeeded trial's result if it is the best.
+    /// Remembers what a trial has achieved, or its point as a whole, if it is the best.
     pub(super) fn compare(
         &mut self,
         trial: &TrialJobId,
         sequence: u64,
         parameters: &Value,
-        result: Option<&MetricValue>,
+        number: f64,
     ) {
         if !self.has_best {
             return;
         }
         let best = self.best.as_ref().map(|best| best.number);
-        let number = result.and_then(MetricValue::number);
-        if let Some(number) = number.filter(|_| is_better(self.mode, number, best)) {
+        if is_better(self.mode, Some(number), best) {
             let (trial, parameters) = (trial.clone(), parameters.clone());
             self.best = Some(Best { trial, sequence, number, parameters });
         }

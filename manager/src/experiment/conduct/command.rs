@@ -14,7 +14,7 @@ use crate::experiment::state::{self, Effect, ExperimentState, Steer};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::import::{Learner, samples};
-use crate::search::tuner::{self, Outcome, Sample};
+use crate::search::tuner::{self, Outcome, Sample, TRIAL_BUDGET};
 use crate::store::{self, ImportedRow, TrialRow};
 use crate::util::errors::chain;
 
@@ -179,12 +179,12 @@ impl ExperimentTask {
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let spec = &self.spec;
-        let (native, budget) = match &spec.tuner {
-            TunerChoice::Native(native) => (Some(native), native.gives_budget()),
-            TunerChoice::Nni { advisor, .. } => (None, *advisor),
-            TunerChoice::Command { .. } => (None, false),
+        let (native, own_parameters): (_, &[&str]) = match &spec.tuner {
+            TunerChoice::Native(native) => (Some(native), native.own_parameters()),
+            TunerChoice::Nni { advisor: true, .. } => (None, &[TRIAL_BUDGET]),
+            TunerChoice::Nni { .. } | TunerChoice::Command { .. } => (None, &[]),
         };
-        let learner = Learner { space: &spec.search_space, native, budget };
+        let learner = Learner { space: &spec.search_space, native, own_parameters };
         let given = samples(list, learner).map_err(|error| Refused::Wrong(located(&error)))?;
         let text = |row: &ImportedRow| (row.parameters.to_string(), row.value.to_string());
         let mut known: HashSet<_> =

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::Value;
 use trial_protocol::{
     AttemptId, Metric, MetricKind, MetricValue, OBJECTIVE, StopReason, TrialJobId, Verdict,
 };
@@ -191,11 +192,11 @@ impl ExperimentTask {
         Ok(TrialResult { last: Some(value), ..found })
     }
 
-    /// Records ends, all in one commit, and tells of them.
+    /// Records ends, all in one commit, and tells of them. Returns the points of which all results are known now.
     pub(super) async fn record_ends(
         &mut self,
         ends: Vec<(TrialJobId, End)>,
-    ) -> Result<(), store::Error> {
+    ) -> Result<Vec<state::Event>, store::Error> {
         let (mut changes, mut told) = (Vec::new(), Vec::new());
         for (trial, mut end) in ends {
             self.leases.end(&trial);
@@ -231,23 +232,35 @@ impl ExperimentTask {
             told.push((trial, sequence, parameters, end));
         }
         if changes.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         self.recorder.record_changes(&changes).await?;
-        for (trial, sequence, parameters, end) in told {
-            // Nothing is known of one that could not be submitted.
-            let StoredEnd { result, verdict, .. } =
-                self.pending_ends.remove(&trial).unwrap_or_default();
-            if end.state == JobState::Succeeded {
-                self.announcer.compare(&trial, sequence, &parameters, result.last.as_ref());
-            }
-            let evidence = verdict.filter(|_| end.state == JobState::Failed);
-            let last_lines = evidence.map_or_else(String::new, |Verdict { evidence, .. }| {
-                let errors = evidence.stderr_tail.trim();
-                if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail }
-            });
-            self.announcer.notify(Notice::Ended { trial, sequence, end, result, last_lines });
+        let known = told.into_iter().filter_map(|end| self.tell_end(end));
+        let known: Vec<_> = known.collect();
+        Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
+    }
+
+    /// Tells of a recorded end: the trial, its position and its parameters. Returns the point of which all results are known now.
+    fn tell_end(
+        &mut self,
+        (trial, sequence, parameters, end): (TrialJobId, u64, Value, End),
+    ) -> Option<state::Event> {
+        // Nothing is known of one that could not be submitted.
+        let StoredEnd { result, verdict, .. } =
+            self.pending_ends.remove(&trial).unwrap_or_default();
+        let number = result.last.as_ref().and_then(MetricValue::number);
+        let number = number.filter(|_| end.state == JobState::Succeeded);
+        let competes = number.and_then(|number| self.points.enter(&parameters, number));
+        if let Some(mean) = competes {
+            self.announcer.compare(&trial, sequence, &parameters, mean);
         }
-        Ok(())
+        let evidence = verdict.filter(|_| end.state == JobState::Failed);
+        let last_lines = evidence.map_or_else(String::new, |Verdict { evidence, .. }| {
+            let errors = evidence.stderr_tail.trim();
+            if errors.is_empty() { evidence.stdout_tail } else { evidence.stderr_tail }
+        });
+        let ended = Notice::Ended { trial, sequence, end, result, last_lines, competes };
+        self.announcer.notify(ended);
+        competes.map(|mean| state::Event::PointKnown { mean })
     }
 }

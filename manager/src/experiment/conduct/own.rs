@@ -40,7 +40,9 @@ impl ExperimentTask {
         for (number, given) in (0_u64..).zip(self.spec.initial_trials.clone()) {
             // The file was checked against the same space.
             let Ok(parameters) = completed(&self.spec, &given, seed, number) else { continue };
-            points.push((self.launcher.new_trial_id(), parameters));
+            for _ in 0..self.spec.trial_repeats {
+                points.push((self.launcher.new_trial_id(), parameters.clone()));
+            }
         }
         let effects = self.state.steer(Steer::Add(points), self.elapsed());
         self.perform_all(effects).await

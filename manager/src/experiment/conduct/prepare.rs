@@ -25,6 +25,7 @@ use crate::experiment::state::{
 };
 use crate::job_state::JobState;
 use crate::notifications::event::About;
+use crate::search::repeats::PointResults;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Sample};
 use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
@@ -56,9 +57,8 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let state = if was_done { state.once_done() } else { state };
     let about = About { id: deps.id.clone(), name: deps.spec.name.clone() };
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
-    for (trial, sequence, parameters, result) in results {
-        announcer.compare(&trial, sequence, &parameters, result.as_ref());
-    }
+    let mut points = PointResults::new(deps.spec.trial_repeats);
+    compare_all(&mut announcer, &mut points, results);
     let leases = LeaseMonitor::new(leases);
     let command = deps.spec.trial_command.clone();
     let mut task = ExperimentTask {
@@ -86,11 +86,22 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         state,
         jobs,
         pending_ends: HashMap::new(),
+        points,
         before,
         began,
     };
     catch_up(&mut task, starts, gone).await?;
     Ok(task)
+}
+
+/// Finds the best of the trials that succeeded before.
+fn compare_all(announcer: &mut Announcer, points: &mut PointResults, results: Vec<Success>) {
+    for (trial, sequence, parameters, result) in results {
+        let number = result.as_ref().and_then(MetricValue::number);
+        if let Some(number) = number.and_then(|number| points.enter(&parameters, number)) {
+            announcer.compare(&trial, sequence, &parameters, number);
+        }
+    }
 }
 
 /// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
@@ -138,6 +149,7 @@ fn policy(spec: &ExperimentSpec) -> Policy {
         target: spec.target_metric.map(|target| (spec.optimize_mode, target)),
         failures: FailureLimit::of_file(spec.max_consecutive_failures),
         retries: spec.max_trial_retries,
+        repeats_points: spec.trial_repeats > 1,
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Policy {
     pub failures: FailureLimit,
     /// `maxTrialRetries`: how often one trial is tried again after a failure that may pass.
     pub retries: u32,
+    /// `trialRepeats`: points are tried several times, and the mean of their results is compared with the target.
+    pub repeats_points: bool,
 }
 
 /// The used part of the limits. Failures in a row are counted in this run of the manager: who resumes has mended them.
@@ -206,6 +208,11 @@ impl Budget {
             "{times} trials in a row failed {kind} (maxConsecutiveFailures), the last one: {why}; nothing more is \
              started, and `trial-manager resume` goes on once that is mended"
         ))
+    }
+
+    /// Returns the sentence for the user if a trial's result is good enough by itself. Where points are repeated none is.
+    pub(super) fn reached_alone(&self, result: &MetricValue) -> Option<String> {
+        if self.policy.repeats_points { None } else { self.reached(result) }
     }
 
     /// Returns the sentence for the user if a result is good enough.

@@ -107,6 +107,11 @@ pub enum Event {
         /// The trial's final result, if it has one.
         result: Option<MetricValue>,
     },
+    /// All trials of a point have succeeded, in a search that repeats its points.
+    PointKnown {
+        /// The mean of their results.
+        mean: f64,
+    },
     /// A stop of one trial is requested.
     StopRequested {
         /// The trial.

@@ -12,12 +12,9 @@ use serde_json::Value;
 
 use self::model::Model;
 use super::random::generator;
-use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
+use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, TRIAL_BUDGET, Tuner};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
-
-/// NNI's name for the parameter.
-const BUDGET: &str = "TRIAL_BUDGET";
 
 /// The largest budget that can be given.
 const LARGEST: u64 = 1_000_000_000;
@@ -163,8 +160,8 @@ impl Hyperband {
     ) -> Result<Self, Error> {
         let eta = arguments.integer("eta", 2..=1_000_000)?.unwrap_or(3);
         let serial = arguments.word("exec_mode", &["parallelism", "serial"])? == Some("serial");
-        if space.names().any(|name| name == BUDGET) {
-            let path = format!("searchSpace.{BUDGET}");
+        if space.names().any(|name| name == TRIAL_BUDGET) {
+            let path = format!("searchSpace.{TRIAL_BUDGET}");
             let problem = "the tuner gives this parameter itself; leave it out".to_owned();
             return Err(Error { path, problem });
         }
@@ -274,13 +271,13 @@ impl Tuner for Hyperband {
             }
         };
         self.enter(id, parameters.clone(), Some(budget));
-        parameters.insert(BUDGET.to_owned(), Value::from(budget));
+        parameters.insert(TRIAL_BUDGET.to_owned(), Value::from(budget));
         Proposal::Parameters(parameters)
     }
 
     fn adopt(&mut self, id: u64, parameters: &Parameters) {
         let mut parameters = parameters.clone();
-        let budget = parameters.shift_remove(BUDGET).and_then(|budget| budget.as_u64());
+        let budget = parameters.shift_remove(TRIAL_BUDGET).and_then(|budget| budget.as_u64());
         self.enter(id, parameters, budget);
     }
 
@@ -322,7 +319,7 @@ mod tests {
     /// Returns the proposal: x and the budget.
     fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<(f64, u64)> {
         match tuner.propose(id) {
-            Proposal::Parameters(p) => Some((p["x"].as_f64()?, p[BUDGET].as_u64()?)),
+            Proposal::Parameters(p) => Some((p["x"].as_f64()?, p[TRIAL_BUDGET].as_u64()?)),
             Proposal::Wait => None,
             Proposal::Exhausted => panic!("never"),
         }

@@ -9,9 +9,6 @@ use super::{Error, OptimizeMode, Sample, TunerSpec, batch};
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 
-/// The parameter that brackets of rising budgets give a trial besides those of the space.
-const BUDGET: &str = "TRIAL_BUDGET";
-
 /// The learner of the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Learner<'a> {
@@ -19,8 +16,8 @@ pub struct Learner<'a> {
     pub space: &'a SearchSpace,
     /// A built-in tuner.
     pub native: Option<&'a TunerSpec>,
-    /// `true` if its trials have a budget besides.
-    pub budget: bool,
+    /// The parameters that it gives a trial besides those of the space.
+    pub own_parameters: &'a [&'a str],
 }
 
 /// Reads a list of results. Entries without any result, as an export has them of trials that failed, are passed over.
@@ -89,8 +86,8 @@ fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
         return if known { Ok(()) } else { fault(String::new(), "is no set of the batch") };
     }
     let mut parameters = parameters.clone();
-    if learner.budget {
-        parameters.shift_remove(BUDGET);
+    for name in learner.own_parameters {
+        parameters.shift_remove(*name);
     }
     learner
         .space
@@ -143,7 +140,7 @@ mod tests {
     }
 
     fn read(list: &Value) -> Result<Vec<Sample>, Error> {
-        samples(list, Learner { space: &space(), native: None, budget: false })
+        samples(list, Learner { space: &space(), native: None, own_parameters: &[] })
     }
 
     #[test]
@@ -188,19 +185,18 @@ mod tests {
         let sets = json!({"sets": {"_type": "choice", "_value": [{"x": 1}, {"x": 2}]}});
         let batch = SearchSpace::parse(&sets).unwrap();
         let spec = TunerSpec::new("Batch", Map::new()).unwrap();
-        let learner = Learner { space: &batch, native: Some(&spec), budget: false };
+        let learner = Learner { space: &batch, native: Some(&spec), own_parameters: &[] };
         assert_eq!(
             samples(&json!([{"parameter": {"x": 2}, "value": 1}]), learner).unwrap().len(),
             1
         );
         let error = samples(&json!([{"parameter": {"x": 3}, "value": 1}]), learner).unwrap_err();
         assert_eq!(error.to_string(), "[0].parameter: is no set of the batch");
-        let given =
-            json!([{"parameter": {"lr": 0.1, "net": {"_name": "flat"}, BUDGET: 3}, "value": 1}]);
+        let given = json!([{"parameter": {"lr": 0.1, "net": {"_name": "flat"}, "TRIAL_BUDGET": 3}, "value": 1}]);
         let space = space();
-        let learner = |budget| Learner { space: &space, native: None, budget };
-        assert_eq!(samples(&given, learner(true)).unwrap().len(), 1);
-        assert_eq!(samples(&given, learner(false)).unwrap_err().path, "[0].parameter.TRIAL_BUDGET");
+        let learner = |own_parameters| Learner { space: &space, native: None, own_parameters };
+        assert_eq!(samples(&given, learner(&["TRIAL_BUDGET"])).unwrap().len(), 1);
+        assert_eq!(samples(&given, learner(&[])).unwrap_err().path, "[0].parameter.TRIAL_BUDGET");
     }
 
     #[test]
@@ -211,7 +207,7 @@ mod tests {
             Goals { objectives: vec![objective("loss"), objective("size")], ..Goals::default() };
         let spec = TunerSpec { goals, ..TunerSpec::new("TPE", Map::new()).unwrap() };
         let space = space();
-        let learner = Learner { space: &space, native: Some(&spec), budget: false };
+        let learner = Learner { space: &space, native: Some(&spec), own_parameters: &[] };
         let with = |value: Value| {
             let parameters = json!({"lr": 0.1, "net": {"_name": "flat"}});
             samples(&json!([{"parameters": parameters, "final": value}]), learner)

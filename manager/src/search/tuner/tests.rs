@@ -323,7 +323,7 @@ fn imported_results_count_as_results() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, BOHB, CMA-ES, NSGA-II, QMC, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, PBT, DNGO, NetworkMorphism, RegularizedEvolutionTuner; one of your own is given by its `className`"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, BOHB, CMA-ES, NSGA-II, PBT, QMC, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, DNGO, NetworkMorphism, RegularizedEvolutionTuner; one of your own is given by its `className`"),
         ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
         ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
@@ -343,7 +343,7 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
 #[test]
 fn the_default_direction_is_nnis_own_of_each_tuner() {
     let minimize = ["TPE", "Anneal", "CMA-ES", "NSGA-II"];
-    for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "Batch"]) {
+    for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "PBT", "Batch"]) {
         let expected =
             if minimize.contains(&name) { OptimizeMode::Minimize } else { OptimizeMode::Maximize };
         assert_eq!(spec(name, &json!({})).default_mode().unwrap(), expected, "{name}");
@@ -406,7 +406,7 @@ proptest! {
         ends in prop::collection::vec(0_usize..6, 28),
         stop in 0_usize..28,
     ) {
-        for (name, json) in everyone() {
+        for (name, json) in everyone().into_iter().chain([("PBT", mixed()), ("PBT", finite())]) {
             let made = || tuner(name, &json, 11);
             let mut steady = Several { tuner: made(), trials: Vec::new(), asks: true };
             let mut resumed = None;

@@ -126,7 +126,7 @@ mod tests {
             let number = |name: &str| parameters[name].as_f64().unwrap();
             let wrong = f64::from(u8::from(parameters["z"] != "b"));
             let loss = (number("x") - 2.0).powi(2) + (number("y") + 1.0).powi(2) + wrong;
-            let budget = number(super::super::BUDGET);
+            let budget = number(super::super::TRIAL_BUDGET);
             tuner.observe(id, &Outcome::Result(MetricValue::from(loss + 3.0 / budget)));
             if budget > 8.0 {
                 best = best.min(loss);
@@ -153,7 +153,7 @@ mod tests {
         let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
         let mut tuner = build(&spec, &SearchSpace::parse(&space).unwrap(), 0).unwrap();
         let Proposal::Parameters(first) = tuner.propose(0) else { panic!("the first") };
-        assert_eq!(first[super::super::BUDGET], Value::from(3));
+        assert_eq!(first[super::super::TRIAL_BUDGET], Value::from(3));
         let args = json!({"min_budget": 9, "max_budget": 3}).as_object().unwrap().clone();
         let spec = TunerSpec::new("bohb", args).unwrap();
         let refused = build(&spec, &SearchSpace::parse(&space).unwrap(), 0).unwrap_err();

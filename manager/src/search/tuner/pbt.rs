@@ -1,0 +1,428 @@
+//! Population Based Training (Jaderberg and others, 2017), after NNI 3.0's `nni/algorithms/hpo/pbt_tuner.py`: a
+//! population of models is trained step by step. Between two steps the worst ones go on from the checkpoints of the
+//! best ones, with parameters near theirs.
+//!
+//! A trial is one step of one member. It reads the checkpoint of the step before in the folder that the parameter
+//! `load_checkpoint_dir` names, and leaves its own in `save_checkpoint_dir`, which is
+//! `all_checkpoint_dir`/MEMBER/STEP. In the first step both are the same, and nothing is there. A step begins once the
+//! one before is over. Unlike NNI's, a member whose trial failed always goes on from one of the best: it may have left no
+//! checkpoint. And a nested choice stays as it is, since its options are different models.
+//!
+//! A proposal's place follows from its `save_checkpoint_dir`, and its parameters from the results of the step before
+//! alone: a rebuilt tuner knows no more.
+
+use std::collections::BTreeMap;
+
+use rand::Rng;
+use serde_json::Value;
+
+use super::random::generator;
+use super::{CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
+use crate::search::class_args::Arguments;
+use crate::search::search_space::unit_cube::{double, index};
+use crate::search::search_space::{
+    Coordinate, Domain, Parameters, Point, Real, SearchSpace, Shape,
+};
+
+/// NNI's names for the parameters that the tuner gives besides those of the space.
+pub(super) const OWN_PARAMETERS: [&str; 2] = [LOAD, SAVE];
+
+const LOAD: &str = "load_checkpoint_dir";
+const SAVE: &str = "save_checkpoint_dir";
+
+/// NNI's `PBT`.
+#[derive(Debug)]
+pub(super) struct Pbt {
+    space: SearchSpace,
+    seed: u64,
+    mode: OptimizeMode,
+    /// `all_checkpoint_dir`.
+    folder: String,
+    /// `population_size`: the number of members.
+    population: usize,
+    /// `factor`: the part of its range by which a parameter is moved.
+    factor: f64,
+    /// `resample_probability`: the part of the parameters that are drawn anew instead.
+    resample: f64,
+    /// `fraction`: the part of the population that is replaced after each step.
+    fraction: f64,
+    /// By step and member.
+    trials: BTreeMap<(usize, usize), Trial>,
+}
+
+/// A step of one member.
+#[derive(Debug)]
+struct Trial {
+    id: u64,
+    /// Without the folders.
+    parameters: Parameters,
+    /// The folder of its checkpoint.
+    checkpoint: String,
+    end: End,
+}
+
+/// The progress of a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum End {
+    Running,
+    /// The smaller the better.
+    Loss(f64),
+    Failed,
+}
+
+impl Pbt {
+    /// Reads `classArgs`.
+    pub(super) fn from_arguments(
+        arguments: &mut Arguments<'_>,
+        space: &SearchSpace,
+        Setting { seed, mode, .. }: Setting<'_>,
+    ) -> Result<Self, Error> {
+        let folder = match arguments.raw(CHECKPOINT_FOLDER) {
+            None => "checkpoint".to_owned(),
+            Some(Value::String(folder)) if !folder.trim_matches('/').is_empty() => {
+                folder.trim_end_matches('/').to_owned()
+            }
+            Some(other) => {
+                let problem = format!("expected the path of a folder, found {other}");
+                return arguments.fault(CHECKPOINT_FOLDER, problem);
+            }
+        };
+        let population = arguments.integer("population_size", 2..=99_999)?.unwrap_or(10);
+        let factor = share(arguments, "factor")?.unwrap_or(0.2);
+        let resample = share(arguments, "resample_probability")?.unwrap_or(0.25);
+        let fraction = share(arguments, "fraction")?.unwrap_or(0.2);
+        if let Some(name) = space.names().find(|name| OWN_PARAMETERS.contains(name)) {
+            let problem = "the tuner gives this parameter itself; leave it out".to_owned();
+            return Err(Error { path: format!("searchSpace.{name}"), problem });
+        }
+        Ok(Self {
+            space: space.clone(),
+            seed,
+            mode,
+            folder,
+            population: usize::try_from(population).unwrap_or(usize::MAX),
+            factor,
+            resample,
+            fraction,
+            trials: BTreeMap::new(),
+        })
+    }
+
+    /// The place of the next trial: its step and its member. `None`: the step before is not over.
+    fn next_place(&self) -> Option<(usize, usize)> {
+        let step = self.trials.last_key_value().map_or(0, |((step, _), _)| *step);
+        let free = (0..self.population).find(|member| !self.trials.contains_key(&(step, *member)));
+        match free {
+            Some(member) => Some((step, member)),
+            None => {
+                self.of_step(step).all(|trial| trial.end != End::Running).then_some((step + 1, 0))
+            }
+        }
+    }
+
+    /// The trials of a step, in the order of the members.
+    fn of_step(&self, step: usize) -> impl Iterator<Item = &Trial> {
+        self.trials.range((step, 0)..(step + 1, 0)).map(|(_, trial)| trial)
+    }
+
+    /// The parameters of a member in a step, and the folder of the checkpoint that it goes on from.
+    fn next_parameters(&self, (step, member): (usize, usize), id: u64) -> (Parameters, String) {
+        let mut rng = generator(self.seed, id);
+        let before = step.checked_sub(1).and_then(|before| self.trials.get(&(before, member)));
+        let (Some(own), Some(before)) = (before, step.checked_sub(1)) else {
+            return (self.space.sample(&mut rng), self.checkpoint((step, member)));
+        };
+        let (best, worst) = self.extremes(before);
+        if own.end != End::Failed && !worst.contains(&own.id) {
+            return (own.parameters.clone(), own.checkpoint.clone());
+        }
+        if best.is_empty() {
+            return (self.space.sample(&mut rng), own.checkpoint.clone());
+        }
+        let model = best[rng.random_range(0..best.len())];
+        (self.near(&model.parameters, &mut rng), model.checkpoint.clone())
+    }
+
+    /// The best trials of a step, and the ids of its worst.
+    fn extremes(&self, step: usize) -> (Vec<&Trial>, Vec<u64>) {
+        let loss = |trial: &Trial| match trial.end {
+            End::Loss(loss) => Some(loss),
+            End::Running | End::Failed => None,
+        };
+        let mut ranked: Vec<(f64, &Trial)> =
+            self.of_step(step).filter_map(|trial| Some((loss(trial)?, trial))).collect();
+        // Of equals the earlier member goes first.
+        ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let population = u64::try_from(self.population).unwrap_or(u64::MAX);
+        let part = index((double(population) * self.fraction).ceil(), u64::MAX);
+        // No trial is both.
+        let part = usize::try_from(part).unwrap_or(usize::MAX).min(ranked.len() / 2);
+        let worst = ranked[ranked.len() - part..].iter().map(|(_, trial)| trial.id).collect();
+        let best =
+            ranked[..part.max(1).min(ranked.len())].iter().map(|(_, trial)| *trial).collect();
+        (best, worst)
+    }
+
+    /// Parameters near those of one of the best.
+    fn near(&self, parameters: &Parameters, rng: &mut impl Rng) -> Parameters {
+        // The space was changed since.
+        let Ok(model) = self.space.locate(parameters) else { return self.space.sample(rng) };
+        let mut point: Point = Vec::with_capacity(model.len());
+        for (dimension, at) in self.space.dimensions().iter().zip(model) {
+            let domain = &dimension.domain;
+            let is_nested = matches!(domain, Domain::Nested(_));
+            point.push(at.map(|at| {
+                if is_nested {
+                    at
+                } else if rng.random::<f64>() < self.resample {
+                    domain.sample(rng)
+                } else {
+                    domain.moved(at, self.factor, rng.random())
+                }
+            }));
+        }
+        self.space.parameters(&point)
+    }
+
+    fn checkpoint(&self, (step, member): (usize, usize)) -> String {
+        format!("{}/{member}/{step}", self.folder)
+    }
+
+    fn enter(&mut self, place: (usize, usize), id: u64, parameters: Parameters) {
+        let checkpoint = self.checkpoint(place);
+        self.trials.insert(place, Trial { id, parameters, checkpoint, end: End::Running });
+    }
+}
+
+impl Domain {
+    /// The position at a distance of `factor` of the whole range, or of one option.
+    fn moved(&self, at: Coordinate, factor: f64, up: bool) -> Coordinate {
+        match (self, at) {
+            (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.moved(x, factor, up)),
+            (Self::Integer { size, .. }, Coordinate::Index(i)) => {
+                let distance = index((double(*size) * factor).round(), *size).max(1);
+                Coordinate::Index(moved_index(i, distance, *size, up))
+            }
+            (_, Coordinate::Index(i)) => {
+                Coordinate::Index(moved_index(i, 1, self.options().unwrap_or(1), up))
+            }
+            (_, Coordinate::Real(_)) => at,
+        }
+    }
+}
+
+fn moved_index(at: u64, distance: u64, size: u64, up: bool) -> u64 {
+    if up {
+        at.saturating_add(distance).min(size.saturating_sub(1))
+    } else {
+        at.saturating_sub(distance)
+    }
+}
+
+impl Real {
+    fn moved(&self, x: f64, factor: f64, up: bool) -> f64 {
+        let width = match self.shape {
+            Shape::Uniform { low, high } => high - low,
+            Shape::Normal { sigma, .. } => sigma,
+        };
+        // Less than a multiple of `q` would be rounded away.
+        let distance = (width * factor).max(self.step(x));
+        let moved = if up { x + distance } else { x - distance };
+        match self.shape {
+            Shape::Uniform { low, high } => moved.clamp(low, high),
+            Shape::Normal { .. } => moved,
+        }
+    }
+}
+
+/// An argument from 0 to 1.
+fn share(arguments: &mut Arguments<'_>, name: &'static str) -> Result<Option<f64>, Error> {
+    match arguments.number(name, 0.0)? {
+        Some(number) if number > 1.0 => {
+            arguments.fault(name, format!("expected a number from 0 to 1, found {number}"))
+        }
+        number => Ok(number),
+    }
+}
+
+/// The place that the folder of a checkpoint names, if it names one.
+fn place_of(folder: &Value) -> Option<(usize, usize)> {
+    let mut parts = folder.as_str()?.rsplit('/');
+    let (step, member) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some((step, member))
+}
+
+impl Tuner for Pbt {
+    fn propose(&mut self, id: u64) -> Proposal {
+        let Some(place) = self.next_place() else { return Proposal::Wait };
+        let (mut parameters, load) = self.next_parameters(place, id);
+        self.enter(place, id, parameters.clone());
+        parameters.insert(LOAD.to_owned(), Value::from(load));
+        parameters.insert(SAVE.to_owned(), Value::from(self.checkpoint(place)));
+        Proposal::Parameters(parameters)
+    }
+
+    fn adopt(&mut self, id: u64, parameters: &Parameters) {
+        let mut parameters = parameters.clone();
+        parameters.shift_remove(LOAD);
+        let place = parameters.shift_remove(SAVE).as_ref().and_then(place_of);
+        if let Some(place) = place.filter(|(_, member)| *member < self.population) {
+            self.enter(place, id, parameters);
+        }
+    }
+
+    fn observe(&mut self, id: u64, outcome: &Outcome) {
+        let number = match outcome {
+            Outcome::Result(value) => value.number(),
+            Outcome::Failed => None,
+        };
+        let end = match (number, self.mode) {
+            (None, _) => End::Failed,
+            (Some(number), _) if number.is_nan() => End::Loss(f64::INFINITY),
+            (Some(number), OptimizeMode::Minimize) => End::Loss(number),
+            (Some(number), OptimizeMode::Maximize) => End::Loss(-number),
+        };
+        if let Some(trial) = self.trials.values_mut().rev().find(|trial| trial.id == id) {
+            trial.end = end;
+        }
+    }
+
+    /// A population has its own trials only: a result from elsewhere has no checkpoint here.
+    fn import(&mut self, _samples: &[Sample]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use trial_protocol::MetricValue;
+
+    use super::super::{TunerSpec, build};
+    use super::*;
+
+    fn pbt(args: &Value) -> Box<dyn Tuner> {
+        let space = json!({
+            "lr": {"_type": "loguniform", "_value": [0.001, 1]},
+            "x": {"_type": "uniform", "_value": [0, 1]},
+        });
+        let spec = TunerSpec::new("PBTTuner", args.as_object().unwrap().clone()).unwrap();
+        build(&spec, &SearchSpace::parse(&space).unwrap(), 7).unwrap()
+    }
+
+    fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<Parameters> {
+        match tuner.propose(id) {
+            Proposal::Parameters(parameters) => Some(parameters),
+            Proposal::Wait => None,
+            Proposal::Exhausted => panic!("never"),
+        }
+    }
+
+    fn result(number: f64) -> Outcome {
+        Outcome::Result(MetricValue::from(number))
+    }
+
+    fn folders(parameters: &Parameters) -> (&str, &str) {
+        (parameters[LOAD].as_str().unwrap(), parameters[SAVE].as_str().unwrap())
+    }
+
+    fn settings() -> Parameters {
+        Parameters::new()
+    }
+
+    /// The parameters without the folders.
+    fn own(parameters: &Parameters) -> Parameters {
+        let mut own = settings();
+        own.extend(
+            parameters
+                .iter()
+                .filter(|(name, _)| !OWN_PARAMETERS.contains(&name.as_str()))
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        own
+    }
+
+    #[test]
+    fn the_worst_go_on_from_the_checkpoints_of_the_best() {
+        let args =
+            json!({"population_size": 5, "all_checkpoint_dir": "/c/", "resample_probability": 0});
+        let mut tuner = pbt(&args);
+        let tuner = tuner.as_mut();
+        let first: Vec<_> = (0..5).map(|id| proposed(tuner, id).unwrap()).collect();
+        for (member, parameters) in first.iter().enumerate() {
+            let folder = format!("/c/{member}/0");
+            assert_eq!(folders(parameters), (folder.as_str(), folder.as_str()));
+        }
+        assert_eq!(proposed(tuner, 5), None, "the step is not over");
+        for (id, number) in [(4, 0.4), (1, 0.9), (0, 0.5), (2, 0.1)] {
+            tuner.observe(id, &result(number));
+        }
+        assert_eq!(proposed(tuner, 5), None, "one still runs");
+        tuner.observe(3, &Outcome::Failed);
+        let second: Vec<_> = (5..10).map(|id| proposed(tuner, id).unwrap()).collect();
+        #[rustfmt::skip]
+        let expected = [("/c/0/0", "/c/0/1"), ("/c/1/0", "/c/1/1"), ("/c/1/0", "/c/2/1"), ("/c/1/0", "/c/3/1"), ("/c/4/0", "/c/4/1")];
+        assert_eq!(second.iter().map(folders).collect::<Vec<_>>(), expected);
+        for member in [0, 1, 4] {
+            assert_eq!(own(&second[member]), own(&first[member]), "member {member} stays");
+        }
+        let best = first[1]["x"].as_f64().unwrap();
+        for member in [2, 3] {
+            let x = second[member]["x"].as_f64().unwrap();
+            let moved = [(best + 0.2).min(1.0), (best - 0.2).max(0.0)];
+            assert!(moved.iter().any(|moved| (moved - x).abs() < 1e-9), "{best} -> {x}");
+        }
+    }
+
+    #[test]
+    fn a_population_that_failed_as_a_whole_is_drawn_anew() {
+        let mut tuner = pbt(&json!({"population_size": 2}));
+        let first: Vec<_> = (0..2).map(|id| proposed(tuner.as_mut(), id).unwrap()).collect();
+        tuner.observe(0, &Outcome::Failed);
+        tuner.observe(1, &Outcome::Failed);
+        let next = proposed(tuner.as_mut(), 2).unwrap();
+        assert_ne!(own(&next), own(&first[0]));
+        assert_eq!(folders(&next), ("checkpoint/0/0", "checkpoint/0/1"));
+    }
+
+    #[test]
+    fn a_step_of_training_follows_the_best_rate() {
+        // A model whose error falls fastest where the rate is 0.1. What counts is what the population has reached after ten steps.
+        let trained = |fraction: f64| {
+            let mut tuner = pbt(&json!({"optimize_mode": "minimize", "fraction": fraction}));
+            let mut errors: BTreeMap<String, f64> = BTreeMap::new();
+            let mut reached = 0.0;
+            for id in 0..100 {
+                let parameters = proposed(tuner.as_mut(), id).unwrap();
+                let (load, save) = folders(&parameters);
+                let before = errors.get(load).copied().unwrap_or(1.0);
+                let rate = parameters["lr"].as_f64().unwrap();
+                let error = before * (0.4 + (rate / 0.1).ln().abs() / 10.0);
+                errors.insert(save.to_owned(), error);
+                reached += if id < 90 { 0.0 } else { error };
+                tuner.observe(id, &result(error));
+            }
+            reached
+        };
+        assert!(trained(0.3) < trained(0.0) / 2.0, "{} {}", trained(0.3), trained(0.0));
+    }
+
+    #[test]
+    fn wrong_arguments_are_refused() {
+        let space = json!({"save_checkpoint_dir": {"_type": "uniform", "_value": [0, 1]}});
+        let refused = |args: Value, space: &Value| {
+            let spec = TunerSpec::new("PBT", args.as_object().unwrap().clone()).unwrap();
+            build(&spec, &SearchSpace::parse(space).unwrap(), 0).unwrap_err().to_string()
+        };
+        let good = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
+        #[rustfmt::skip]
+        let table = [
+            (json!({}),                          &space, "searchSpace.save_checkpoint_dir: the tuner gives this parameter itself; leave it out"),
+            (json!({"all_checkpoint_dir": 3}),   &good,  "tuner.classArgs.all_checkpoint_dir: expected the path of a folder, found 3"),
+            (json!({"all_checkpoint_dir": "/"}), &good,  "tuner.classArgs.all_checkpoint_dir: expected the path of a folder, found \"/\""),
+            (json!({"fraction": 1.5}),           &good,  "tuner.classArgs.fraction: expected a number from 0 to 1, found 1.5"),
+            (json!({"population_size": 1}),      &good,  "tuner.classArgs.population_size: expected an integer of at least 2 and at most 99999, found 1"),
+        ];
+        for (args, space, message) in table {
+            assert_eq!(refused(args, space), message);
+        }
+    }
+}
