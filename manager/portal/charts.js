@@ -104,6 +104,17 @@ const switchable = (plot, row, at) => {
   });
 };
 
+// A click opens the page of the place that the pointer is nearest to; one that ends a drag does not.
+const opens = (plot, address) => {
+  let from = null;
+  plot.over.classList.add("opens");
+  plot.over.addEventListener("pointerdown", ({ clientX }) => { from = clientX; });
+  plot.over.addEventListener("click", ({ clientX }) => {
+    const at = plot.cursor.idx;
+    if (at !== null && at !== undefined && from !== null && Math.abs(clientX - from) < 4) location.assign(address(at));
+  });
+};
+
 // Buttons that save a chart as it is seen; what draws the file is fetched when it is asked for.
 const files = (figure, series, settings) => {
   const title = figure.getAttribute("aria-label") ?? document.getElementById(figure.getAttribute("aria-labelledby"))?.textContent ?? "Chart";
@@ -128,8 +139,8 @@ const files = (figure, series, settings) => {
 };
 
 // Draws curves into a figure, or the newer values of curves that are there. `data` is uPlot's: places, then a column for
-// each curve. `kind` says what the values are.
-const draw = (figure, series, data, { x, y = "", kind = "number", time = false, empty = "Nothing to show yet." }) => {
+// each curve. `kind` says what the values are, `address` which page a click on a place opens.
+const draw = (figure, series, data, { x, y = "", kind = "number", time = false, address = null, empty = "Nothing to show yet." }) => {
   if (!figure) return;
   if (!data[0] || data[0].length < (time ? 2 : 1)) {
     if (!plots.has(figure)) figure.replaceChildren(note(empty));
@@ -167,6 +178,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   const plot = new uPlot(options, data, figure);
   plots.set(figure, { shape, plot });
   sizes.observe(figure);
+  if (address) opens(plot, address);
   figure.prepend(files(figure, series, { x, y, time, written }));
   if (series.length > 1) plot.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > 0) switchable(plot, row, at); });
 };
@@ -196,4 +208,7 @@ const join = (curves) => {
   })];
 };
 
-export { colour, tint, stroke, dash, moment, named, note, tame, short, font, scale, high, draw, redrawn, join };
+// A browser may keep nothing for a page: then a choice lasts as long as the page.
+const kept = (work) => { try { return work(); } catch { return null; } };
+
+export { colour, kept, tint, stroke, dash, moment, named, note, tame, short, font, scale, high, draw, redrawn, join };

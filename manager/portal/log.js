@@ -1,4 +1,4 @@
-import { moment, tame } from "./charts.js";
+import { kept, moment, tame } from "./charts.js";
 
 // What one does with a trial's output in view: search it, and wrap its lines or not.
 
@@ -72,12 +72,12 @@ const controls = (stream) => {
   field.addEventListener("input", () => { now = -1; look(); go(1); });
   field.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); go(event.shiftKey ? -1 : 1); } });
   const wrapped = () => log.classList.toggle("long", !wrap.checked);
-  wrap.checked = localStorage.getItem("wrap") !== "no";
-  wrap.addEventListener("change", () => { localStorage.setItem("wrap", wrap.checked ? "yes" : "no"); wrapped(); });
+  wrap.checked = kept(() => localStorage.getItem("wrap")) !== "no";
+  wrap.addEventListener("change", () => { kept(() => localStorage.setItem("wrap", wrap.checked ? "yes" : "no")); wrapped(); });
   wrapped();
   const times = document.querySelector(`[data-times=${stream}]`);
-  times.checked ||= localStorage.getItem("times") === "yes";
-  times.addEventListener("change", () => localStorage.setItem("times", times.checked ? "yes" : "no"));
+  times.checked ||= kept(() => localStorage.getItem("times")) === "yes";
+  times.addEventListener("change", () => kept(() => localStorage.setItem("times", times.checked ? "yes" : "no")));
   return () => { if (field.value !== "") look(); };
 };
 

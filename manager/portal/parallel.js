@@ -28,12 +28,12 @@ const axis = (name, column, scale) => {
 };
 
 // The axes of what is shown.
-const axesOf = (points, rows, title) => {
+const axesOf = (points, values, rows, title) => {
   const names = parameterNames(points).filter((name) => rows.some((at) => points.parameters[name][at] !== null));
   const shown = names.slice(0, AXES);
   const axes = shown.map((name) => axis(name, points.parameters[name], parameter(rows.map((at) => points.parameters[name][at]), axisOf(points, name))));
-  const [low, high] = spread(rows.map((at) => points.final[at]));
-  axes.push(axis(names.includes(title) ? `${title} (result)` : title, points.final, numbers(low, high)));
+  const [low, high] = spread(rows.map((at) => values[at]));
+  axes.push(axis(names.includes(title) ? `${title} (result)` : title, values, numbers(low, high)));
   axes.at(-1).isResult = true;
   // What is above and below all results is none of them.
   if (low === high) Object.assign(axes.at(-1), { where: (value) => value === null ? null : 0.5 });
@@ -42,16 +42,21 @@ const axesOf = (points, rows, title) => {
 
 // Ranges as an address keeps them, `lr=0.001..0.1`, and as the table's filter, `lr >= 0.001 and lr <= 0.1`.
 const precise = (value) => Number(value.toPrecision(6));
-const identifier = (axis) => axis.isResult ? "final" : axis.name;
-const inAddress = (axes, ranges) => {
+// Words that the filter has for itself.
+const TAKEN = /^(number|id|state|cause|duration|final|latest|step|and|or|not|true|false|null)$/i;
+const quoted = (name) => /^[A-Za-z_][\w.]*$/.test(name) && !TAKEN.test(name) ? name : `\`parameters.${name.replace(/[\\`]/g, "\\$&")}\``;
+const identifier = (axis) => axis.isResult ? "final" : quoted(axis.name);
+const literal = (option) => JSON.stringify(Array.isArray(option) ? JSON.stringify(option) : option);
+// The filter knows the first of several objectives: ranges of another one stand in the address alone.
+const inAddress = (axes, ranges, isFirst) => {
   const chosen = axes.filter(({ name }) => ranges.has(name));
   const ends = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.at(part) : precise(axis.value(part)));
   const words = new URLSearchParams(chosen.map((axis) => [axis.name, ends(axis).join("..")])).toString();
-  const conditions = chosen.flatMap((axis) => {
+  const conditions = chosen.filter((axis) => isFirst || !axis.isResult).flatMap((axis) => {
     const [low, high] = ranges.get(axis.name), name = identifier(axis);
     if (axis.options) {
       const within = axis.options.filter((option) => { const at = axis.where(option); return at >= low - 1e-6 && at <= high + 1e-6; });
-      const each = within.map((option) => `${name} == ${JSON.stringify(option)}`);
+      const each = within.map((option) => `${name} == ${literal(option)}`);
       return each.length === 0 ? [] : [each.length > 1 ? `(${each.join(" or ")})` : each[0]];
     }
     return [...low > 0 ? [`${name} >= ${precise(axis.value(low))}`] : [], ...high < 1 ? [`${name} <= ${precise(axis.value(high))}`] : []];
@@ -70,17 +75,17 @@ const fromAddress = (axes, ranges, words) => {
 };
 
 // Draws all of it. `points` are the trials in columns, `ranges` what is chosen on which axis. Of the options, `better` says whether a
-// small or a large result is, `title` what results are called, and `pending` are ranges from an address. `again` draws once more
+// small or a large result is, `title` what results are called, `values` are the results, and `pending` are ranges from an address. `again` draws once more
 // after `ranges` has changed. Answers with what is chosen, for an address and for the table.
-const parallel = (figure, points, ranges, { better, title, pending = {}, heading = "Parameters and results" }, again) => {
+const parallel = (figure, points, ranges, { better, title, values = points.final, pending = {}, heading = "Parameters and results" }, again) => {
   if (!figure) return null;
-  const rows = points.id.map((_, at) => at).filter((at) => points.final[at] !== null);
+  const rows = points.id.map((_, at) => at).filter((at) => values[at] !== null);
   if (rows.length === 0) { figure.replaceChildren(note("Nothing to show yet: no trial has succeeded with a number.")); return null; }
   const began = performance.now();
-  const { axes, left } = axesOf(points, rows, title);
+  const { axes, left } = axesOf(points, values, rows, title);
   fromAddress(axes, ranges, pending);
   const result = axes.at(-1);
-  const good = (at) => { const part = result.where(points.final[at]); return better === "minimize" ? 1 - part : part; };
+  const good = (at) => { const part = result.where(values[at]); return better === "minimize" ? 1 - part : part; };
   const chosen = (at) => axes.every((axis) => {
     const range = ranges.get(axis.name);
     if (!range) return true;
@@ -112,7 +117,7 @@ const parallel = (figure, points, ranges, { better, title, pending = {}, heading
   });
   figure.dataset.drawn = rows.length;
   performance.measure("plot parallel", { start: began });
-  return inAddress(axes, ranges);
+  return inAddress(axes, ranges, values === points.final || values === points.objectives?.[0].values);
 };
 
 // A name in two lines where it is long.

@@ -20,7 +20,7 @@ const smoothed = (values, weight) => {
 const curves = (points, objective, answer, { smoothing, log }) => {
   if (!answer || answer.metrics.length === 0) return { panels: [], empty: "Nothing to show: no trial has reported an intermediate result." };
   const place = new Map(points.sequence.map((sequence, at) => [sequence, at]));
-  const result = (sequence) => { const at = place.get(sequence); return at === undefined ? null : objective.values[at] ?? points.latest?.[at] ?? null; };
+  const result = (sequence) => { const at = place.get(sequence); return at === undefined ? null : objective.values[at] ?? objective.latest?.[at] ?? null; };
   const order = new Map([...new Set(answer.metrics.flatMap(({ curves: all }) => all.map(({ sequence }) => sequence)))].map((sequence) => [sequence, result(sequence)]).filter(([, value]) => value !== null)
     .sort((a, b) => objective.better(a[1], b[1]) ? 1 : objective.better(b[1], a[1]) ? -1 : 0).map(([sequence], at, all) => [sequence, all.length > 1 ? at / (all.length - 1) : 1]));
   const rank = (sequence) => order.get(sequence) ?? 0;

@@ -17,7 +17,7 @@ const legendOf = (states) => [...Object.keys(LOOKS), ...states].filter((state, a
 const trialAddress = (points, at) => `${document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[at])}`;
 // What is said of a trial: number and state, result, parameters.
 const trialTold = (points, objective, at) => {
-  const { state } = points, value = objective.values[at], latest = points.latest?.[at];
+  const { state } = points, value = objective.values[at], latest = objective.latest?.[at];
   const result = value !== null ? `${objective.name}: ${short(value, 6)}` : latest !== null && latest !== undefined ? `latest ${objective.name}: ${short(latest, 6)}` : points.cause?.[at] ? `cause: ${points.cause[at]}` : "no result";
   const names = parameterNames(points).filter((name) => points.parameters[name][at] !== null);
   const lines = names.slice(0, TOLD).map((name) => `${tame(name)}: ${typeof points.parameters[name][at] === "number" ? short(points.parameters[name][at], 6) : said(points.parameters[name][at])}`);
@@ -28,7 +28,7 @@ const trialTable = (points, objective, rows) => (most) => {
   const names = parameterNames(points).slice(0, TOLD);
   return {
     head: ["Trial", "State", objective.name, ...names.map(tame)],
-    rows: rows.slice(0, most).map((at) => [points.sequence[at], WORDS[points.state[at]], short(objective.values[at] ?? points.latest?.[at] ?? NaN, 6).replace("NaN", "–"), ...names.map((name) => { const value = points.parameters[name][at]; return value === null ? "" : typeof value === "number" ? short(value, 5) : said(value); })]),
+    rows: rows.slice(0, most).map((at) => [points.sequence[at], WORDS[points.state[at]], short(objective.values[at] ?? objective.latest?.[at] ?? NaN, 6).replace("NaN", "–"), ...names.map((name) => { const value = points.parameters[name][at]; return value === null ? "" : typeof value === "number" ? short(value, 5) : said(value); })]),
   };
 };
 
@@ -46,7 +46,7 @@ const NOTHING = "Nothing to show yet: no trial has a result that is a number.";
 // ---- optimisation history ----
 // `by` is `number`, `started` or `ended`; `log` has results on a logarithmic axis.
 const history = (points, objective, { by, log }) => {
-  const value = (at) => objective.values[at] ?? points.latest?.[at] ?? null;
+  const value = (at) => objective.values[at] ?? objective.latest?.[at] ?? null;
   // A trial that runs stands at the newest moment that is known.
   const newest = by === "ended" ? points.started.reduce((most, time, at) => Math.max(most, time ?? 0, points.ended[at] ?? 0), 0) : 0;
   const place = (at) => by === "number" ? points.sequence[at] : by === "started" ? points.started[at] ?? null : points.ended[at] ?? (points.state[at] === "RUNNING" ? newest : null);
@@ -65,8 +65,9 @@ const history = (points, objective, { by, log }) => {
   const groups = Map.groupBy ? Map.groupBy(all.keys(), (mark) => points.state[all[mark]]) : all.reduce((map, at, mark) => map.set(points.state[at], [...map.get(points.state[at]) ?? [], mark]), new Map());
   let best = null;
   const steps = [];
-  for (const at of all.filter((one) => objective.values[one] !== null).sort((a, b) => place(a) - place(b))) {
-    const result = objective.values[at];
+  const counts = objective.counts ?? objective.values;
+  for (const at of all.filter((one) => counts[one] !== null).sort((a, b) => place(a) - place(b))) {
+    const result = counts[at];
     if (best !== null && !objective.better(result, best)) continue;
     if (best !== null) steps.push(x.part(place(at)), y.part(best));
     steps.push(x.part(place(at)), y.part(result));
@@ -84,17 +85,17 @@ const history = (points, objective, { by, log }) => {
   const label = { number: "trial", started: "start (UTC)", ended: "end (UTC)" }[by];
   const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, all[mark]), address: (mark) => trialAddress(points, all[mark]) };
   return {
-    panels: [panel], legend: [...legendOf([...groups.keys()]), { label: "best so far", kind: "line", colour: "text" }], table: trialTable(points, objective, order),
+    panels: [panel], legend: [...legendOf([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: trialTable(points, objective, order),
     hint: log && !positive ? "A logarithmic axis needs results above 0." : all.length > known.length ? "Trials without a result stand at the lower edge." : "",
   };
 };
 
 // ---- a slice for each parameter ----
 const slice = (points, objective, { log }) => {
-  const rows = points.id.map((_, at) => at).filter((at) => objective.values[at] !== null || points.state[at] === "EARLY_STOPPED" && points.latest?.[at] !== null && points.latest);
+  const rows = points.id.map((_, at) => at).filter((at) => objective.values[at] !== null || points.state[at] === "EARLY_STOPPED" && (objective.latest?.[at] ?? null) !== null);
   const names = parameterNames(points);
   if (rows.length === 0 || names.length === 0) return { panels: [], empty: NOTHING };
-  const value = (at) => objective.values[at] ?? points.latest[at];
+  const value = (at) => objective.values[at] ?? objective.latest[at];
   const positive = rows.every((at) => value(at) > 0), [low, high] = spread(rows.map(value));
   const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
   const last = Math.max(1, points.id.length - 1);

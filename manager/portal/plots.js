@@ -77,6 +77,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const [smoothing, smoothingRange] = slide("Smoothing", 0.99, () => steps.update());
   const [curveLog, curveLogBox] = check("log y", () => { steps.plot.zoomed.clear(); steps.update(); });
   const steps = lazily("curves", [smoothing, curveLog], async () => { bulk.curves = await json("/api/v1/experiment/curves?points=100"); }, () => curves(points, objective(), bulk.curves, { smoothing: Number(smoothingRange.value), log: curveLogBox.checked }), paced);
+  plots.push(() => { if (bulk.curves) steps.update(); });
   const [rows, rowsChoice] = select("Rows", [["trial", "trials"], ["host", "machines"]], () => { gantt.plot.zoomed.clear(); gantt.update(); });
   const gantt = lazily("timeline", [rows], async () => { bulk.timeline = await json("/api/v1/experiment/timeline"); }, () => timeline(points, bulk.timeline, { by: rowsChoice.value }), paced);
 
@@ -116,8 +117,8 @@ const brushes = (points, objective, plots) => {
   const place = figure("parallel"), ranges = new Map();
   let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const lines = () => {
-    const { mode, name } = objective();
-    const chosen = parallel(place, points, ranges, { better: mode, title: name, name: "parallel", heading: title("parallel"), pending }, again);
+    const { mode, name, values } = objective();
+    const chosen = parallel(place, points, ranges, { better: mode, title: name, values, name: "parallel", heading: title("parallel"), pending }, again);
     pending = {};
     return chosen;
   };

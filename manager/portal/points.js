@@ -42,6 +42,7 @@ const take = (points, trial) => {
     points.host?.push(null);
     for (const { values } of points.objectives ?? []) values.push(null);
     points.attempts?.push(1);
+    points.means?.push(null);
     for (const column of Object.values(points.parameters)) column.push(null);
     flat(trial.parameters, "", (name, value) => {
       (points.parameters[name] ??= new Array(points.id.length).fill(null))[at] = value;
@@ -50,14 +51,17 @@ const take = (points, trial) => {
   points.state[at] = trial.state;
   points.final[at] = trial.state === "SUCCEEDED" ? number(trial.final) : null;
   for (const { metric, values } of points.objectives ?? []) values[at] = trial.state === "SUCCEEDED" ? finite(trial.final?.[metric]) : null;
+  if (points.means) points.means[at] = trial.estimate && trial.estimate.results >= trial.estimate.wanted ? trial.estimate.mean : null;
   for (const [name, of] of Object.entries(MORE)) if (points[name]) points[name][at] = of(trial);
 };
 
-// The objectives of a search, each with its values by trial; there is one unless several were asked for.
+// The objectives of a search, each with its values by trial; there is one unless several were asked for. The latest results are those
+// of the first one. `counts` are the values that compete for the best: means, where points are repeated.
+const first = (points) => ({ latest: points.latest, counts: points.means });
 const better = (mode) => mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
 const objectives = (points, mode, name) => points.objectives
-  ? points.objectives.map((one) => ({ name: one.metric, mode: one.direction, values: one.values, better: better(one.direction) }))
-  : [{ name, mode, values: points.final, better: better(mode) }];
+  ? points.objectives.map((one, at) => ({ name: one.metric, mode: one.direction, values: one.values, better: better(one.direction), ...at === 0 ? first(points) : {} }))
+  : [{ name, mode, values: points.final, better: better(mode), ...first(points) }];
 
 // The parameters that any trial has, in the order of the search space, then as trials have them.
 const parameterNames = (points) => {

@@ -2,7 +2,7 @@
 // elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
 // page has it. Foreign text is only ever set as text.
 
-import { dash, draw, join, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
+import { dash, draw, join, kept, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { finite, ready, take } from "./points.js";
 
@@ -172,17 +172,17 @@ const overview = async () => {
 
   const best = () => {
     let top = null;
-    const so_far = points.final.map((value) => {
+    const so_far = (points.means ?? points.final).map((value) => {
       if (value !== null && (top === null || better(value, top))) top = value;
       return top;
     });
     const { name } = byId("summary").dataset;
     const series = [
       { label: named(name), stroke: tint("quiet"), paths: () => null, points: { show: true, size: points.id.length > 2000 ? 2 : 6, fill: tint("quiet") } },
-      { label: "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
+      { label: points.means ? "best mean so far" : "best so far", stroke: tint("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), steps: true, points: { show: false }, spanGaps: true },
     ];
-    const data = top === null ? [[]] : [points.sequence, points.final, so_far];
-    draw(chart("best"), series, data, { x: "trial", y: named(name), empty: "Nothing to show yet: no trial has succeeded with a number." });
+    const data = points.final.every((value) => value === null) ? [[]] : [points.sequence, points.final, so_far];
+    draw(chart("best"), series, data, { x: "trial", y: named(name), address: (at) => `${base}/trials/${encodeURIComponent(points.id[at])}`, empty: "Nothing to show yet: no trial has succeeded with a number." });
   };
 
   const lines = () => parallel(chart("parallel"), points, ranges, { better: mode, title: byId("summary").dataset.name }, lines);
@@ -240,6 +240,7 @@ const trial = async () => {
     for (const one of more) if (one.seq > sampled) { sampled = one.seq; samples.push(one); }
     if (samples.length > 4000) samples = samples.filter((_, at) => at % 2 === 0);
   };
+  const over = () => "ended" in byId("summary").dataset;
   const show = paced(250, async () => {
     // What counts comes first. The others are shown by whoever wants to see them, unless nothing is known to count.
     const counts = byId("summary").dataset.metric;
@@ -257,7 +258,7 @@ const trial = async () => {
     const left = others.length - names.length;
     byId("curves-left").textContent = left ? `${left} more are in the table and in the API.` : "";
     const series = names.map((name, at) => ({ label: named(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
-    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: "No intermediate result yet." });
+    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: over() ? "It reported no intermediate result." : "No intermediate result yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
     const plot = (name, kind, y, columns) => {
@@ -267,7 +268,7 @@ const trial = async () => {
       figure.hidden = shown.length === 0 && name !== "memory";
       const lines = shown.map(([title], at) => ({ label: title, stroke: stroke(at), width: 1.5, spanGaps: true }));
       const data = shown.length ? [times, ...shown.map(([, column]) => column)] : [[]];
-      draw(figure, lines, data, { x: "time (UTC)", y, kind, time: true, empty: "No readings of the machine yet." });
+      draw(figure, lines, data, { x: "time (UTC)", y, kind, time: true, empty: over() ? "There are no readings of the machine." : "No readings of the machine yet." });
     };
     const gpus = Math.max(0, ...samples.map(({ sample }) => sample.gpus?.length ?? 0));
     const each = (read, title = "") => [...Array(gpus).keys()].map((at) => [`GPU ${at}${title}`, of((sample) => sample.gpus?.[at] && read(sample.gpus[at]))]);
@@ -408,11 +409,11 @@ const experiments = async () => tick();
 
 // The columns that were chosen last are those of the next visit, unless the address names others.
 const columns = () => {
-  const kept = `columns:${base}:${document.body.dataset.experiment}`;
+  const key = `columns:${base}:${document.body.dataset.experiment}`;
   const asked = new URLSearchParams(location.search), chosen = asked.getAll("column");
-  document.querySelector("[data-usual]")?.addEventListener("click", () => localStorage.removeItem(kept));
-  if (chosen.length) { localStorage.setItem(kept, JSON.stringify(chosen)); return; }
-  const last = JSON.parse(localStorage.getItem(kept) ?? "[]");
+  document.querySelector("[data-usual]")?.addEventListener("click", () => kept(() => localStorage.removeItem(key)));
+  if (chosen.length) { kept(() => localStorage.setItem(key, JSON.stringify(chosen))); return; }
+  const last = JSON.parse(kept(() => localStorage.getItem(key)) ?? "[]");
   if (last.length === 0) return;
   for (const column of last) asked.append("column", column);
   location.replace(`${location.pathname}?${asked}`);
@@ -424,19 +425,25 @@ const list = async () => {
 };
 
 addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
+  const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
 // What is chosen in a table stays chosen however it is sorted, filtered or brought up to date, until something is done with it.
 // Chosen rows that are not on this page are members of the form, and are counted.
 const chosenKey = (name) => `chosen:${base}:${document.body.dataset.experiment ?? ""}:${name}`;
-const chosenOf = (name) => new Set(JSON.parse(sessionStorage.getItem(chosenKey(name)) ?? "[]"));
-const choose = (name, chosen) => sessionStorage.setItem(chosenKey(name), JSON.stringify([...chosen]));
+const chosenOf = (name) => new Set(JSON.parse(kept(() => sessionStorage.getItem(chosenKey(name))) ?? "[]"));
+const choose = (name, chosen) => kept(() => sessionStorage.setItem(chosenKey(name), JSON.stringify([...chosen])));
 const choosing = () => {
   for (const form of document.querySelectorAll("form[data-chosen]")) {
     const name = form.dataset.chosen, chosen = chosenOf(name);
     const boxes = [...document.querySelectorAll(`input[type=checkbox][name="${name}"][form="${form.id}"]`)];
     for (const box of boxes) box.checked = chosen.has(box.value);
+    for (const all of document.querySelectorAll(`input[data-all="${name}"]`)) {
+      const some = boxes.filter((box) => box.checked).length;
+      all.hidden = false;
+      all.checked = some > 0 && some === boxes.length;
+      all.indeterminate = some > 0 && some < boxes.length;
+    }
     const shown = new Set(boxes.map((box) => box.value)), away = [...chosen].filter((value) => !shown.has(value));
     for (const one of form.querySelectorAll("input[data-away]")) one.remove();
     for (const value of away) {
@@ -456,6 +463,13 @@ const choosing = () => {
   }
 };
 document.addEventListener("change", ({ target }) => {
+  if (target.dataset.all) {
+    const name = target.dataset.all, chosen = chosenOf(name);
+    for (const { value } of document.querySelectorAll(`input[type=checkbox][name="${name}"]`)) if (target.checked) chosen.add(value); else chosen.delete(value);
+    choose(name, chosen);
+    choosing();
+    return;
+  }
   const form = target.type === "checkbox" && target.form?.dataset.chosen === target.name ? target.form : null;
   if (!form) return;
   const chosen = chosenOf(target.name);

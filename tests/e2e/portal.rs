@@ -7,6 +7,7 @@ mod ending;
 mod home;
 mod hostile;
 mod increments;
+mod list;
 mod long_line;
 mod machine;
 mod plots;

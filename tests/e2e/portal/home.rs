@@ -72,9 +72,11 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
     let (status, said) = ask(&url, &kill, &token, "").unwrap();
     assert_eq!(status, 409, "{said}");
 
-    let (status, page) =
-        get(&url, &format!("/compare?experiment={}&experiment={id}", ended.id)).unwrap();
+    let both = format!("/compare?experiment={}&experiment={id}", ended.id);
+    let (status, page) = get(&url, &format!("{both}&experiment=removed")).unwrap();
     assert_eq!(status, 200, "{page}");
+    assert!(page.contains("removed: "), "one that is gone is told: {page}");
+    assert!(page.contains(">first try</a>"), "a name of its own needs no id: {page}");
     assert!(page.contains("class=\"differs\"") && page.contains("<polyline"), "{page}");
     serving.signal(Signal::SIGTERM);
     assert_eq!(serving.finish(BOUND).code, Some(0));
@@ -92,6 +94,10 @@ fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains(&url), "{}", refused.stderr);
 
+    // A note of the longest size is accepted in any script.
+    let longest = format!("notes={}&tags=", "%E5%AD%97".repeat((12 << 10) / 3));
+    let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, &longest).unwrap();
+    assert_eq!(status, 303, "{said}");
     let note = "notes=%23+Plan%0D%0A**less**+%3Cscript%3E&tags=a%2C+b&archived=true";
     let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, note).unwrap();
     assert_eq!(status, 303, "{said}");

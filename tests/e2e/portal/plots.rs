@@ -114,6 +114,29 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface
   return [...document_.querySelectorAll('text')].map((one) => one.textContent);
 });";
 
+/// Chooses ranges of parameters with names that a filter has to quote, and returns the filter.
+const ODD_NAMES: &str = r"
+return import('/assets/parallel.js').then(({ parallel }) => {
+  const figure = document.createElement('figure');
+  document.querySelector('main').append(figure);
+  const parameters = { 'batch size': [1, 4], step: [0, 1], 'a`b': [1, 2], layers: [[64, 64], [32]] };
+  const space = [{ name: 'layers', log: false, options: [[32], [64, 64]] }];
+  const ranges = new Map([['batch size', [0, 0.5]], ['step', [0.5, 1]], ['a`b', [0.5, 1]], ['layers', [0.5, 1]]]);
+  return parallel(figure, { id: ['t', 'u'], final: [1, 2], parameters, space }, ranges, { better: 'maximize', title: 'result' }, () => {}).filter;
+});";
+
+#[test]
+#[ignore = "needs a browser"]
+fn a_range_of_a_parameter_with_any_name_is_a_filter() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let (_serving, url) = served(&bed, 10);
+    browser.looks(1280, 900, false);
+    browser.open(&url);
+    let expected = r#"layers == "[64,64]" and `parameters.batch size` <= 2.5 and `parameters.step` >= 0.5 and `parameters.a\`b` >= 1.5"#;
+    assert_eq!(browser.script(ODD_NAMES), json!(expected));
+}
+
 #[test]
 #[ignore = "needs a browser"]
 fn the_search_space_decides_about_axes() {

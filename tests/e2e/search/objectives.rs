@@ -63,6 +63,14 @@ fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
     let rows = browser.wait("its table", BOUND, &rows);
     assert_eq!(rows, json!([["1", "9"], ["3", "2"]]));
 
+    // All plots follow the objective that is chosen.
+    let choose = "const choice = [...document.querySelectorAll('[data-plot=history] select')][0];
+         choice.value = '1'; choice.dispatchEvent(new Event('change'))";
+    browser.script(choose);
+    let most = "return document.querySelector('[aria-label=\"latency, at most\"]')?.getAttribute('aria-valuetext')";
+    let most = browser.wait("the axis of the other objective", BOUND, most);
+    assert!(most.as_str().unwrap().starts_with("9;"), "{most}");
+
     // The page of a trial says each objective by its name, and draws a curve for each.
     let trials =
         browser.script("return fetch('/api/v1/trials').then((response) => response.json())");

@@ -255,6 +255,7 @@ pub(super) async fn page(
                     @if in_archive { "Take out of the archive" } @else { "Archive" }
                 }
             }
+            span.hint.away role="status" {}
         }
         div #list data-live {
             p.hint {

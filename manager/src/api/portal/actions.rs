@@ -15,15 +15,16 @@ use super::super::auth::Gate;
 use super::super::body::BODY_TIMEOUT;
 use super::super::log_in::LogIn;
 use super::super::throttle::Peer;
-use super::super::user::{Change, CheckedQuery, TrialPath, add_trial};
+use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, space};
 use super::super::{Error, Shared};
 use super::base::url;
 use super::page::{Refusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::search::own_point;
+use crate::search::search_space::SearchSpace;
 
-/// The largest form, in bytes.
-const FORM_LIMIT: usize = 16 << 10;
+/// The largest form, in bytes: the longest note, each of whose bytes takes three in a form, and its tags.
+const FORM_LIMIT: usize = 48 << 10;
 
 /// A form of a user who may change something.
 pub(in crate::api) async fn form<T: DeserializeOwned>(
@@ -97,6 +98,9 @@ async fn each_chosen(
     command: impl Fn(TrialJobId) -> Command,
 ) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
+    // The list as it was shown.
+    let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
+    let list = url(&format!("/trials{query}"));
     let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
     let mut refused = Vec::new();
     for (_, id) in fields.iter().filter(|(name, _)| name == "trial") {
@@ -107,14 +111,14 @@ async fn each_chosen(
         }
     }
     if refused.is_empty() {
-        return Ok(Redirect::to(&url("/trials")).into_response());
+        return Ok(Redirect::to(&list).into_response());
     }
     let experiment = shared.state.gate.experiment().map(ToString::to_string);
     let viewer = Viewer { experiment, may_change: true, ..Viewer::unknown("/trials") };
     let content = html! {
         h1 { "Not of every trial" }
         ul { @for one in &refused { li { (super::words::tame(one)) } } }
-        p { a href=(url("/trials")) { "To the trials" } }
+        p { a href=(list) { "To the trials" } }
     };
     Ok(page(&viewer, "Refused", None, &content))
 }
@@ -126,16 +130,20 @@ pub(super) async fn add_point(
 ) -> Result<Redirect, Refusal> {
     let headers = request.headers().clone();
     let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
-    let trial = add_trial(&shared, &headers, point(&fields)?).await?;
+    let space = space(&shared).await?;
+    let own: Vec<&str> = space.iter().flat_map(SearchSpace::names).collect();
+    let trial = add_trial(&shared, &headers, point(&fields, &own)?).await?;
     Ok(Redirect::to(&url(&format!("/trials/{trial}"))))
 }
 
-/// The point that a form's fields describe.
-fn point(fields: &[(String, String)]) -> Result<Map<String, Value>, Error> {
+/// The point that a form's fields describe, in a space whose parameters have these names: they may have dots themselves.
+fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>, Error> {
     let mut point = Value::Object(Map::new());
     for (name, text) in fields.iter().filter(|(_, text)| !text.trim().is_empty()) {
         let mut at = &mut point;
-        for part in name.split('.') {
+        let is_own = own.contains(&name.as_str());
+        let parts = if is_own { vec![name.as_str()] } else { name.split('.').collect() };
+        for part in parts {
             let members = at.as_object_mut().ok_or_else(|| {
                 Error::BadRequest(format!("{name}: a part of it has a value of its own"))
             })?;
@@ -295,4 +303,28 @@ pub(super) async fn logout(
     let Nothing {} = form(&log_in.gate, request).await?;
     let cookie = log_in.gate.end_session(&headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&url("/"))).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_form_s_fields_are_members_unless_the_parameter_has_the_dots_itself() {
+        let fields = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+            all.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+        };
+        #[rustfmt::skip]
+        let table = [
+            (fields(&[("net._name", "deep"), ("net.layers", "3"), ("lr", " ")]), json!({"net": {"_name": "deep", "layers": 3}})),
+            (fields(&[("optimizer.lr", "0.1"), ("net.layers", "3")]),            json!({"optimizer.lr": 0.1, "net": {"layers": 3}})),
+        ];
+        for (fields, expected) in table {
+            let point = point(&fields, &["optimizer.lr", "net", "lr"]).unwrap();
+            assert_eq!(Value::Object(point), expected);
+        }
+        assert!(point(&fields(&[("a", "1"), ("a.b", "2")]), &[]).is_err());
+    }
 }

@@ -177,6 +177,8 @@ fn head(
     // The verdict says the same with its reasons.
     let told = detail.verdict.as_ref().map(|verdict| &verdict.message);
     let is_exit_told = detail.verdict.as_ref().is_some_and(|verdict| verdict.exit.is_some());
+    let is_duration_told =
+        detail.verdict.as_ref().is_some_and(|verdict| verdict.duration_ms.is_some());
     let message = trial.message.as_ref().filter(|message| told != Some(message));
     html! {
         nav.neighbours aria-label="Trials beside this one" {
@@ -195,8 +197,11 @@ fn head(
             @if let Some(code) = &detail.code { ", code " code { (words::tame(&view::code::brief(code))) } }
         }
         dl.tiles {
+            @if let Some(estimate) = &trial.estimate {
+                div { dt { "With these parameters" } dd { (words::estimate(estimate)) } }
+            }
             (results(trial.last.as_ref(), (trial.metric.as_deref(), trial.latest.as_ref(), trial.latest_step), goals))
-            div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } }
+            @if !is_duration_told { div { dt { "Time" } dd { (words::span_if_any(trial.duration_ms(now_ms))) } } }
             @if let Some(code) = trial.exit_code.filter(|_| !is_exit_told) { div { dt { "Exit code" } dd { (code) } } }
         }
         @if let Some(message) = message { p class=(kind) { (words::tame(message)) } }
@@ -230,7 +235,7 @@ fn results(
             }
         }
         @if goals.is_plain() {
-            div { dt { "Final result" } dd { (last.map_or_else(none, words::result)) } }
+            div { dt { "Final " @match metric.filter(|name| *name != OBJECTIVE) { Some(name) => (words::tame(name)), None => "result" } } dd { (last.map_or_else(none, words::result)) } }
             @for (name, value) in beside.take(MEMBERS) {
                 div { dt { "Final " (words::tame(name)) } dd { (words::brief(value)) } }
             }
@@ -561,6 +566,8 @@ mod tests {
             }
             assert!(!page.contains('{'), "{page}");
         }
+        let named = results(Some(&json!(0.5)), (Some("acc"), None, None), &Goals::default());
+        assert!(named.into_string().contains("<dt>Final acc</dt><dd>0.5</dd>"));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use axum::extract::{RawQuery, State};
-use axum::http::Uri;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
@@ -51,10 +50,7 @@ struct TableRequest {
 impl TableRequest {
     /// Reads a page's query: that of the API's list, and `column` once for each column.
     fn read(query: &str) -> Result<Self, Error> {
-        let uri = |query: &str| format!("/?{query}").parse::<Uri>();
-        let unreadable = |_| Error::BadRequest("the query cannot be read".to_owned());
-        let CheckedQuery(pairs) =
-            CheckedQuery::<Vec<(String, String)>>::of(&uri(query).map_err(unreadable)?)?;
+        let CheckedQuery(pairs) = CheckedQuery::<Vec<(String, String)>>::of_text(query)?;
         let (columns, others): (Vec<_>, Vec<_>) =
             pairs.into_iter().partition(|(name, _)| name == COLUMN);
         let keys: Vec<_> =
@@ -63,7 +59,7 @@ impl TableRequest {
             format!("{}={}", percent::encoded(name), percent::encoded(value))
         };
         let others = others.iter().map(member).collect::<Vec<_>>().join("&");
-        let CheckedQuery(query) = CheckedQuery::of(&uri(&others).map_err(unreadable)?)?;
+        let CheckedQuery(query) = CheckedQuery::of_text(&others)?;
         Ok(Self { query, columns: Some(keys).filter(|keys| !keys.is_empty()) })
     }
 }
@@ -108,11 +104,28 @@ fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
     let kept = kept.filter_map(|(name, value)| Some((name, value?)));
     let columns = request.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
-    let pairs: Vec<_> = pairs
-        .chain(columns)
-        .map(|(name, value)| format!("{name}={}", percent::encoded(value)))
-        .collect();
-    url(&format!("/trials?{}", pairs.join("&")))
+    url(&format!("/trials?{}", encoded(pairs.chain(columns))))
+}
+
+fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let pairs = pairs.map(|(name, value)| format!("{name}={}", percent::encoded(value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// The address of all trials that a list shows on its pages, as a file.
+fn file_link(query: &ListQuery, format: &str) -> String {
+    let own = [
+        ("format", Some(format)),
+        ("state", query.state.as_deref()),
+        ("cause", query.cause.as_deref()),
+        ("q", query.q.as_deref()),
+        ("filter", query.filter.as_deref()),
+        ("sort", query.sort.as_deref()),
+        ("order", query.order.as_deref()),
+    ];
+    let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let own = own.filter(|(_, value)| !value.is_empty());
+    url(&format!("/api/v1/experiment/export?{}", encoded(own)))
 }
 
 /// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
@@ -141,7 +154,7 @@ pub(super) fn table(
             table.trials {
                 thead {
                     tr {
-                        @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } } }
+                        @if sorting.is_some() { th scope="col" { span.hidden { "Chosen" } input type="checkbox" data-all="trial" aria-label="choose all trials on this page" hidden; } }
                         (heading(&sequence))
                         @for column in &shown { (heading(column)) }
                     }
@@ -274,7 +287,7 @@ pub(super) async fn list(
         h1 { "Trials" }
         div.bar {
             (filters(&request))
-            (chosen_actions(&viewer))
+            (chosen_actions(&viewer, &link(&request, &[])))
         }
         (chooser(&request, &columns::of(&rows, shared.state.board.goals())))
         @if let Some(fault) = &fault { p.problem role="alert" { (words::sentence(&words::tame(fault))) } }
@@ -282,8 +295,8 @@ pub(super) async fn list(
             p.hint {
                 (found.total) @if found.total == 1 { " trial" } @else { " trials" }
                 @if is_filtered(query) { ", " a href=(link(&request, &[("state", ""), ("cause", ""), ("q", ""), ("filter", "")])) { "clear the filter" } }
-                ". As a file: " a href=(url("/api/v1/experiment/export?format=csv")) download { "CSV" }
-                ", " a href=(url("/api/v1/experiment/export?format=json")) download { "JSON" }
+                ". As a file: " a href=(file_link(query, "csv")) download { "CSV" }
+                ", " a href=(file_link(query, "json")) download { "JSON" }
                 ", " a href=(url("/report.html")) download { "report" }
             }
             (table(&viewer.has, (&rows, shared.state.board.goals()), shared.state.clock.now_ms(), Some(&sorting)))
@@ -367,15 +380,18 @@ fn filters(request: &TableRequest) -> Markup {
     }
 }
 
-/// The actions on the trials that are chosen in the list.
-fn chosen_actions(viewer: &Viewer) -> Markup {
+/// The actions on the trials that are chosen in the list at `here`. A change leads back there.
+fn chosen_actions(viewer: &Viewer, here: &str) -> Markup {
+    let query = here.split_once('?').map_or("", |(_, query)| query);
+    let change = |what: &str| url(&format!("/chosen/{what}?{query}"));
     html! {
         form.inline #compare method="get" action=(url("/compare")) data-chosen="trial" {
             button.second { "Compare" }
             button.second formaction=(url("/api/v1/experiment/export")) name="format" value="csv" { "CSV" }
+            button.second formaction=(url("/api/v1/experiment/export")) name="format" value="json" { "JSON" }
             @if viewer.may_change {
-                button.second formmethod="post" formaction=(url("/chosen/retry")) { "Run again" }
-                button.danger formmethod="post" formaction=(url("/chosen/kill")) { "Stop" }
+                button.second formmethod="post" formaction=(change("retry")) { "Run again" }
+                button.danger formmethod="post" formaction=(change("kill")) data-confirm="Stop the chosen trials?" { "Stop" }
             }
             span.hint.away role="status" {}
         }

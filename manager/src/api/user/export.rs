@@ -13,10 +13,12 @@ use trial_protocol::TrialJobId;
 
 use super::super::auth::User;
 use super::super::{Error, Shared};
-use super::trials::{ValuesQuery, metric_page};
+use super::query_extractor::CheckedQuery;
+use super::trials::{ListQuery, ValuesQuery, metric_page, wanted};
 use crate::view::Snapshot;
 use crate::view::export::{csv, entry};
 use crate::view::origin::{self, TrialOrigin};
+use crate::view::table;
 
 /// Metrics that are read at a time.
 const CHUNK: u32 = 10_000;
@@ -53,6 +55,7 @@ async fn origins_of(
     params(
         ("format" = Option<String>, Query, description = "`csv` (default) or `json`"),
         ("trial" = Option<String>, Query, description = "only this trial; may be given several times"),
+        ("filter" = Option<String>, Query, description = "only trials that an expression chooses, as in a list of trials; so do `state`, `cause` and `q`, and `sort` and `order` sort them"),
     ),
     responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "there is no such format")),
 )]
@@ -62,24 +65,16 @@ pub(super) async fn export(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Error> {
     let query = query.unwrap_or_default();
-    let (mut format, mut chosen) = ("csv", HashSet::new());
-    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        match name {
-            "format" => format = value,
-            "trial" => drop(chosen.insert(value)),
-            other => {
-                return Err(Error::BadRequest(format!(
-                    "{other} is not known; format and trial are"
-                )));
-            }
-        }
-    }
+    let ExportQuery { format, chosen, list: query } = ExportQuery::read(&query)?;
     let snapshot = shared.state.board.refresh().await?;
-    let wanted = |id: &str| chosen.is_empty() || chosen.contains(id);
-    let trials = snapshot.trials.iter().filter(|trial| wanted(&trial.id));
+    let now_ms = shared.state.clock.now_ms();
+    let listed = table::page(&snapshot.trials, &wanted(&query)?, None, usize::MAX, now_ms)
+        .map_err(|error| Error::BadRequest(error.to_string()))?;
+    let is_chosen = |id: &str| chosen.is_empty() || chosen.contains(id);
+    let trials = listed.rows.into_iter().filter(|trial| is_chosen(&trial.id));
     let origins = origins_of(&shared, &snapshot).await?;
     let trials = trials.map(|trial| {
-        let mut value = serde_json::to_value(trial.as_ref()).unwrap_or_default();
+        let mut value = serde_json::to_value(trial).unwrap_or_default();
         if let Some(origin) = origins.get(&trial.id) {
             origin.add_to(&mut value);
         }
@@ -106,6 +101,30 @@ pub(super) async fn export(
         headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
     Ok(response)
+}
+
+/// The trials that are asked for, and the form of the file.
+struct ExportQuery<'a> {
+    format: &'a str,
+    /// The ids of the trials. Empty: all that are listed.
+    chosen: HashSet<&'a str>,
+    /// The list that they are of.
+    list: ListQuery,
+}
+
+impl<'a> ExportQuery<'a> {
+    fn read(query: &'a str) -> Result<Self, Error> {
+        let (mut format, mut chosen, mut rest) = ("csv", HashSet::new(), Vec::new());
+        for pair in query.split('&') {
+            match pair.split_once('=') {
+                Some(("format", value)) => format = value,
+                Some(("trial", value)) => drop(chosen.insert(value)),
+                _ => rest.push(pair),
+            }
+        }
+        let CheckedQuery(list) = CheckedQuery::of_text(&rest.join("&"))?;
+        Ok(Self { format, chosen, list })
+    }
 }
 
 /// The trials with their metrics as pieces of a JSON list: only one of them is held at a time.

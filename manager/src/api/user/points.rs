@@ -14,6 +14,7 @@ use super::super::{Error, Shared};
 use super::experiment::{improvements_of, result, shown};
 use super::query_extractor::CheckedQuery;
 use crate::job_state::JobState;
+use crate::search::repeats::Estimate;
 use crate::search::search_space::SearchSpace;
 use crate::view::attempts::AttemptSpan;
 use crate::view::curve::Improvement;
@@ -53,7 +54,11 @@ pub(in crate::api) struct Points {
     /// trial has no such parameter.
     #[schema(value_type = Object)]
     parameters: Map<String, Value>,
-    /// Results that were better than all before them.
+    /// The means of the points that are complete, where points are repeated: the number with which each trial competes for the
+    /// best; null where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    means: Option<Vec<Option<f64>>>,
+    /// Results that were better than all before them, or means where points are repeated.
     improvements: Vec<Improvement>,
     /// The number of the newest change that is in.
     change: i64,
@@ -141,10 +146,16 @@ fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
         state: trials.iter().map(|trial| trial.state.as_str()).collect(),
         last: trials.iter().map(|trial| result(trial)).collect(),
         parameters,
+        means: (snapshot.repeats > 1).then(|| trials.iter().map(|trial| mean(trial)).collect()),
         improvements: improvements_of(snapshot, maximize),
         change: snapshot.through,
         more,
     }
+}
+
+/// The mean of a trial's point, once that is complete.
+fn mean(trial: &TrialSummary) -> Option<f64> {
+    trial.estimate.filter(Estimate::is_complete).map(|estimate| estimate.mean)
 }
 
 /// The latest finite result of a trial that has not succeeded.
@@ -156,9 +167,14 @@ pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
 
 /// The parameters of the search space, in its order; none where the space is in a form of the tuner's own.
 pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
+    Ok(space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
+}
+
+/// The search space; `None`: it is in a form of the tuner's own.
+pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
-    Ok(space.and_then(Result::ok).map(|space| space::axes(&space)).unwrap_or_default())
+    Ok(space.and_then(Result::ok))
 }
 
 /// The names of the columns in a query.

@@ -28,6 +28,12 @@ impl<T: DeserializeOwned> CheckedQuery<T> {
         })?;
         Ok(Self(query))
     }
+
+    /// The query that a text is.
+    pub(in crate::api) fn of_text(query: &str) -> Result<Self, Error> {
+        let uri = format!("/?{query}").parse::<Uri>();
+        Self::of(&uri.map_err(|_| Error::BadRequest("the query cannot be read".to_owned()))?)
+    }
 }
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T> {

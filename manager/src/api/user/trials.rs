@@ -69,8 +69,8 @@ pub(in crate::api) struct TrialPage {
     pub(in crate::api) pages: usize,
 }
 
-/// The page that is asked for.
-pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
+/// Checks which trials are asked for, and in which order.
+pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
     let bad = |problem: String| Error::BadRequest(problem);
     let words = query.state.as_deref().unwrap_or_default().split(',').map(str::trim);
     let states = words.filter(|word| !word.is_empty()).map(str::parse::<JobState>);
@@ -85,19 +85,24 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
         Some("desc") => true,
         Some(other) => return Err(bad(format!("order is {other:?}; asc or desc is possible"))),
     };
-    let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let text = query.q.clone().filter(|text| !text.is_empty());
     let cause = query.cause.clone().filter(|cause| !cause.is_empty());
     let filter = query.filter.as_deref().filter(|text| !text.trim().is_empty());
     let filter = filter.map(Filter::parse).transpose();
     let filter = filter.map_err(|error| bad(format!("filter: {error}")))?;
-    let wanted = TableQuery { states, cause, text, filter, by, descending };
+    Ok(TableQuery { states, cause, text, filter, by, descending })
+}
+
+/// The page that is asked for.
+pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
+    let wanted = wanted(query)?;
+    let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let snapshot = shared.state.board.refresh().await?;
     let now_ms = shared.state.clock.now_ms();
     let cursor = query.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let page = table::page(&snapshot.trials, &wanted, cursor, limit, now_ms)
-        .map_err(|error| bad(error.to_string()))?;
+        .map_err(|error| Error::BadRequest(error.to_string()))?;
     let trials = page.rows.into_iter().cloned().collect();
     let (at, pages) = (page.first.div_ceil(limit) + 1, page.total.div_ceil(limit).max(1));
     Ok(TrialPage { trials, total: page.total, next: page.next, page: at, pages })

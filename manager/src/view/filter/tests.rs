@@ -58,7 +58,7 @@ fn expressions_choose_by_parameters_results_and_fields() {
         ("not lr > 0.01 and not number != 7", true), ("state == succeeded", true), ("state == FAILED", false), ("succeeded == state", true),
         ("cause == unknown", true), ("duration > 1m", true), ("duration > 2m", false), ("duration < 1.5h", true), ("duration == 90000ms", true),
         ("accuracy > 0.8", true), ("final > 0.95", false), ("latest > 0", false), ("latest == null", true), ("final != null", true),
-        ("latest != null", false), ("missing != 3", false), ("missing == null", true), ("`odd name` == 1", true), ("parameters.lr < 1", true),
+        ("latest != null", false), ("missing != 3", false), ("missing == null", true), ("`odd name` == 1", true), ("`parameters.odd name` <= 2.5 and `parameters.a\\`b` == null", true), ("parameters.lr < 1", true),
         ("deep == true", true), ("deep != false", true), ("activation ~ 'REL'", true), ("lr < 'a'", false), ("lr == '0.005'", false),
         ("lr > -1 and lr < +1", true), ("id == t7", false), ("0.001 < lr", true), ("lr == 0.005 or x == (", true),
     ];

@@ -1,0 +1,53 @@
+//! The list of trials: what is had as a file, and what is chosen.
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, Search, TestBed, ask};
+
+/// Three trials, two of which have x below 0.6, of a search that is done.
+fn searched(bed: &TestBed) -> String {
+    let space = json!({"x": {"_type": "choice", "_value": [0.25, 0.5, 0.75]}});
+    let search = Search::new("echo score={{x}}", 3).with("searchSpace", space);
+    let done = search.with("tuner", json!({"name": "GridSearch"})).run(bed);
+    done.expect_done(3, 0);
+    done.id
+}
+
+#[test]
+fn a_filtered_list_is_had_as_a_file() {
+    let bed = TestBed::new();
+    let id = searched(&bed);
+    let (_serving, url) = bed.serve(&id);
+    let exported = |query: &str| {
+        let path = format!("GET /api/v1/experiment/export?{query}");
+        ask(&url, &path, "", "").unwrap()
+    };
+    let (status, csv) = exported("format=csv&filter=x%20%3C%200.6&sort=final&order=desc");
+    assert_eq!((status, csv.trim_end().lines().count()), (200, 3), "{csv}");
+    let (better, worse) = (csv.find("0.5"), csv.find("0.25"));
+    assert!(better.is_some() && better < worse, "{csv}");
+    let (status, list) = exported("format=json&state=FAILED");
+    assert!(status == 200 && list.contains("[]"), "{list}");
+    let (status, said) = exported("format=csv&filter=x%20%3C");
+    assert!(status == 400 && said.contains("filter: at character"), "{status} {said}");
+    let (status, said) = exported("colour=red");
+    assert!(status == 400 && said.contains("colour"), "{status} {said}");
+}
+
+#[test]
+#[ignore = "needs a browser"]
+fn all_trials_of_a_page_are_chosen_at_once() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    let id = searched(&bed);
+    let (_serving, url) = bed.serve(&id);
+    browser.looks(1280, 900, false);
+    browser.open(&format!("{url}/trials?filter=x%20%3C%200.6"));
+    let all = "const all = document.querySelector('[data-all=trial]'); if (!all || all.hidden) return false; all.click(); return true";
+    browser.wait("the box of all trials", BOUND, all);
+    let said = "return document.querySelector('.away').firstChild?.textContent.trim()";
+    assert_eq!(browser.script(said), json!("2 chosen"));
+    let file = "return [...document.querySelectorAll('#list a[download]')].map((one) => new URL(one.href).search)[1]";
+    assert_eq!(browser.script(file), json!("?format=json&filter=x%20%3C%200.6"));
+    browser.script("document.querySelector('[data-all=trial]').click()");
+    assert_eq!(browser.script(said), json!(null), "none is chosen");
+}
