@@ -6,7 +6,13 @@ and without dependencies. It has no neural architecture search, no model compres
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 import _trialkeeper_nni_guard as _guard
+
+if TYPE_CHECKING:
+    from nni.experiment import Experiment
 
 _version = _guard.installed("trialkeeper_nni")[0] or "0"
 # The start-up file asks, too, but not where this package is found by PYTHONPATH.
@@ -24,6 +30,7 @@ class NoMoreTrialError(Exception):
         self.errorinfo = ErrorInfo
 
 
+from nni._stdout import enable_global_logging, silence_stdout  # noqa: E402
 from nni.trial import (  # noqa: E402
     get_current_parameter,
     get_experiment_id,
@@ -38,7 +45,9 @@ from nni.utils import ClassArgsValidator  # noqa: E402
 
 __all__ = [
     "ClassArgsValidator",
+    "Experiment",
     "NoMoreTrialError",
+    "enable_global_logging",
     "get_current_parameter",
     "get_experiment_id",
     "get_next_parameter",
@@ -47,13 +56,25 @@ __all__ = [
     "get_trial_id",
     "report_final_result",
     "report_intermediate_result",
+    "silence_stdout",
 ]
+
+#: Modules that NNI imports with itself, so that scripts do not. A trial, which needs none, does not wait for them.
+_LAZY = frozenset(["assessor", "experiment", "parameter_expressions", "tuner"])
 
 
 def __getattr__(name: str) -> object:
     if name.startswith("__"):
         raise AttributeError(f"module 'nni' has no attribute {name!r}")
+    if name in _LAZY:
+        return import_module(f"nni.{name}")
+    if name == "Experiment":
+        return import_module("nni.experiment").Experiment
     raise AttributeError(
         f"trialkeeper-nni has no nni.{name}: it provides NNI's trial SDK, nni.experiment, tuners and assessors, "
         "and nothing of its architecture search, compression or feature engineering. Microsoft's nni has those"
     )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, "Experiment"})

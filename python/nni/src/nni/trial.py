@@ -15,6 +15,8 @@ import time
 import warnings
 from typing import Any, Optional
 
+from nni._stdout import say
+
 __all__ = [
     "get_current_parameter",
     "get_experiment_id",
@@ -144,7 +146,7 @@ def _read_file() -> str:
 def _report(kind: str, sequence: int, value: Any) -> None:
     text = json.dumps(value, default=_plain)
     if not _in_a_trial():
-        print(f"nni: {'final' if kind == 'FINAL' else 'intermediate'} result {text}", flush=True)
+        say(f"nni: {'final' if kind == 'FINAL' else 'intermediate'} result {text}")
         return
     record = {
         "parameter_id": _load_record().get("parameter_id"),

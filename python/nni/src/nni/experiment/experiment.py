@@ -13,6 +13,7 @@ from typing import Any, Optional, Union
 from urllib.parse import urlsplit
 
 import trialkeeper
+from nni._stdout import say
 from nni.experiment._rest import NotRunning, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
 from nni.experiment.config import ExperimentConfig
@@ -258,7 +259,7 @@ class Experiment:
             atexit.register(self.stop)
         wait_until_answered(experiment.folder, self._lives)
         _logger.info("experiment %s on %s", experiment.id, experiment.url)
-        print(f"experiment {experiment.id} on {experiment.url}", flush=True)
+        say(f"experiment {experiment.id} on {experiment.url}")
 
     def _lives(self) -> bool:
         """Returns whether the manager that this process has started lives."""

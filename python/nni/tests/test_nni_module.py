@@ -1,0 +1,47 @@
+"""What `import nni` brings by itself, as NNI's own package does."""
+
+import subprocess
+import sys
+
+import pytest
+
+import nni
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "nni.Experiment('local').config.tuner.name = 'TPE'",
+        "nni.experiment.Experiment",
+        "nni.tuner.Tuner",
+        "nni.assessor.AssessResult.Bad",
+        "nni.parameter_expressions.uniform",
+        "nni.trial.get_next_parameter",
+        "nni.utils.merge_parameter",
+        "nni.enable_global_logging(False)",
+        "from nni import *; Experiment, silence_stdout",
+    ],
+)
+def test_a_part_is_found_without_an_import_of_its_own(code):
+    # In a process of its own: here, other tests have imported all parts.
+    done = subprocess.run([sys.executable, "-c", f"import nni; {code}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_trial_imports_no_more_than_it_needs():
+    code = "import nni, sys; print([name for name in sys.modules if name in ('nni.experiment', 'trialkeeper')])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_the_parts_are_listed():
+    assert {"Experiment", "experiment", "tuner", "report_final_result"} <= set(dir(nni))
+    assert set(nni.__all__) <= set(dir(nni))
+
+
+def test_a_silenced_package_prints_nothing(monkeypatch, capsys):
+    monkeypatch.setattr("nni._stdout._is_silent", False)
+    nni.report_final_result(0.5)
+    assert capsys.readouterr().out == "nni: final result 0.5\n"
+    nni.silence_stdout()
+    nni.report_final_result(0.5)
+    assert capsys.readouterr().out == ""
