@@ -127,6 +127,20 @@ def test_a_search_that_runs_is_changed_stopped_resumed_and_viewed(folder):
         experiment.stop()
 
 
+def test_an_id_stands_for_the_experiment_as_nni_takes_it(folder):
+    gate = folder / "gate"
+    experiment = local(f"trial.py {gate}", trials=1)
+    experiment.run(0, wait_completion=False)
+    experiment.stop()
+    shown = Experiment.view(experiment.id, _free_port(), non_blocking=True)
+    try:
+        assert (shown.id, shown.get_status()) == (experiment.id, "VIEWED")
+    finally:
+        shown.stop()
+    gate.touch()
+    assert Experiment.resume(experiment.id, 0) is True
+
+
 def test_a_tuner_and_an_assessor_of_ones_own_run_without_nni(folder):
     experiment = local(trials=9)
     experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Three", class_args={"first": 10})

@@ -87,34 +87,44 @@ class Experiment:
         :return: whether the search ended without an error; ``None`` without ``wait_completion`` and after Ctrl-C.
         """
         self.start(port, debug)
-        return self._wait(wait_completion)
+        return self._wait_completion() if wait_completion else None
 
-    def resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
-        """Goes on with a stopped experiment, as :meth:`run` runs a new one."""
-        experiment = self._existing()
-        self._begin(lambda: experiment.resume(port=port, keep_serving=True), RunMode.Background)
-        return self._wait(wait_completion)
+    def resume(
+        self: Union[Experiment, str], port: int = 8080, wait_completion: bool = True, debug: bool = False
+    ) -> Optional[bool]:
+        """Goes on with a stopped experiment, as :meth:`run` runs a new one.
+
+        Also ``Experiment.resume(id, port)``.
+        """
+        experiment = _of(self)
+        existing = experiment._existing()
+        experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background)
+        return experiment._wait_completion() if wait_completion else None
 
     def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Resumes the experiment if there is one of its id, and runs it otherwise."""
         method = self.resume if self.has_checkpoint() else self.run
         return method(port, wait_completion, debug)
 
-    def view(self, port: int = 8080, non_blocking: bool = False) -> Experiment:
-        """Shows a stopped experiment on its pages, until Ctrl-C or, with ``non_blocking``, until :meth:`stop`."""
-        experiment = self._existing()
-        self._viewer = Viewer(experiment.folder, self._place(), port)
-        atexit.register(self.stop)
-        self._experiment = experiment
-        self.port = port
+    def view(self: Union[Experiment, str], port: int = 8080, non_blocking: bool = False) -> Experiment:
+        """Shows a stopped experiment on its pages, until Ctrl-C or, with ``non_blocking``, until :meth:`stop`.
+
+        Also ``Experiment.view(id, port)``.
+        """
+        experiment = _of(self)
+        existing = experiment._existing()
+        experiment._viewer = viewer = Viewer(existing.folder, experiment._place(), port)
+        atexit.register(experiment.stop)
+        experiment._experiment = existing
+        experiment.port = port
         if not non_blocking:
             try:
-                self._viewer.process.wait()
+                viewer.process.wait()
             except KeyboardInterrupt:
                 pass
             finally:
-                self.stop()
-        return self
+                experiment.stop()
+        return experiment
 
     def stop(self) -> None:
         """Stops the experiment's trials and its manager, if it runs; :meth:`resume` goes on."""
@@ -164,8 +174,8 @@ class Experiment:
     # Questions.
 
     def get_status(self) -> str:
-        """Returns ``RUNNING``, ``DONE``, ``STOPPED``, …"""
-        return str(self._ask("GET", "/check-status")["status"])
+        """Returns ``RUNNING``, ``DONE``, ``STOPPED``, …; ``VIEWED`` while :meth:`view` shows it."""
+        return "VIEWED" if self._viewer is not None else str(self._ask("GET", "/check-status")["status"])
 
     def get_trial_job(self, trial_job_id: str) -> TrialJob:
         """Returns one trial."""
@@ -265,9 +275,8 @@ class Experiment:
         """Returns whether the manager that this process has started lives."""
         return self._experiment is not None and self._experiment.url is not None
 
-    def _wait(self, wait_completion: bool) -> Optional[bool]:
-        if not wait_completion:
-            return None
+    def _wait_completion(self) -> Optional[bool]:
+        """Waits for the end of the search; NNI's name, which scripts use, too."""
         try:
             ran_at = time.monotonic()
             while True:
@@ -317,6 +326,11 @@ class Experiment:
         if self._experiment is None:
             raise NotRunning("the experiment is not running: run(), start(), resume() or connect() it first")
         return ask(self._experiment.folder, method, path, body)
+
+
+def _of(experiment: Union[Experiment, str]) -> Experiment:
+    """Returns the experiment of an id: NNI 3.0 still takes one in the place of the object."""
+    return Experiment(id=experiment) if isinstance(experiment, str) else experiment
 
 
 def list_experiments(data_dir: Path) -> list[dict[str, Any]]:
