@@ -52,6 +52,12 @@ def test_parameters_that_are_no_object_are_refused(monkeypatch, text):
             ["loss=nan", {"type": "intermediate", "step": 1, "acc": 0.5}],
         ),
         (lambda: tk.report(loss=float("-inf")), ["loss=-inf"]),
+        # As Optuna and NNI take it.
+        (lambda: tk.report(0.5), [{"type": "intermediate", "default": 0.5}]),
+        (lambda: tk.report(0.0), [{"type": "intermediate", "default": 0.0}]),
+        (lambda: tk.report(0.5, 3), [{"type": "intermediate", "step": 3, "default": 0.5}]),
+        (lambda: tk.report({"step": 3, "loss": 1}), [{"type": "intermediate", "step": 3, "loss": 1.0}]),
+        (lambda: tk.report({2: 0.5}), [{"type": "intermediate", "2": 0.5}]),
     ],
 )
 def test_each_call_prints_what_the_agent_reads(capsys, call, lines):
@@ -60,10 +66,44 @@ def test_each_call_prints_what_the_agent_reads(capsys, call, lines):
     assert [json.loads(line) if line.startswith("{") else line for line in printed] == lines
 
 
-def test_what_is_no_number_is_skipped_with_a_warning(capsys):
-    with pytest.warns(RuntimeWarning, match="'name'.*'resnet' is not a number"):
-        tk.report(name="resnet", loss=0.5)
-    assert json.loads(capsys.readouterr().out) == {"type": "intermediate", "loss": 0.5}
+class Broken:
+    """A value whose conversion fails in a way of its own, as that of a tensor of many elements does."""
+
+    def __float__(self):
+        raise RuntimeError("a tensor with 2 elements")
+
+
+@pytest.mark.parametrize(
+    ("call", "warning", "printed"),
+    [
+        (lambda: tk.report(name="resnet", loss=0.5), "'name' is not reported: 'resnet' is not a number", {}),
+        (lambda: tk.report(big=10**400, loss=0.5), "'big' is not reported", {}),
+        (lambda: tk.report(tensor=Broken(), loss=0.5), "a tensor with 2 elements", {}),
+        (lambda: tk.report(step="x", loss=0.5), "the step 'x' is left out", {}),
+        (lambda: tk.report(step=float("nan"), loss=0.5), "the step nan is left out", {}),
+        (lambda: tk.report(step=Broken(), loss=0.5), "the step .* is left out", {}),
+        (lambda: tk.report(type=1, loss=0.5), "'type' is not reported: the name has another meaning", {}),
+        (lambda: tk.report({"step": 1, "loss": 0.5}, step=2), "'step' is not reported", {"step": 2}),
+    ],
+)
+def test_what_cannot_be_reported_is_skipped_with_a_warning(capsys, call, warning, printed):
+    with pytest.warns(RuntimeWarning, match=warning):
+        call()
+    assert json.loads(capsys.readouterr().out) == {"type": "intermediate", "loss": 0.5, **printed}
+
+
+@pytest.mark.parametrize("call", [tk.report, tk.final, lambda: tk.final(None), lambda: tk.report({}, step=1)])
+def test_a_call_without_a_metric_is_warned_of(capsys, call):
+    with pytest.warns(RuntimeWarning, match="no metric was given"):
+        call()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("value", ["text", [1, 2], object()])
+def test_a_single_value_that_is_no_number_is_warned_of(capsys, value):
+    with pytest.warns(RuntimeWarning, match="'default' is not reported: .* is not a number"):
+        tk.report(value)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_closed_output_does_not_end_the_training(tmp_path):

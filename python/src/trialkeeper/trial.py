@@ -1,7 +1,7 @@
 """The trial's side: parameters in, results out.
 
-Nothing here raises into a training loop. A value that cannot be reported is skipped with a warning, and a
-closed standard output is ignored: the training matters more than its report.
+:func:`report`, :func:`final` and :func:`should_stop` never raise into a training loop. A value that cannot be
+reported is skipped with a warning, and so is a closed standard output: the training matters more than its report.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ __all__ = ["Value", "final", "output_dir", "params", "report", "should_stop", "t
 
 #: What may be reported: any number, including NumPy's and a tensor of one element.
 Value = Union[SupportsFloat, int, float]
+
+#: Members of a line that say what it is: no metric may have their names.
+_RESERVED = ("type", "step")
 
 _write_lock = threading.Lock()
 _stop_lock = threading.Lock()
@@ -57,16 +60,18 @@ def params(**defaults: Any) -> dict[str, Any]:
     return {**defaults, **own}
 
 
-def report(metrics: Optional[Mapping[str, Value]] = None, *, step: Optional[int] = None, **named: Value) -> None:
+def report(
+    metrics: Union[Mapping[str, Value], Value, None] = None, step: Optional[int] = None, **named: Value
+) -> None:
     """Reports intermediate results, as ``report(step=3, loss=0.5)`` or ``report({"val/acc": 0.9})``.
 
-    Each call prints one line of JSON on standard output, which the agent reads. Without an agent it is
-    just that line.
+    A single number without a name is the metric ``default``. Each call prints one line of JSON on standard
+    output, which the agent reads. Without an agent it is just that line.
 
-    :param metrics: results whose names are no Python identifiers.
+    :param metrics: results whose names are no Python identifiers, or a single number.
     :param step: the position on the curve, such as the epoch; counted from 0 where it is absent.
     """
-    _print_metrics("intermediate", step, {**(metrics or {}), **named})
+    _print_metrics("intermediate", step, _named(metrics, named))
 
 
 def final(value: Union[Mapping[str, Value], Value, None] = None, **named: Value) -> None:
@@ -75,13 +80,7 @@ def final(value: Union[Mapping[str, Value], Value, None] = None, **named: Value)
     A single number without a name is the metric ``default``. Without a call of ``final`` the last
     intermediate result is the final one.
     """
-    if value is None:
-        metrics: dict[str, Value] = dict(named)
-    elif isinstance(value, Mapping):
-        metrics = {**value, **named}
-    else:
-        metrics = {"default": value, **named}
-    _print_metrics("final", None, metrics)
+    _print_metrics("final", None, _named(value, named))
 
 
 def output_dir() -> Path:
@@ -134,25 +133,42 @@ def _catch_sigterm() -> None:
         _handler_installed = True
 
 
-def _print_metrics(kind: str, step: Optional[int], metrics: Mapping[str, Value]) -> None:
-    record: dict[str, Any] = {"type": kind}
+def _named(values: Union[Mapping[str, Value], Value, None], named: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the metrics of a call by their names."""
+    if values is None:
+        return dict(named)
+    own = values if isinstance(values, Mapping) else {"default": values}
+    return {**{str(name): value for name, value in own.items()}, **named}
+
+
+def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) -> None:
+    head: dict[str, Any] = {"type": kind}
+    if step is None:
+        step = metrics.pop("step", None)
     if step is not None:
-        record["step"] = int(step)
-    not_finite = []
+        # A conversion is the value's own code, and may raise anything.
+        try:
+            head["step"] = int(float(step))
+        except Exception as error:
+            _warn(f"the step {step!r} is left out: it is not a number ({error})")
+    if not metrics:
+        _warn("nothing is reported: no metric was given")
+    finite, others = {}, []
     for name, value in metrics.items():
+        if name in _RESERVED:
+            _warn(f"metric {name!r} is not reported: the name has another meaning; choose another name")
+            continue
         try:
             number = float(value)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             _warn(f"metric {name!r} is not reported: {value!r} is not a number ({error})")
             continue
         if math.isfinite(number):
-            record[name] = number
+            finite[name] = number
         else:
             # JSON has no NaN and no infinity; the agent reads them as text.
-            not_finite.append(f"{name}={number}")
-    lines = [*not_finite]
-    if any(name not in ("type", "step") for name in record):
-        lines.append(json.dumps(record, ensure_ascii=False))
+            others.append(f"{name}={number}")
+    lines = [*others, *([json.dumps({**head, **finite}, ensure_ascii=False)] if finite else [])]
     if lines:
         _write("".join(f"{line}\n" for line in lines))
 
