@@ -17,6 +17,8 @@ from nni.experiment import (
     FrameworkAttemptCompletionPolicy,
     FrameworkControllerRoleConfig,
     K8sAzureStorageConfig,
+    KubeflowConfig,
+    KubeflowRoleConfig,
     LocalConfig,
     RemoteConfig,
     RemoteMachineConfig,
@@ -126,7 +128,9 @@ def test_what_is_not_set_is_named():
         ExperimentConfig("local").json()
     config = local()
     config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(host="h")])
-    with pytest.raises(ValueError, match="RemoteMachineConfig: user is not set"):
+    assert config.json()["trainingService"]["machineList"] == [{"host": "h", "port": 22}]
+    config.training_service = RemoteConfig(machine_list=[RemoteMachineConfig(user="me")])
+    with pytest.raises(ValueError, match="RemoteMachineConfig: host is not set"):
         config.json()
     service = {"platform": "frameworkcontroller", "taskRoles": [ROLE], "storage": K8sAzureStorageConfig()}
     config.training_service = service
@@ -134,6 +138,27 @@ def test_what_is_not_set_is_named():
         config.json()
     with pytest.raises(ValueError, match=r"unknown platform 'slurm'.*frameworkcontroller"):
         ExperimentConfig("slurm")
+
+
+def test_the_manager_accepts_what_kubeflow_shares_with_other_clusters(tmp_path):
+    config = local()
+    config.training_service = KubeflowConfig(
+        operator="pytorch-operator",
+        kubeconfig=str(tmp_path / "kubeconfig"),
+        context="lab",
+        service_account_name="trials",
+        node_selector={"pool": "gpu"},
+        queue="team",
+        mounts=[{"name": "data", "path": "/data", "claim_name": "sets"}],
+        hand_over="object",
+        master=KubeflowRoleConfig(replicas=1, command="python3 train.py"),
+    )
+    config.tags = ["baseline"]
+    config.initial_trials = [{"x": 0.5}]
+    file = tmp_path / "experiment.json"
+    file.write_text(json.dumps(config.json()))
+    done = subprocess.run([find_program("trial-manager"), "doctor", file], capture_output=True, text=True)
+    assert f"ok    file   {file}" in done.stdout, done.stdout + done.stderr
 
 
 def test_sections_are_made_of_dictionaries():

@@ -73,8 +73,8 @@ class Study:
     been interrupted: it has the trials, and suggestions that were not told are in :attr:`open`.
 
     :param space: the search space, as in the experiment file.
-    :param tuner: a tuner that is built in: ``TPE``, ``GP``, ``Anneal``, ``Evolution``, ``Random``, ``GridSearch``,
-        ``Batch`` or ``Hyperband``.
+    :param tuner: a tuner that is built in: ``TPE``, ``GP``, ``CMA-ES``, ``NSGA-II``, ``Anneal``, ``Evolution``,
+        ``Random``, ``QMC``, ``GridSearch``, ``Batch``, ``Hyperband`` or ``BOHB``.
     :param direction: ``minimize`` or ``maximize``.
     :param seed: makes the search repeatable; a random one if absent.
     :param class_args: further arguments of the tuner.

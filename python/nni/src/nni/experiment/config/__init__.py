@@ -31,15 +31,20 @@ __all__ = [
     "LocalConfig",
     "NfsConfig",
     "OpenpaiConfig",
+    "PluginConfig",
     "RemoteConfig",
     "RemoteMachineConfig",
+    "TrainerConfig",
     "TrainingServiceConfig",
 ]
 
 _Indices = Union[list[int], int, str, None]
 
 #: What the manager runs without Python, in lower case.
-_BUILT_IN_TUNERS = "random gridsearch batch batchtuner tpe anneal evolution gp gptuner hyperband"
+_BUILT_IN_TUNERS = """
+    random gridsearch batch batchtuner qmc halton tpe anneal evolution gp gptuner cma-es cmaes nsga-ii nsga2
+    hyperband bohb pbt pbttuner
+"""
 _BUILT_IN = frozenset(f"{_BUILT_IN_TUNERS} medianstop curvefitting asha".split())
 
 
@@ -112,14 +117,22 @@ class RemoteMachineConfig(ConfigBase):
 
     host: str = required()
     port: int = 22
-    user: str = required()
+    user: Optional[str] = None
     password: Optional[str] = None
+    password_file: Optional[str] = path()
     ssh_key_file: Optional[str] = path()
     ssh_passphrase: Optional[str] = None
+    ssh_passphrase_file: Optional[str] = path()
     use_active_gpu: Optional[bool] = None
     max_trial_number_per_gpu: Optional[int] = None
     gpu_indices: _Indices = None
     python_path: Optional[str] = None
+    name: Optional[str] = None
+    known_hosts: Optional[str] = None
+    proxy_jump: Optional[str] = None
+    ssh_options: Optional[list[str]] = None
+    remote_directory: Optional[str] = None
+    max_trial_number: Optional[int] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -128,6 +141,17 @@ class RemoteConfig(TrainingServiceConfig):
 
     platform: str = "remote"
     machine_list: list[RemoteMachineConfig] = required(_of(RemoteMachineConfig))
+    reuse_mode: Optional[bool] = None
+    machine_patience: Union[str, int, None] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class PluginConfig(TrainingServiceConfig):
+    """Trials wherever a program of the user's own runs them; TrialKeeper's."""
+
+    platform: str = "plugin"
+    command: Union[str, list[str]] = required()
+    settings: Any = None
     reuse_mode: Optional[bool] = None
 
 
@@ -138,11 +162,13 @@ class OpenpaiConfig(TrainingServiceConfig):
     platform: str = "openpai"
     host: str = required()
     username: str = required()
-    token: str = required()
-    trial_cpu_number: int = required()
-    trial_memory_size: Union[str, int] = required()
+    token: Optional[str] = None
+    token_file: Optional[str] = path()
+    ca_file: Optional[str] = path()
+    trial_cpu_number: Optional[int] = None
+    trial_memory_size: Union[str, int, None] = None
     storage_config_name: str = required()
-    docker_image: str = "msranni/nni:latest"
+    docker_image: Optional[str] = None
     virtual_cluster: Optional[str] = None
     local_storage_mount_point: str = required()
     container_storage_mount_point: str = required()
@@ -162,6 +188,7 @@ class K8sStorageConfig(ConfigBase):
     azure_share: Optional[str] = None
     key_vault_name: Optional[str] = None
     key_vault_key: Optional[str] = None
+    azure_key_file: Optional[str] = path()
     server: Optional[str] = None
     path: Optional[str] = None
     claim_name: Optional[str] = None
@@ -191,7 +218,7 @@ class K8sAzureStorageConfig(K8sStorageConfig):
     storage_type: str = "azureStorage"
 
     def validate(self) -> None:
-        _need(self, "azure_account", "azure_share", "key_vault_name", "key_vault_key")
+        _need(self, "azure_account", "azure_share")
         super().validate()
 
 
@@ -214,8 +241,8 @@ class FrameworkControllerRoleConfig(ConfigBase):
 
     name: str = required()
     docker_image: Optional[str] = "msranni/nni:latest"
-    task_number: int = required()
-    command: str = required()
+    task_number: Optional[int] = None
+    command: Optional[str] = None
     gpu_number: Optional[int] = None
     cpu_number: Union[int, float, str, None] = None
     memory_size: Union[str, int, None] = None
@@ -227,13 +254,15 @@ class FrameworkControllerRoleConfig(ConfigBase):
 
 @dataclass(init=False, eq=False, repr=False)
 class _ClusterConfig(TrainingServiceConfig):
-    """The fields of platforms that run trials as pods; TrialKeeper's own from ``kubeconfig`` on."""
+    """The fields of platforms that run trials as pods; TrialKeeper's own from ``template`` on."""
 
     storage: Union[K8sStorageConfig, str, None] = config(_of(K8sStorageConfig))
     service_account_name: Optional[str] = None
+    task_roles: Optional[list[FrameworkControllerRoleConfig]] = config(_of(FrameworkControllerRoleConfig))
     namespace: Optional[str] = None
     reuse_mode: Optional[bool] = None
     config_path: Optional[str] = path()
+    upload_retry_count: Optional[int] = None
     template: Optional[dict[str, Any]] = None
     kubeconfig: Optional[str] = path()
     context: Optional[str] = None
@@ -246,6 +275,13 @@ class _ClusterConfig(TrainingServiceConfig):
     tolerations: Optional[list[dict[str, Any]]] = None
     run_as_user: Optional[int] = None
     start_up_deadline: Union[str, int, None] = None
+    metrics_from: Optional[str] = None
+    barrier_image: Optional[str] = None
+    queue: Optional[str] = None
+    priority_class: Optional[str] = None
+    mounts: Optional[list[dict[str, Any]]] = None
+    allow_host_path: Optional[bool] = None
+    hand_over: Optional[str] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -253,9 +289,6 @@ class FrameworkControllerConfig(_ClusterConfig):
     """Trials as Frameworks of FrameworkController."""
 
     platform: str = "frameworkcontroller"
-    task_roles: list[FrameworkControllerRoleConfig] = required(_of(FrameworkControllerRoleConfig))
-    metrics_from: Optional[str] = None
-    barrier_image: Optional[str] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -270,37 +303,39 @@ class KubernetesConfig(_ClusterConfig):
     cpu_number: Union[int, float, str, None] = None
     memory_size: Union[str, int, None] = None
     private_registry_auth_path: Optional[str] = path()
-    task_roles: Optional[list[FrameworkControllerRoleConfig]] = config(_of(FrameworkControllerRoleConfig))
-    queue: Optional[str] = None
-    priority_class: Optional[str] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class TrainerConfig(KubernetesConfig):
+    """Trials as TrainJobs of Kubeflow Trainer; TrialKeeper's."""
+
+    platform: str = "trainer"
 
 
 @dataclass(init=False, eq=False, repr=False)
 class KubeflowRoleConfig(ConfigBase):
     """A group of like pods."""
 
-    replicas: int = required()
-    command: str = required()
+    replicas: Optional[int] = None
+    command: Optional[str] = None
     gpu_number: Optional[int] = 0
-    cpu_number: Union[int, float, str] = required()
-    memory_size: Union[str, int] = required()
-    docker_image: str = "msranni/nni:latest"
+    cpu_number: Union[int, float, str, None] = None
+    memory_size: Union[str, int, None] = None
+    docker_image: Optional[str] = "msranni/nni:latest"
     code_directory: Optional[str] = path()
+    private_registry_auth_path: Optional[str] = path()
 
 
 @dataclass(init=False, eq=False, repr=False)
-class KubeflowConfig(TrainingServiceConfig):
+class KubeflowConfig(_ClusterConfig):
     """Trials as jobs of Kubeflow's training operators."""
 
     platform: str = "kubeflow"
     operator: str = required()
-    api_version: str = required()
-    storage: Optional[K8sStorageConfig] = config(_of(K8sStorageConfig))
+    api_version: Optional[str] = None
     worker: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
     ps: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
     master: Optional[KubeflowRoleConfig] = config(_of(KubeflowRoleConfig))
-    reuse_mode: Optional[bool] = None
-    namespace: Optional[str] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -344,6 +379,8 @@ _SERVICES: dict[str, type[TrainingServiceConfig]] = {
     "kubeflow": KubeflowConfig,
     "frameworkcontroller": FrameworkControllerConfig,
     "kubernetes": KubernetesConfig,
+    "trainer": TrainerConfig,
+    "plugin": PluginConfig,
     "aml": AmlConfig,
     "dlc": DlcConfig,
 }
@@ -428,12 +465,20 @@ class ExperimentConfig(ConfigBase):
     training_service: Any = required(_service)
     shared_storage: Optional[SharedStorageConfig] = config(_of(SharedStorageConfig))
     objective: Union[str, dict[str, Any], None] = None
+    objectives: Optional[list[dict[str, Any]]] = None
+    constraints: Optional[list[dict[str, Any]]] = None
+    code_snapshot: Optional[bool] = None
+    record_packages: Optional[bool] = None
     python_interpreter: Optional[str] = None
     target_metric: Optional[float] = None
     max_consecutive_failures: Optional[int] = None
     max_trial_retries: Optional[int] = None
+    trial_repeats: Optional[int] = None
     tuner_patience: Union[str, int, None] = None
     notifications: Optional[dict[str, Any]] = None
+    initial_trials: Optional[list[dict[str, Any]]] = None
+    owner: Optional[str] = None
+    tags: Optional[list[str]] = None
 
     def __init__(self, training_service_platform: Union[str, list[str], None] = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

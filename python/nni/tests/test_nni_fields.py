@@ -1,0 +1,65 @@
+"""The configuration classes have every field, platform and algorithm that the manager's source names."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from nni.experiment import config
+
+SOURCE = Path(__file__).parents[3] / "manager" / "src"
+if not SOURCE.is_dir():
+    pytest.skip("the tests run outside the source tree", allow_module_level=True)
+
+
+def fold(name):
+    return name.lower().replace("_", "")
+
+
+def listed(file, constant):
+    """Returns the texts of a list of the manager's."""
+    text = (SOURCE / file).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r'"(\w+)"', found)
+
+
+@pytest.mark.parametrize(
+    ("file", "constant", "classes"),
+    [
+        ("check.rs", "FIELDS", [config.ExperimentConfig]),
+        ("local.rs", "LOCAL_FIELDS", [config.LocalConfig]),
+        ("remote.rs", "FIELDS", [config.RemoteConfig]),
+        ("remote.rs", "MACHINE", [config.RemoteMachineConfig]),
+        ("openpai.rs", "FIELDS", [config.OpenpaiConfig]),
+        ("plugin.rs", "PLUGIN_FIELDS", [config.PluginConfig]),
+        ("kubernetes.rs", "FIELDS", [config.FrameworkControllerConfig, config.KubernetesConfig]),
+        ("kubernetes.rs", "FIELDS", [config.TrainerConfig, config.KubeflowConfig]),
+        ("kubernetes/role.rs", "FIELDS", [config.FrameworkControllerRoleConfig]),
+        ("kubernetes/workload.rs", "ROLE_FIELDS", [config.KubernetesConfig, config.TrainerConfig]),
+        ("kubernetes/kubeflow.rs", "ROLE_FIELDS", [config.KubeflowRoleConfig]),
+        ("kubernetes/storage.rs", "FIELDS", [config.K8sStorageConfig]),
+    ],
+)
+def test_a_class_has_the_fields_that_the_manager_reads(file, constant, classes):
+    fields = listed(f"config/{file}", constant)
+    assert "platform" in fields or len(fields) > 5
+    for cls in classes:
+        known = {fold(field.name) for field in dataclasses.fields(cls)}
+        assert [name for name in fields if fold(name) not in known] == [], cls.__name__
+
+
+def test_each_platform_has_a_class():
+    text = (SOURCE / "config/service.rs").read_text(encoding="utf-8")
+    platforms = re.findall(r'^    \("(\w+)", Platform::', text, re.MULTILINE)
+    assert "trainer" in platforms
+    assert [name for name in platforms if name not in config._SERVICES] == []
+
+
+def test_each_algorithm_that_is_built_in_runs_without_python():
+    tuners = (SOURCE / "search/tuner.rs").read_text(encoding="utf-8")
+    names = re.findall(r'^        (?:name: |alias: Some\()"(.+?)"', tuners, re.MULTILINE)
+    assessors = (SOURCE / "search/assessor.rs").read_text(encoding="utf-8")
+    names += re.findall(r'^    \("(\w+)", \|arguments\|', assessors, re.MULTILINE)
+    assert {"TPE", "GPTuner", "ASHA"} <= set(names)
+    assert [name for name in names if config.AlgorithmConfig(name=name)._needs_python()] == []
