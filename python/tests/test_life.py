@@ -302,21 +302,63 @@ def test_a_pipe_shows_nothing_unless_it_is_asked_for(tmp_path, capsys):
     assert "[1/1] trial 0 SUCCEEDED" in capsys.readouterr().err
 
 
-def test_a_notebook_shows_the_search_and_renews_it(tmp_path, monkeypatch):
-    shown, updates = [], []
-    handle = types.SimpleNamespace(update=lambda value: updates.append(value._repr_html_()))
+class Notebook:
+    """A stand-in for Jupyter: what it shows first, and each renewal."""
 
-    def display(value, display_id):
-        shown.append(value._repr_html_())
-        return handle
+    def __init__(self, monkeypatch):
+        self.shown, self.renewals = [], []
+        # Colab's shell derives from Jupyter's.
+        jupyters = type("ZMQInteractiveShell", (), {})
+        shell = type("Shell", (jupyters,), {})()
+        monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+        monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=self.display))
 
-    shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    def display(self, value, display_id):
+        self.shown.append(value._repr_html_())
+        return self
+
+    def update(self, value):
+        self.renewals.append(value._repr_html_())
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    return Notebook(monkeypatch)
+
+
+def test_a_notebook_shows_the_search_and_how_it_has_ended(tmp_path, notebook):
     of(REPORT, tmp_path).run()
-    assert len(shown) == 1 and "portal" in shown[0]
-    assert len(updates) == 5
-    assert "DONE" in updates[-1] and "4 succeeded" in updates[-1]
+    assert len(notebook.shown) == 1 and "portal" in notebook.shown[0]
+    assert "DONE" in notebook.renewals[-1] and "4 succeeded" in notebook.renewals[-1]
+
+
+@pytest.mark.parametrize("run", ["run", "run_async"])
+def test_a_notebook_shows_that_a_search_was_interrupted(tmp_path, notebook, run):
+    def interrupt(experiment, trial):
+        raise KeyboardInterrupt
+
+    experiment = of(REPORT, tmp_path, max_trial_number=1000)
+    with pytest.raises(KeyboardInterrupt):
+        running = getattr(experiment, run)(callbacks=[interrupt])
+        asyncio.run(running)
+    assert "STOPPED" in notebook.renewals[-1]
+
+
+def test_a_notebook_is_renewed_while_no_trial_ends(tmp_path, notebook, monkeypatch):
+    """The gate opens when a renewal shows the trials running: without one the search would not end."""
+    renew = notebook.update
+
+    def update(value):
+        renew(value)
+        if "2 running" in notebook.renewals[-1]:
+            (tmp_path / "gate").touch()
+
+    notebook.update = update
+    logins = []
+    with gated(tmp_path).start() as experiment:
+        monkeypatch.setattr(experiment, "login_url", lambda: logins.append(1))
+        assert experiment.wait(timeout=60, progress=True) == "DONE"
+    assert len(logins) == 1, "a manager knows few links at a time: each renewal needs none of its own"
 
 
 def test_a_closed_terminal_does_not_end_the_search(tmp_path, monkeypatch):

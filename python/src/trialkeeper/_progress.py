@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
     from trialkeeper.results import Trial
 
 __all__ = ["NotebookProgress", "Progress", "choose_progress"]
+
+#: The least time between two renewals of a notebook's display, in seconds.
+_RENEWAL_S = 1.0
+#: How long a display keeps its link that logs one browser in, in seconds. A manager knows a few of them at a time.
+_LOGIN_S = 60.0
 
 
 class Progress:
@@ -41,8 +48,11 @@ class Progress:
             f"[{self._ended}{limit}] trial {trial.number} {trial.state} {shown}{best} {dict(trial.parameters)}"
         )
 
+    def tick(self) -> None:
+        """Shows what has changed meanwhile; called every half a second or so."""
+
     def end(self) -> None:
-        """Shows how the search has ended."""
+        """Shows how the search has ended, or how it stands when it is waited for no longer."""
 
     def _is_better(self, value: float) -> bool:
         if value != value:  # NaN
@@ -63,16 +73,33 @@ class NotebookProgress(Progress):
 
     def begin(self) -> None:
         """Shows the experiment."""
+        self._login: Optional[str] = None
+        self._login_at = -math.inf
         display = importlib.import_module("IPython.display")
-        self._handle: Any = display.display(self._experiment, display_id=True)
+        self._handle: Any = display.display(self, display_id=True)
+        self._renewed_at = time.monotonic()
 
     def add(self, trial: Trial) -> None:
-        """Renews the display."""
-        self._handle.update(self._experiment)
+        """Leaves the trial to the next renewal: many may end in a second."""
+        self.tick()
+
+    def tick(self) -> None:
+        """Renews the display, at most once a second."""
+        if time.monotonic() - self._renewed_at >= _RENEWAL_S:
+            self.end()
 
     def end(self) -> None:
-        """Renews the display a last time."""
-        self._handle.update(self._experiment)
+        """Renews the display."""
+        self._handle.update(self)
+        self._renewed_at = time.monotonic()
+
+    def _repr_html_(self) -> str:
+        if time.monotonic() - self._login_at >= _LOGIN_S:
+            self._login, self._login_at = self._experiment.login_url(), time.monotonic()
+        return self._experiment._html(self._login)
+
+    def __repr__(self) -> str:
+        return repr(self._experiment)
 
 
 def choose_progress(experiment: Experiment, progress: Optional[bool]) -> Optional[Progress]:
@@ -89,4 +116,5 @@ def choose_progress(experiment: Experiment, progress: Optional[bool]) -> Optiona
 def _is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = getattr(ipython, "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    # Shells of other notebooks, such as Colab's, derive from Jupyter's.
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 from trialkeeper._follower import Follower
 from trialkeeper._manager import ManagerProcess, failure
 from trialkeeper._programs import find_program
-from trialkeeper._progress import choose_progress
+from trialkeeper._progress import Progress, choose_progress
 from trialkeeper._rest import NotRunning, ask, read_events, read_events_async, request
 from trialkeeper.errors import (
     ConfigurationError,
@@ -135,9 +135,10 @@ class Experiment:
         :param progress: whether each trial is told of; by default at a terminal and in a notebook.
         :raises ExperimentFailed: if no trial succeeded with a result.
         """
+        watch, restarts = _Watch(self, callbacks), 0
         try:
             self.start(port=port, host=host)
-            watch, restarts = _Watch(self, callbacks, progress), 0
+            watch.begin(progress)
             while True:
                 for trial in self._follow(watch.follower):
                     watch.show(trial)
@@ -148,11 +149,12 @@ class Experiment:
                 restarts += 1
                 self._warn_of_restart(restarts)
                 self.resume(port=port, host=host)
-            watch.end()
             self._raise_for_exit()
         except BaseException:
             self._stop_own()
             raise
+        finally:
+            watch.end()
         return self
 
     def wait(
@@ -173,12 +175,15 @@ class Experiment:
         :raises ManagerError: if its manager was killed; :meth:`resume` goes on.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        watch = _Watch(self, callbacks, progress)
-        for trial in self._follow(watch.follower):
-            watch.show(trial)
-            if trial is None and deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"experiment {self.id} still runs after {timeout} s")
-        watch.end()
+        watch = _Watch(self, callbacks)
+        watch.begin(progress)
+        try:
+            for trial in self._follow(watch.follower):
+                watch.show(trial)
+                if trial is None and deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"experiment {self.id} still runs after {timeout} s")
+        finally:
+            watch.end()
         return self._raise_for_exit()
 
     def stop(self) -> None:
@@ -217,16 +222,18 @@ class Experiment:
         progress: Optional[bool] = None,
     ) -> Self:
         """Like :meth:`run`, without its replacement of a manager that is killed."""
+        watch = _Watch(self, callbacks)
         try:
             await self.start_async(port=port, host=host)
-            watch = _Watch(self, callbacks, progress)
+            watch.begin(progress)
             async for trial in self._follow_async(watch.follower):
                 watch.show(trial)
-            watch.end()
             self._raise_for_exit()
         except BaseException:
             await self.stop_async()
             raise
+        finally:
+            watch.end()
         return self
 
     async def wait_async(self) -> str:
@@ -358,12 +365,16 @@ class Experiment:
 
     def _repr_html_(self) -> str:
         """Shows the search in a notebook: its numbers and its best trial."""
+        return self._html(self.login_url())
+
+    def _html(self, login: Optional[str]) -> str:
+        """Returns what a notebook shows, with a link that logs the browser in."""
         if self._id is None:
             return "<p>An experiment that has not been started.</p>"
         shown = self.show()
         best, limit = shown["best"], shown["max_trial_number"]
         counts = ", ".join(f"{count} {state.lower()}" for state, count in shown["counts"].items())
-        link, login = "", self.login_url()
+        link = ""
         if self.url and login:
             link = (
                 f' <a href="{html.escape(self.url)}">portal</a>, '
@@ -513,17 +524,25 @@ class Experiment:
 class _Watch:
     """The callbacks and the progress of one search."""
 
-    def __init__(self, experiment: Experiment, callbacks: Sequence[Callback], progress: Optional[bool]) -> None:
+    def __init__(self, experiment: Experiment, callbacks: Sequence[Callback]) -> None:
         self.follower = Follower(experiment)
         self._experiment = experiment
         self._callbacks = list(callbacks)
         self._warned: set[int] = set()
-        self._progress = choose_progress(experiment, progress)
-        if self._progress is not None:
-            self._progress.begin()
+        self._progress: Optional[Progress] = None
+
+    def begin(self, progress: Optional[bool]) -> None:
+        """Begins to show the search, which has been started; ``progress`` as in :meth:`Experiment.run`."""
+        chosen = choose_progress(self._experiment, progress)
+        if chosen is not None:
+            chosen.begin()
+        self._progress = chosen
 
     def show(self, trial: Optional[Trial]) -> None:
+        """Shows a trial that has ended, or what has changed beside."""
         if trial is None:
+            if self._progress is not None:
+                self._progress.tick()
             return
         if self._progress is not None:
             self._progress.add(trial)
@@ -541,6 +560,7 @@ class _Watch:
                     )
 
     def end(self) -> None:
+        """Shows how the search stands now."""
         if self._progress is not None:
             self._progress.end()
 
