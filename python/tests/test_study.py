@@ -76,6 +76,86 @@ def test_a_study_of_a_file_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
             study.tell(last, 1)
 
 
+def interrupt_once(study, name, is_done):
+    """Has Ctrl-C strike at a method of the study, after it is done or before."""
+    method = getattr(study, name)
+
+    def interrupted(*arguments):
+        delattr(study, name)
+        if is_done:
+            method(*arguments)
+        raise KeyboardInterrupt
+
+    setattr(study, name, interrupted)
+
+
+@pytest.mark.parametrize("file", [None, "study.jsonl"])
+@pytest.mark.parametrize(("name", "is_done"), [("_send", False), ("_send", True), ("_keep", False)])
+def test_an_interrupted_ask_may_be_asked_again(tmp_path, file, name, is_done):
+    """The question has been sent, and its answer must not be taken for that to the next one."""
+    with tk.Study(SPACE, seed=5) as whole, tk.Study(SPACE, seed=5, path=file and tmp_path / file) as study:
+        search(whole, 30)
+        search(study, 25)
+        interrupt_once(study, name, is_done)
+        with pytest.raises(KeyboardInterrupt):
+            study.ask()
+        search(study, 5)
+        assert numbers(study) == numbers(whole)
+        assert [trial.number for trial in study.trials] == list(range(30))
+
+
+@pytest.mark.parametrize("file", [None, "study.jsonl"])
+@pytest.mark.parametrize(("name", "is_done"), [("_keep", True), ("_launch", False), ("_launch", True)])
+def test_an_ask_that_is_interrupted_late_leaves_an_open_suggestion(tmp_path, file, name, is_done):
+    path = file and tmp_path / file
+    with tk.Study(SPACE, seed=5, path=path) as study:
+        search(study, 3)
+        interrupt_once(study, name, is_done)
+        with pytest.raises(KeyboardInterrupt):
+            study.ask()
+        assert study.ask().number == 4
+        (lost, last) = study.open
+        assert (lost.number, last.number) == (3, 4)
+        assert study.tell(lost, 1).state == "SUCCEEDED"
+        trials = study.trials
+    if path:
+        with tk.Study(SPACE, path=path) as study:
+            assert study.trials == trials
+
+
+@pytest.mark.parametrize("file", [None, "study.jsonl"])
+@pytest.mark.parametrize(
+    ("name", "is_done", "value"), [("_send", True, 2), ("_keep", False, 2), ("_keep", True, 1), ("_end", False, 1)]
+)
+def test_an_interrupted_tell_is_done_once(tmp_path, file, name, is_done, value):
+    path = file and tmp_path / file
+    with tk.Study(SPACE, seed=5, path=path) as study:
+        suggestion = study.ask()
+        interrupt_once(study, name, is_done)
+        with pytest.raises(KeyboardInterrupt):
+            study.tell(suggestion, 1)
+        try:
+            study.tell(suggestion, 2)
+        except ValueError as error:
+            assert "told before" in str(error)
+        (trial,) = study.trials
+        assert trial.value == value
+    if path:
+        with tk.Study(SPACE, path=path) as study:
+            assert study.trials == [trial]
+
+
+def test_a_program_that_dies_is_replaced_by_the_next_question():
+    with tk.Study(SPACE, seed=5) as whole, tk.Study(SPACE, seed=5) as study:
+        search(whole, 30)
+        search(study, 25)
+        study._process.kill()
+        with pytest.raises(tk.ManagerError):
+            study.ask()
+        search(study, 5)
+        assert numbers(study) == numbers(whole)
+
+
 def test_a_file_of_another_study_or_of_none_is_refused(tmp_path):
     file = tmp_path / "study.jsonl"
     with tk.Study(SPACE, path=file):

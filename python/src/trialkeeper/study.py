@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Optional, SupportsFloat, Union
@@ -70,7 +70,8 @@ class Study:
     True
 
     With ``path`` everything is kept in a file of JSON lines. A study of the same file goes on as if it had not
-    been interrupted: it has the trials, and suggestions that were not told are in :attr:`open`.
+    been interrupted: it has the trials, and suggestions that were not told are in :attr:`open`. Ctrl-C, too, may
+    interrupt any call: what it was about to do has been done or not, and the study goes on.
 
     :param space: the search space, as in the experiment file.
     :param tuner: a tuner that is built in: ``TPE``, ``GP``, ``CMA-ES``, ``NSGA-II``, ``Anneal``, ``Evolution``,
@@ -110,18 +111,19 @@ class Study:
         }
         self._seed_is_given = seed is not None
         self._process: Optional[subprocess.Popen[str]] = None
+        #: Whether the program and this object know the same.
+        self._is_in_step = False
+        self._is_closed = False
+        # The loop may change the working directory.
+        self._path = None if path is None else Path(path).absolute()
         self._file: Optional[IO[str]] = None
+        #: What was kept, where there is no file.
+        self._records: list[Mapping[str, Any]] = []
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")
         try:
-            records = []
-            if path is not None:
-                self._file = _open_alone(Path(path))
-                records = _read(Path(path))
-            if records:
-                self._check_same(records[0], Path(path or ""))
-            self._begin(records)
-            if not records:
-                self._keep(self._hello)
+            if self._path is not None:
+                self._file = _open_alone(self._path)
+            self._settle()
         except BaseException:
             self.close()
             raise
@@ -134,17 +136,18 @@ class Study:
 
         :raises NoSuggestion: if the space is used up, or if the tuner waits for results of open suggestions.
         """
-        with self._lock:
+        with self._exchange():
             number = len(self._places)
             answer = self._request({"type": "propose", "id": number})
-            if answer["type"] == "exhausted":
-                raise NoSuggestion("the search space is used up: there is nothing more to suggest", is_final=True)
-            if answer["type"] == "wait":
-                message = "the tuner waits for results: tell() those of the open suggestions first"
-                raise NoSuggestion(message, is_final=False)
-            self._launch(number, answer["parameters"])
-            self._keep({"type": "launched", "id": number, "parameters": answer["parameters"]})
-            return Suggestion(number, answer["parameters"])
+            if answer["type"] == "proposal":
+                self._keep({"type": "launched", "id": number, "parameters": answer["parameters"]})
+                self._launch(number, answer["parameters"])
+        if answer["type"] == "exhausted":
+            raise NoSuggestion("the search space is used up: there is nothing more to suggest", is_final=True)
+        if answer["type"] == "wait":
+            message = "the tuner waits for results: tell() those of the open suggestions first"
+            raise NoSuggestion(message, is_final=False)
+        return Suggestion(number, answer["parameters"])
 
     def tell(
         self,
@@ -165,15 +168,17 @@ class Study:
         if result is not None and math.isnan(result):
             result = None
         with self._lock:
+            self._settle()
             if number not in self._places:
                 raise ValueError(f"suggestion {number} is not of this study")
             trial = self._trials[self._places[number]]
             if trial.state != "RUNNING":
                 raise ValueError(f"suggestion {number} was told before: {trial.state}")
-            record = _ended(number, result)
-            self._send(record)
-            self._keep(record)
-            return self._end(number, result)
+            with self._exchange():
+                record = _ended(number, result)
+                self._send(record)
+                self._keep(record)
+                return self._end(number, result)
 
     def add(self, parameters: Mapping[str, Any], value: SupportsFloat) -> None:
         """Lets the tuner learn a result from elsewhere.
@@ -181,12 +186,13 @@ class Study:
         :raises ValueError: if the parameters are not of the search space, or the value is not finite.
         """
         record = {"type": "import", "samples": [{"parameters": dict(parameters), "value": _written(float(value))}]}
-        with self._lock:
+        with self._exchange():
             answer = self._request({**record, "id": len(self._trials)})
-            if answer["type"] != "imported":
-                raise ValueError(str(answer.get("problem", answer)))
-            self._keep(record)
-            self._trials.append(StudyTrial(None, dict(parameters), "SUCCEEDED", float(value)))
+            if answer["type"] == "imported":
+                self._keep(record)
+                self._trials.append(StudyTrial(None, dict(parameters), "SUCCEEDED", float(value)))
+        if answer["type"] != "imported":
+            raise ValueError(str(answer.get("problem", answer)))
 
     # Results.
 
@@ -235,12 +241,8 @@ class Study:
     def close(self) -> None:
         """Ends the study; its trials and, with ``path``, its file stay."""
         _open_studies.discard(self)
-        if self._process is not None:
-            assert self._process.stdin is not None and self._process.stdout is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-            self._process.wait()
-            self._process.stdout.close()
+        self._is_closed = True
+        self._end_process()
         if self._file is not None:
             self._file.close()
         self._stderr.close()
@@ -256,7 +258,41 @@ class Study:
 
     # The program.
 
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Holds the study while this object and the program tell each other something.
+
+        An exchange that is interrupted, by Ctrl-C at any point, leaves open what the other side knows of it. The
+        next one then begins with a new program, which is told what was kept.
+        """
+        with self._lock:
+            self._settle()
+            self._is_in_step = False
+            yield
+            self._is_in_step = True
+
+    def _settle(self) -> None:
+        """Has a program that knows what was kept, and nothing else; so does this object.
+
+        :raises ManagerError: if the study is closed.
+        """
+        if self._is_closed:
+            raise ManagerError("the study is closed; one with a path can be opened again")
+        if self._is_in_step:
+            return
+        self._end_process()
+        records = self._kept()
+        if records and self._path is not None:
+            self._check_same(records[0], self._path)
+        self._trials, self._places = [], {}
+        self._begin(records)
+        if not records:
+            self._keep(self._hello)
+        self._is_in_step = True
+
     def _begin(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._stderr.seek(0)
+        self._stderr.truncate()
         self._process = subprocess.Popen(
             [str(find_program("trial-manager")), "suggest", self._tuner],
             stdin=subprocess.PIPE,
@@ -278,6 +314,19 @@ class Study:
                     StudyTrial(None, sample["parameters"], "SUCCEEDED", _read_value(sample["value"]))
                     for sample in record["samples"]
                 ]
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        if not self._is_in_step:
+            process.kill()  # It may be in the midst of a long calculation.
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.wait()
+        process.stdout.close()
+        self._process = None
 
     def _launch(self, number: int, parameters: Mapping[str, Any]) -> None:
         self._places[number] = len(self._trials)
@@ -301,9 +350,17 @@ class Study:
                 )
 
     def _keep(self, record: Mapping[str, Any]) -> None:
-        if self._file is not None:
+        if self._file is None:
+            self._records.append(record)
+        else:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
+
+    def _kept(self) -> Sequence[Mapping[str, Any]]:
+        if self._file is None or self._path is None:
+            return self._records
+        self._file.flush()  # An interrupted write may have left something.
+        return _read(self._path)
 
     def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self._send(message)
@@ -316,8 +373,6 @@ class Study:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process is not None and self._process.stdin is not None
-        if self._process.stdin.closed:
-            raise ManagerError("the study is closed; one with a path can be opened again")
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
