@@ -39,7 +39,8 @@ def test_the_function_is_not_hidden_by_its_module():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path):
+@pytest.mark.parametrize("run", [tk.Experiment.run, lambda *a, **k: asyncio.run(tk.Experiment.run_async(*a, **k))])
+def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path, run):
     experiment = gated(tmp_path, max_trial_retries=2)
     killed = []
 
@@ -52,7 +53,7 @@ def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path):
     experiment.config["trialConcurrency"] = 1
     (tmp_path / "gate").touch()
     with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; it is started again \(1 of 3\)"):
-        experiment.run(callbacks=[kill_first])
+        run(experiment, callbacks=[kill_first])
     assert killed
     assert len(experiment.trials("SUCCEEDED")) == 4
 

@@ -127,6 +127,24 @@ def test_a_search_that_runs_is_changed_stopped_resumed_and_viewed(folder):
         experiment.stop()
 
 
+def test_a_manager_that_is_killed_is_replaced_on_its_port(folder):
+    gate = folder / "gate"
+    experiment = local(f"trial.py {gate}", trials=2)
+    experiment.config.max_trial_retries = 2
+    try:
+        experiment.run(0, wait_completion=False)
+        port = experiment.port
+        wait_for(experiment.list_trial_jobs, "no trial has begun")
+        experiment._experiment._manager._process.kill()
+        gate.touch()
+        with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; it is started again \(1 of 3\)"):
+            assert experiment._wait_completion() is True
+        assert Experiment.connect(port).id == experiment.id
+        assert [job.status for job in experiment.list_trial_jobs()] == ["SUCCEEDED"] * 2
+    finally:
+        experiment.stop()
+
+
 def test_an_id_stands_for_the_experiment_as_nni_takes_it(folder):
     gate = folder / "gate"
     experiment = local(f"trial.py {gate}", trials=1)

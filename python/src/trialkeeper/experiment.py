@@ -142,12 +142,9 @@ class Experiment:
             while True:
                 for trial in self._follow(watch.follower):
                     watch.show(trial)
-                assert self._manager is not None
-                self._manager.wait(None)
-                if not self._was_killed() or restarts == _MAX_RESTARTS:
+                if not self._is_to_restart(restarts):
                     break
                 restarts += 1
-                self._warn_of_restart(restarts)
                 self.resume(port=port, host=host)
             self._raise_for_exit()
         except BaseException:
@@ -201,16 +198,7 @@ class Experiment:
 
     async def start_async(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
         """Like :meth:`start`."""
-        starting = asyncio.ensure_future(
-            _in_thread(lambda: self.start(port=port, host=host, keep_serving=keep_serving))
-        )
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            with contextlib.suppress(ManagerError):
-                await starting
-            await self.stop_async()
-            raise
+        await self._begin_async(lambda: self.start(port=port, host=host, keep_serving=keep_serving))
         return self
 
     async def run_async(
@@ -221,13 +209,18 @@ class Experiment:
         callbacks: Sequence[Callback] = (),
         progress: Optional[bool] = None,
     ) -> Self:
-        """Like :meth:`run`, without its replacement of a manager that is killed."""
-        watch = _Watch(self, callbacks)
+        """Like :meth:`run`."""
+        watch, restarts = _Watch(self, callbacks), 0
         try:
             await self.start_async(port=port, host=host)
             watch.begin(progress)
-            async for trial in self._follow_async(watch.follower):
-                watch.show(trial)
+            while True:
+                async for trial in self._follow_async(watch.follower):
+                    watch.show(trial)
+                if not self._is_to_restart(restarts):
+                    break
+                restarts += 1
+                await self._begin_async(lambda: self.resume(port=port, host=host))
             self._raise_for_exit()
         except BaseException:
             await self.stop_async()
@@ -417,14 +410,28 @@ class Experiment:
         code = None if self._manager is None else self._manager.exit_code
         return code is not None and (code < 0 or code == 101)
 
-    def _warn_of_restart(self, count: int) -> None:
-        assert self._manager is not None
+    def _is_to_restart(self, restarts: int) -> bool:
+        """Returns whether the manager was killed and may be started once more; says so."""
+        if self._manager is None or not self._was_killed() or restarts >= _MAX_RESTARTS:
+            return False
         warnings.warn(
             f"the manager of experiment {self.id} {self._manager.describe_end()}; "
-            f"it is started again ({count} of {_MAX_RESTARTS})",
+            f"it is started again ({restarts + 1} of {_MAX_RESTARTS})",
             RuntimeWarning,
             stacklevel=3,
         )
+        return True
+
+    async def _begin_async(self, begin: Callable[[], Self]) -> None:
+        """Begins in a thread; a task that is cancelled meanwhile stops what it has begun."""
+        beginning = asyncio.ensure_future(_in_thread(begin))
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ManagerError):
+                await beginning
+            await self.stop_async()
+            raise
 
     def _raise_for_exit(self) -> str:
         """Returns the state of the search that is over, or raises as its manager's exit code says."""

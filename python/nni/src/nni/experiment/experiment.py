@@ -278,14 +278,19 @@ class Experiment:
     def _wait_completion(self) -> Optional[bool]:
         """Waits for the end of the search; NNI's name, which scripts use, too."""
         try:
-            ran_at = time.monotonic()
+            ran_at, restarts = time.monotonic(), 0
             while True:
                 try:
                     status = self.get_status()
                 except NotRunning:
-                    if not self._lives():
+                    if self._lives():
+                        time.sleep(_POLL_S)
+                    elif self._is_to_restart(restarts):
+                        restarts += 1
+                        self._restart()
+                        ran_at = time.monotonic()
+                    else:
                         return self._ended_state()
-                    time.sleep(_POLL_S)
                     continue
                 if status == "DONE":
                     return True
@@ -300,6 +305,14 @@ class Experiment:
         except KeyboardInterrupt:
             self.stop()
             return None
+
+    def _is_to_restart(self, restarts: int) -> bool:
+        return self._experiment is not None and self._experiment._is_to_restart(restarts)
+
+    def _restart(self) -> None:
+        """Goes on with a search whose manager was killed, on its port."""
+        experiment = self._existing().resume(port=self.port or 0, keep_serving=True)
+        wait_until_answered(experiment.folder, self._lives)
 
     def _trouble(self) -> str:
         shown = self._existing().show()
