@@ -87,6 +87,26 @@ def status(nnictl):
     return json.loads(nnictl("experiment", "status"))["status"]
 
 
+@pytest.mark.parametrize("is_own", [True, False], ids=["its-own-folder", "the-folder-above"])
+def test_an_experiment_elsewhere_is_resumed_and_viewed(nnictl, tmp_path, port, monkeypatch, is_own):
+    id = create(nnictl, tmp_path, port)
+    nnictl("stop", id)
+    elsewhere = tmp_path / "else where"
+    (tmp_path / "data").rename(elsewhere)
+    folder = elsewhere / id if is_own else elsewhere
+    assert "there is no experiment" in nnictl("resume", id, code=1)
+    assert f"{tmp_path} is neither the folder" in nnictl("view", id, "-e", tmp_path, code=1)
+    nnictl("view", id, "-p", port, "--experiment_dir", folder)
+    there = f"TRIAL_MANAGER_DATA_DIR='{elsewhere}' nnictl stop {id}"
+    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(elsewhere))
+    nnictl("stop", id)
+    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "gate").touch()
+    assert there in nnictl("resume", id, "-p", port, "-e", folder)
+    monkeypatch.setenv("TRIAL_MANAGER_DATA_DIR", str(elsewhere))
+    wait_for(lambda: status(nnictl) == "DONE", "the search is not done")
+
+
 def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     assert nnictl("stop") == "ERROR: There is no experiment running...\n"
     id = create(nnictl, tmp_path, port)

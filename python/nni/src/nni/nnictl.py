@@ -11,6 +11,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -97,21 +98,35 @@ class Row:
         try:
             return ask(self.folder, "GET", path)
         except NotRunning:
-            viewer = Viewer(self.folder, [])
+            viewer = Viewer(self.folder)
             try:
                 return ask(self.folder, "GET", path)
             finally:
                 viewer.stop()
 
 
-def _rows() -> list[Row]:
-    data_dir = default_data_dir()
+def _rows(data_dir: Optional[Path] = None) -> list[Row]:
+    data_dir = data_dir or default_data_dir()
     return [Row(data_dir, row) for row in list_experiments(data_dir)]
 
 
-def _chosen(args: argparse.Namespace) -> Row:
+def _data_dir(args: argparse.Namespace) -> Path:
+    """Returns the folder that ``--experiment_dir`` says the experiment is in.
+
+    NNI 3.0 takes that folder, and its help asks for the experiment's own.
+    """
+    if args.experiment_dir is None:
+        return default_data_dir()
+    folder = Path(args.experiment_dir).expanduser().resolve()
+    for data_dir in (folder, folder.parent):
+        if (data_dir / args.id).is_dir():
+            return data_dir
+    raise Failure(f"{folder} is neither the folder of experiment {args.id} nor the one that holds it")
+
+
+def _chosen(args: argparse.Namespace, data_dir: Optional[Path] = None) -> Row:
     """Returns the experiment that is named, or the only one that runs; else the newest."""
-    rows = _rows()
+    rows = _rows(data_dir)
     if args.id:
         for row in rows:
             if row.id == args.id:
@@ -145,7 +160,8 @@ def _create(args: argparse.Namespace) -> None:
 
 
 def _resume(args: argparse.Namespace) -> None:
-    _launch(["resume", args.id], args, _chosen(args).folder)
+    data_dir = _data_dir(args)
+    _launch(["resume", args.id, "--data-dir", str(data_dir)], args, _chosen(args, data_dir).folder)
 
 
 def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None, prefix: str = "") -> None:
@@ -153,7 +169,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
-    data_dir = default_data_dir()
+    data_dir = folder.parent if folder else default_data_dir()
     data_dir.mkdir(parents=True, exist_ok=True)
     # Logs of a new experiment are moved into its folder once its id is known.
     streams = ("stdout", "stderr")
@@ -178,10 +194,12 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
         if folder is None:
             for log in logs.values():
                 log.unlink(missing_ok=True)
+    # All other commands look there.
+    there = "" if data_dir == default_data_dir() else f"TRIAL_MANAGER_DATA_DIR={shlex.quote(str(data_dir))} "
     print(
         f"Successfully started experiment!\n{_LINE}\n"
         f"The experiment id is {id}\nThe Web UI urls are: {f'{url}/{prefix}' if prefix else url}\n{_LINE}\n"
-        f'INFO:  To stop experiment run "nnictl stop {id}" or "nnictl stop --all"'
+        f'INFO:  To stop experiment run "{there}nnictl stop {id}" or "{there}nnictl stop --all"'
     )
 
 
@@ -275,10 +293,10 @@ def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int
 
 
 def _view(args: argparse.Namespace) -> None:
-    row = _chosen(args)
+    row = _chosen(args, _data_dir(args))
     if row.url:
         raise Failure(f"experiment {row.id} is running on {row.url}")
-    viewer = Viewer(row.folder, [], args.port)
+    viewer = Viewer(row.folder, args.port)
     note = row.folder / "log" / "nnictl_view.json"
     note.parent.mkdir(exist_ok=True)
     note.write_text(json.dumps({"pid": viewer.process.pid, "started": _start_time(viewer.process.pid)}))
@@ -614,6 +632,8 @@ def _parser() -> argparse.ArgumentParser:
     view = _command(commands, "view", _view, "show a stopped experiment on its pages", id="required")
     for command in (create, resume, view):
         command.add_argument("--port", "-p", type=int, default=8080, help="port of the pages [8080]")
+    for command in (resume, view):
+        command.add_argument("--experiment_dir", "-e", help="the experiment's folder, or the one that holds it")
 
     stop = _command(commands, "stop", _stop, "stop an experiment, by its id, the beginning of it, or its port")
     stop.add_argument("--port", "-p", type=int, help="stop the experiment on this port")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import trialkeeper
@@ -21,15 +20,14 @@ _START_TIMEOUT_S = 20.0
 class Viewer:
     """A server in a session of its own, which answers :func:`nni.experiment._rest.ask` until :meth:`stop`."""
 
-    def __init__(self, folder: Path, place: Sequence[str], port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0) -> None:
         """Starts it and returns once it answers.
 
         :param folder: the experiment's folder.
-        :param place: the flag ``--data-dir``, if it is not the default.
         :param port: where the pages are; 0 for any free port.
         :raises trialkeeper.ManagerError: if it cannot be started.
         """
-        words = ["serve", "--experiment", folder.name, "--port", str(port), *place]
+        words = ["serve", "--experiment", folder.name, "--port", str(port), "--data-dir", str(folder.parent)]
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             self.process = subprocess.Popen(
                 [str(find_program("trial-manager")), *words],

@@ -113,7 +113,7 @@ class Experiment:
         """
         experiment = _of(self)
         existing = experiment._existing()
-        experiment._viewer = viewer = Viewer(existing.folder, experiment._place(), port)
+        experiment._viewer = viewer = Viewer(existing.folder, port)
         atexit.register(experiment.stop)
         experiment._experiment = existing
         experiment.port = port
@@ -251,10 +251,6 @@ class Experiment:
         """Returns the folder of all experiments, where it is not the default."""
         folder = self.config.experiment_working_directory if isinstance(self.config, ExperimentConfig) else None
         return None if folder is None else (self.config._base_path / Path(folder).expanduser()).resolve()
-
-    def _place(self) -> list[str]:
-        folder = self._data_dir()
-        return [] if folder is None else ["--data-dir", str(folder)]
 
     def _existing(self) -> trialkeeper.Experiment:
         if self.id is None:
