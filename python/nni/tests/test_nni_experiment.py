@@ -159,6 +159,30 @@ def test_an_id_stands_for_the_experiment_as_nni_takes_it(folder):
     assert Experiment.resume(experiment.id, 0) is True
 
 
+def test_the_configuration_of_a_stopped_experiment_is_loaded(folder):
+    experiment = local(trials=1)
+    experiment.config.trial_command += f" {folder / 'gate'}"
+    experiment.run(0, wait_completion=False)
+    experiment.update_max_trial_number(2)
+    experiment.stop()
+    loaded = Experiment(None, experiment.id)
+    loaded.load_checkpoint()
+    assert loaded.config.trial_command == experiment.config.trial_command
+    assert (loaded.config.max_trial_number, loaded.config.training_service.platform) == (2, "local")
+    assert loaded.config.json()["tuner"] == experiment.config.json()["tuner"]
+    assert loaded.has_checkpoint(), "it is looked for where it is"
+    (folder / "gate").touch()
+    resumed = Experiment(None, experiment.id)
+    try:
+        assert resumed.resume(0) is True
+        assert resumed.config == loaded.config
+        given = Experiment(experiment.config, experiment.id)
+        given.load_checkpoint()
+        assert given.config is experiment.config
+    finally:
+        resumed.stop()
+
+
 def test_a_tuner_and_an_assessor_of_ones_own_run_without_nni(folder):
     experiment = local(trials=9)
     experiment.config.tuner = CustomAlgorithmConfig(class_name="mine.Three", class_args={"first": 10})

@@ -13,6 +13,7 @@ from typing import Any, Optional, Union
 from urllib.parse import urlsplit
 
 import trialkeeper
+from nni._archive import configuration
 from nni._stdout import say
 from nni.experiment._rest import NotRunning, ask, wait_until_answered, wait_until_gone
 from nni.experiment._viewer import Viewer
@@ -98,6 +99,7 @@ class Experiment:
         """
         experiment = _of(self)
         existing = experiment._existing()
+        experiment.load_checkpoint()
         experiment._begin(lambda: existing.resume(port=port, keep_serving=True), RunMode.Background)
         return experiment._wait_completion() if wait_completion else None
 
@@ -113,6 +115,7 @@ class Experiment:
         """
         experiment = _of(self)
         existing = experiment._existing()
+        experiment.load_checkpoint()
         experiment._viewer = viewer = Viewer(existing.folder, port)
         atexit.register(experiment.stop)
         experiment._experiment = existing
@@ -164,9 +167,19 @@ class Experiment:
         return True
 
     def load_checkpoint(self) -> None:
-        """Loads the configuration of the existing experiment, unless there is one already."""
-        if self.config is None:
-            self.config = ExperimentConfig(**self.get_experiment_profile()["params"])
+        """Loads the configuration of the existing experiment, whether it runs or not, unless there is one already.
+
+        :raises ValueError: if its record cannot be read.
+        """
+        if self.config is not None:
+            return
+        folder = self._existing().folder
+        fields = configuration(folder)
+        if not fields:
+            raise ValueError(f"the configuration of experiment {self.id} cannot be read from {folder}")
+        self.config = ExperimentConfig(**fields)
+        # What its file named has no effect on where it is.
+        self.config.experiment_working_directory = str(folder.parent.resolve())
 
     def save_checkpoint(self) -> None:
         """Does nothing: the manager keeps everything as it comes."""
