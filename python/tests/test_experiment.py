@@ -84,6 +84,27 @@ def test_a_function_is_an_objective(tmp_path):
     assert experiment.best.value == pytest.approx((experiment.best.parameters["x"] - offset) ** 2)
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [
+        lambda p: {"score": p["x"]},
+        lambda p: {"loss": p["x"], "seconds": 3},
+        lambda p: {"default": p["x"], "other": 3},
+    ],
+)
+def test_a_function_may_return_several_numbers(tmp_path, objective):
+    pytest.importorskip("cloudpickle")
+    (trial,) = tk.search(objective, SPACE, max_trials=1, data_dir=tmp_path).trials()
+    assert trial.value == trial.parameters["x"]
+
+
+@pytest.mark.parametrize("given", [{"callbacks": [print]}, {"progress": True}])
+def test_callbacks_of_a_search_that_is_not_waited_for_are_refused(tmp_path, given):
+    with pytest.raises(ValueError, match=r"hand callbacks and progress to the experiment's wait\(\)"):
+        tk.search(print, SPACE, data_dir=tmp_path, wait=False, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_function_that_cannot_be_sent_is_named(tmp_path):
     import threading
 

@@ -51,11 +51,15 @@ def search(
     :param direction: ``minimize`` or ``maximize``.
     :param callbacks: as in :meth:`Experiment.run`.
     :param progress: as in :meth:`Experiment.run`.
-    :param wait: whether to wait for the end; otherwise the experiment is returned once it has started.
+    :param wait: whether to wait for the end; otherwise the experiment is returned once it has started, and its
+        :meth:`Experiment.wait` takes callbacks and progress.
     :param fields: more fields of the experiment file, and ``data_dir``.
     :raises TypeError: if the function cannot be pickled; names what cannot.
+    :raises ValueError: if callbacks or progress are given and nothing waits.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
+    if not wait and (callbacks or progress):
+        raise ValueError("with wait=False nothing calls: hand callbacks and progress to the experiment's wait()")
     class_args: dict[str, Any] = {"optimize_mode": direction}
     if seed is not None:
         class_args["seed"] = seed
