@@ -1,6 +1,7 @@
-"""The trial of :func:`trialkeeper.search`: calls the pickled function with the trial's parameters.
+"""The trial of :func:`trialkeeper.search`: calls the function with the trial's parameters.
 
 A copy of this file is in the trial's code folder, beside the function and, on other machines, this package.
+``objective.json`` says where the function is, if it is not pickled but in a copy of its script.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import os
 import pickle
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
 def main() -> None:
-    """Runs the function in ``objective.pickle``."""
+    """Runs the function."""
     folder = Path(__file__).parent
     origin = folder / "origin.json"
     if origin.is_file():
@@ -23,10 +26,25 @@ def main() -> None:
             os.chdir(saved["directory"])
     from trialkeeper import trial
 
-    objective = pickle.loads((folder / "objective.pickle").read_bytes())
+    how = json.loads((folder / "objective.json").read_text(encoding="utf-8"))
+    objective = _from_script(folder, how) if "script" in how else _from_pickle(folder)
     result = objective(trial.params())
     if result is not None:
         trial.final(result)
+
+
+def _from_pickle(folder: Path) -> Any:
+    return pickle.loads((folder / "objective.pickle").read_bytes())
+
+
+def _from_script(folder: Path, how: dict[str, Any]) -> Any:
+    """Loads the script as a process of ``multiprocessing`` does, under the name that it has there."""
+    module = ModuleType("__mp_main__")
+    module.__file__ = how["script"]
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.argv = how["argv"]
+    exec(compile((folder / "script.py").read_bytes(), how["script"], "exec"), vars(module))
+    return getattr(module, how["name"])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
+from trialkeeper._script import ADVICE, is_loaded_by_a_trial, read_script
 from trialkeeper.experiment import Callback, Experiment, default_data_dir
 
 __all__ = ["Objective", "search"]
@@ -45,8 +46,10 @@ def search(
 
     Each call is a process of its own under the agent, so its death is explained and takes nothing else with it.
     The function is pickled: with cloudpickle where that is installed, which takes closures, lambdas and what a
-    notebook defines; else by its module and name. Its source and what it needs of this package are kept with the
-    experiment, so that trials can run on other machines, too, and :meth:`Experiment.resume` works later.
+    notebook defines; else by its module and name. Without cloudpickle, a function of the script itself is loaded
+    from a copy of the script, if the search is called under ``if __name__ == "__main__":``. The code and what it
+    needs of this package are kept with the experiment, so that trials can run on other machines, too, and
+    :meth:`Experiment.resume` works later.
 
     :param direction: ``minimize`` or ``maximize``.
     :param callbacks: as in :meth:`Experiment.run`.
@@ -54,10 +57,12 @@ def search(
     :param wait: whether to wait for the end; otherwise the experiment is returned once it has started, and its
         :meth:`Experiment.wait` takes callbacks and progress.
     :param fields: more fields of the experiment file, and ``data_dir``.
-    :raises TypeError: if the function cannot be pickled; names what cannot.
+    :raises TypeError: if the function cannot be handed to its trials; names what cannot.
     :raises ValueError: if callbacks or progress are given and nothing waits.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
+    if is_loaded_by_a_trial():
+        raise RuntimeError('a trial loads this script: call tk.search() under `if __name__ == "__main__":`')
     if not wait and (callbacks or progress):
         raise ValueError("with wait=False nothing calls: hand callbacks and progress to the experiment's wait()")
     class_args: dict[str, Any] = {"optimize_mode": direction}
@@ -101,11 +106,20 @@ def keep_code(data_dir: Path, objective: Objective, is_local: bool) -> Path:
 
 
 def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
-    """Writes the pickled function, its source, and what runs it.
+    """Writes the function, pickled or as its script, its source, and what runs it.
 
     On other machines nothing is taken for granted but Python: this package and cloudpickle come along.
     """
-    (folder / "objective.pickle").write_bytes(dump(objective))
+    pickler = _pickler()
+    how: dict[str, Any] = {}
+    if pickler is pickle and getattr(objective, "__module__", None) == "__main__":
+        path, script = read_script(objective)
+        (folder / "script.py").write_bytes(script)
+        how = {"script": str(path), "name": objective.__name__, "argv": sys.argv}
+    else:
+        (folder / "objective.pickle").write_bytes(_dump(objective, pickler))
+
+    (folder / "objective.json").write_text(json.dumps(how), encoding="utf-8")
     (folder / "objective-source.py").write_text(_source(objective), encoding="utf-8")
     shutil.copy(_PACKAGE / "_objective.py", folder / "run_objective.py")
     if is_local:
@@ -115,27 +129,21 @@ def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
         return
     without = shutil.ignore_patterns("__pycache__", "nni", "service.py", "slurm.py")
     shutil.copytree(_PACKAGE, folder / "trialkeeper", ignore=without)
-    pickler = _pickler()
     if pickler is not pickle:
         shutil.copytree(Path(pickler.__file__).parent, folder / "cloudpickle", ignore=without)
 
 
-def dump(objective: Objective) -> bytes:
+def _dump(objective: Objective, pickler: Any) -> bytes:
     """Returns the pickled function.
 
     :raises TypeError: naming what cannot be pickled.
     """
-    pickler = _pickler()
-    if pickler is pickle and getattr(objective, "__module__", None) == "__main__":
-        raise TypeError(
-            f"{objective!r} is defined in the script itself, which its trials cannot import: "
-            "pip install 'trialkeeper[function]' (cloudpickle), or move it into a module"
-        )
     try:
         return bytes(pickler.dumps(objective))
     except Exception as error:
         culprit = _culprit(objective, pickler)
-        raise TypeError(f"{objective!r} cannot be sent to its trials{culprit}: {error}") from error
+        advice = f"; {ADVICE} takes closures and lambdas" if pickler is pickle else ""
+        raise TypeError(f"{objective!r} cannot be sent to its trials{culprit}: {error}{advice}") from error
 
 
 def _pickler() -> Any:
