@@ -338,6 +338,25 @@ def test_a_function_is_shipped_with_all_that_it_needs_but_python(tmp_path):
     assert cloudpickle
 
 
+def test_a_function_for_another_version_of_python_is_refused_with_both(tmp_path):
+    pytest.importorskip("cloudpickle")
+    from trialkeeper._search import keep_code
+
+    folder = keep_code(tmp_path, lambda p: 1, is_local=False)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert json.loads((folder / "objective.json").read_text()) == {"python": here}
+    (folder / "objective.json").write_text('{"python": "3.1"}')
+    done = subprocess.run([sys.executable, "run_objective.py"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    message = f"the objective was pickled by Python 3.1, and {sys.executable} is Python {here}"
+    assert done.stderr.startswith(message)
+    # A name is found by any version.
+    folder = keep_code(tmp_path, math.sqrt, is_local=False)
+    assert json.loads((folder / "objective.json").read_text()) == {}
+    folder = keep_code(tmp_path, json.loads, is_local=False)
+    assert json.loads((folder / "objective.json").read_text()) == {}
+
+
 def test_the_search_of_a_function_can_be_resumed_and_retried(tmp_path, monkeypatch):
     pytest.importorskip("cloudpickle")
     monkeypatch.chdir(tmp_path)

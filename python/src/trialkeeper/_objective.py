@@ -1,7 +1,7 @@
 """The trial of :func:`trialkeeper.search`: calls the function with the trial's parameters.
 
 A copy of this file is in the trial's code folder, beside the function and, on other machines, this package.
-``objective.json`` says where the function is, if it is not pickled but in a copy of its script.
+``objective.json`` says by which Python the function was pickled, or where it is in the copy of its script.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ def main() -> None:
     from trialkeeper import trial
 
     how = json.loads((folder / "objective.json").read_text(encoding="utf-8"))
-    objective = _from_script(folder, how) if "script" in how else _from_pickle(folder)
+    objective = _from_script(folder, how) if "script" in how else _from_pickle(folder, how)
     result = objective(trial.params())
     if result is not None:
         trial.final(result)
 
 
-def _from_pickle(folder: Path) -> Any:
+def _from_pickle(folder: Path, how: dict[str, Any]) -> Any:
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if how.get("python", here) != here:
+        sys.exit(
+            f"the objective was pickled by Python {how['python']}, and {sys.executable} is Python {here}, which "
+            "cannot run it: have both be of one version, or define it in a module that this machine has, too"
+        )
     return pickle.loads((folder / "objective.pickle").read_bytes())
 
 

@@ -117,8 +117,11 @@ def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
         (folder / "script.py").write_bytes(script)
         how = {"script": str(path), "name": objective.__name__, "argv": sys.argv}
     else:
-        (folder / "objective.pickle").write_bytes(_dump(objective, pickler))
-
+        pickled = _dump(objective, pickler)
+        (folder / "objective.pickle").write_bytes(pickled)
+        if b"cloudpickle" in pickled:
+            # It has the code itself, not a module's and a function's name, for cloudpickle to make a function of.
+            how = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     (folder / "objective.json").write_text(json.dumps(how), encoding="utf-8")
     (folder / "objective-source.py").write_text(_source(objective), encoding="utf-8")
     shutil.copy(_PACKAGE / "_objective.py", folder / "run_objective.py")
