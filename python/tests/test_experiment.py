@@ -85,17 +85,19 @@ def test_a_function_is_an_objective(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "objective",
+    ("objective", "metric"),
     [
-        lambda p: {"score": p["x"]},
-        lambda p: {"loss": p["x"], "seconds": 3},
-        lambda p: {"default": p["x"], "other": 3},
+        (lambda p: {"score": p["x"]}, None),
+        (lambda p: {"loss": p["x"], "seconds": 3}, None),
+        (lambda p: {"default": p["x"], "other": 3}, None),
+        (lambda p: {"a": p["x"], "b": 3}, "a"),
+        (lambda p: {"a": 3, "b": p["x"]}, "b"),
     ],
 )
-def test_a_function_may_return_several_numbers(tmp_path, objective):
+def test_a_function_may_return_several_numbers(tmp_path, objective, metric):
     pytest.importorskip("cloudpickle")
-    (trial,) = tk.search(objective, SPACE, max_trials=1, data_dir=tmp_path).trials()
-    assert trial.value == trial.parameters["x"]
+    experiment = tk.search(objective, SPACE, metric=metric, max_trials=1, direction="maximize", data_dir=tmp_path)
+    assert experiment.best.value == experiment.best.parameters["x"]
 
 
 @pytest.mark.parametrize("given", [{"callbacks": [print]}, {"progress": True}])

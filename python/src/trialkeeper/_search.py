@@ -35,6 +35,7 @@ def search(
     max_trials: int = 20,
     concurrency: int = 1,
     direction: str = "minimize",
+    metric: Optional[str] = None,
     tuner: str = "TPE",
     seed: Optional[int] = None,
     callbacks: Sequence[Callback] = (),
@@ -52,6 +53,7 @@ def search(
     :meth:`Experiment.resume` works later.
 
     :param direction: ``minimize`` or ``maximize``.
+    :param metric: the number that counts, where the function returns several; else ``default`` or the likeliest.
     :param callbacks: as in :meth:`Experiment.run`.
     :param progress: as in :meth:`Experiment.run`.
     :param wait: whether to wait for the end; otherwise the experiment is returned once it has started, and its
@@ -80,6 +82,7 @@ def search(
             "maxTrialNumber": max_trials,
             "trialConcurrency": concurrency,
             "tuner": {"name": tuner, "classArgs": class_args},
+            **({} if metric is None else {"objective": {"metric": metric, "direction": direction}}),
         },
         **fields,
     )
