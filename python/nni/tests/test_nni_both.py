@@ -1,0 +1,180 @@
+"""One script under this package and under NNI's own, whose calls must have the same results.
+
+``TRIALKEEPER_TEST_NNI_PYTHON`` names a Python with Microsoft's ``nni`` 3.0; our manager runs its experiments, too.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nni
+import trialkeeper
+from trialkeeper._programs import find_program
+
+TRIAL = """
+import nni
+x = nni.get_next_parameter()["x"]
+nni.report_intermediate_result(x / 2)
+nni.report_final_result({"default": x, "n": nni.get_sequence_id()})
+"""
+#: The life of an experiment. A search of 500 trials is stopped in its midst, so that something is left to resume.
+SCRIPT = """
+import json, sys, time
+import nni
+from nni.experiment import Experiment, RunMode
+
+port, told = int(sys.argv[1]), {}
+
+def wait_for(look):
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+experiment = nni.Experiment("local")
+experiment.config.trial_command = f"{sys.executable} trial.py"
+experiment.config.trial_code_directory = "."
+experiment.config.search_space = {"x": {"_type": "choice", "_value": list(range(500))}}
+experiment.config.tuner.name = "GridSearch"
+experiment.config.max_trial_number = 500
+experiment.config.trial_concurrency = 1
+told["before"] = experiment.port
+told["start"] = experiment.start(port)
+told["port"] = experiment.port == port
+wait_for(experiment.export_data)
+told["status"] = experiment.get_status()
+
+job = experiment.list_trial_jobs()[0]
+told["job"] = [type(job).__name__, job.status, job.sequenceId, type(job.startTime).__name__]
+told["same job"] = experiment.get_trial_job(job.trialJobId) == job
+told["parameters"] = [(p.parameters, p.parameter_source, p.parameter_index) for p in job.hyperParameters]
+told["final"] = [(metric.type, metric.sequence, metric.data) for metric in job.finalMetricData]
+metrics = experiment.get_job_metrics(job.trialJobId)
+told["metrics"] = [
+    (type(metric).__name__, metric.type, metric.sequence, metric.data) for metric in metrics[job.trialJobId]
+]
+told["all metrics"] = job.trialJobId in experiment.get_job_metrics()
+told["statistics"] = sorted(experiment.get_job_statistics()[0])
+result = experiment.export_data()[0]
+told["result"] = [type(result).__name__, result.parameter, result.value, result.trialJobId == job.trialJobId]
+told["profile"] = experiment.get_experiment_profile()["id"] == experiment.id
+told["metadata"] = experiment.get_experiment_metadata(experiment.id)["status"]
+
+told["updates"] = [
+    experiment.update_trial_concurrency(2),
+    experiment.update_max_experiment_duration("2h"),
+    experiment.update_max_trial_number(499),
+    experiment.update_search_space({"x": {"_type": "choice", "_value": list(range(600))}}),
+]
+params = experiment.get_experiment_profile()["params"]
+told["updated"] = [params["trialConcurrency"], params["maxTrialNumber"], len(params["searchSpace"]["x"]["_value"])]
+connected = Experiment.connect(port)
+told["connected"] = [connected.id == experiment.id, connected.port == port, connected.get_status()]
+told["stop"] = experiment.stop()
+told["stopped"] = experiment.port
+
+loaded = Experiment(None, experiment.id)
+told["checkpoint"] = [loaded.has_checkpoint(), Experiment(None, "unknown1").has_checkpoint()]
+told["load"] = loaded.load_checkpoint()
+told["loaded"] = [loaded.config.trial_command == experiment.config.trial_command, loaded.config.tuner.name]
+
+viewed = Experiment.view(experiment.id, port, non_blocking=True)
+told["viewed"] = [viewed.id == experiment.id, viewed.port == port, viewed.get_status(), viewed.export_data() != []]
+viewed.stop()
+told["viewed by object"] = Experiment(None, experiment.id).view(port, non_blocking=True).stop()
+
+told["resume by id"] = Experiment.resume(experiment.id, port, wait_completion=False)
+again = Experiment.connect(port)
+told["resumed by id"] = again.id == experiment.id
+wait_for(lambda: again.get_status() == "RUNNING")  # It is stopped for a moment.
+again.stop()
+
+resumed = Experiment(None, experiment.id)
+told["resume"] = resumed.resume(port, wait_completion=False)
+told["resumed"] = [resumed.id == experiment.id, resumed.config.max_trial_number, resumed.config.tuner.name]
+resumed.update_max_trial_number(len(resumed.list_trial_jobs()))
+wait_for(lambda: resumed.get_status() == "DONE")
+told["end"] = resumed._wait_completion()
+resumed.stop()
+print("told", json.dumps(told))
+"""
+TOLD = {
+    "before": None,
+    "start": None,
+    "port": True,
+    "status": "RUNNING",
+    "job": ["TrialJob", "SUCCEEDED", 0, "int"],
+    "same job": True,
+    "parameters": [[{"x": 0}, "algorithm", 0]],
+    "final": [["FINAL", 0, {"default": 0, "n": 0}]],
+    "metrics": [
+        ["TrialMetricData", "PERIODICAL", 0, 0.0],
+        ["TrialMetricData", "FINAL", 0, {"default": 0, "n": 0}],
+    ],
+    "all metrics": True,
+    "statistics": ["trialJobNumber", "trialJobStatus"],
+    "result": ["TrialResult", {"x": 0}, {"default": 0, "n": 0}, True],
+    "profile": True,
+    "metadata": "RUNNING",
+    "updates": [None, None, None, None],
+    "updated": [2, 499, 600],
+    "connected": [True, True, "RUNNING"],
+    "stop": None,
+    "stopped": None,
+    "checkpoint": [True, False],
+    "load": None,
+    "loaded": [True, "GridSearch"],
+    "viewed": [True, True, "VIEWED", True],
+    "viewed by object": None,
+    "resume by id": None,
+    "resumed by id": True,
+    "resume": None,
+    "resumed": [True, 499, "GridSearch"],
+    "end": True,
+}
+
+
+def nnis_own(folder):
+    """Returns the command that runs a script with Microsoft's package, and the path of its modules."""
+    python = os.environ.get("TRIALKEEPER_TEST_NNI_PYTHON")
+    if not python or not os.access(python, os.X_OK):
+        pytest.skip("TRIALKEEPER_TEST_NNI_PYTHON names no Python with NNI 3.0")
+    # Our module `nni` may lie beside `trialkeeper`, and must not be found.
+    (folder / "path").mkdir()
+    (folder / "path" / "trialkeeper").symlink_to(Path(trialkeeper.__file__).parent)
+    return [python, "-m", "trialkeeper.nni"], str(folder / "path")
+
+
+def ours(folder):
+    folders = [str(Path(module.__file__).parents[1]) for module in (nni, trialkeeper)]
+    return [sys.executable], os.pathsep.join(folders)
+
+
+@pytest.mark.parametrize("package", [ours, nnis_own])
+def test_each_call_has_the_same_result(package, tmp_path):
+    command, path = package(tmp_path)
+    (tmp_path / "trial.py").write_text(TRIAL)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    surroundings = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "PYTHONPATH": path,
+        "TRIALKEEPER_PROGRAMS": str(find_program("trial-manager").parent),
+    }
+    done = subprocess.run(
+        [*command, "script.py", str(free_port())], cwd=tmp_path, env=surroundings, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("told ")]
+    assert json.loads(line.removeprefix("told ")) == TOLD
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
