@@ -70,17 +70,25 @@ fn serve(root: &Path) -> ExitCode {
         }
         let Ok(request) = serde_json::from_slice::<Value>(&line) else { continue };
         let (id, method) = (request["id"].clone(), request["method"].as_str().unwrap_or_default());
-        let answer = perform(root, method, &request["params"]);
-        send_message(&match answer {
-            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-            Err(Refusal { code, message }) => {
-                json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
-            }
-        });
+        if method == "room" {
+            // A driver that hangs holds up nothing else.
+            thread::spawn(move || respond(&id, Ok(room())));
+            continue;
+        }
+        respond(&id, perform(root, method, &request["params"]));
         if method == "close" {
             return ExitCode::SUCCESS;
         }
     }
+}
+
+fn respond(id: &Value, answer: Result<Value, Refusal>) {
+    send_message(&match answer {
+        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+        Err(Refusal { code, message }) => {
+            json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+        }
+    });
 }
 
 /// Writes a message. A manager that no longer reads gets everything again by `adopt`.
@@ -116,7 +124,6 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
             write_files(root, &params["files"])?;
             Ok(json!({}))
         }
-        "room" => Ok(json!({"gpus": gpus(), "cores": cores()})),
         "ping" | "close" => Ok(json!({})),
         "clean_up" => Ok(fs::remove_dir_all(root).map(|()| json!({}))?),
         "fence" => give_up::give_up(root, params),
@@ -125,6 +132,10 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
         "cancel" => Ok(Job::of(root, params)?.cancel()),
         _ => Err(Refusal { code: -32601, message: format!("there is no request {method:?}") }),
     }
+}
+
+fn room() -> Value {
+    json!({"gpus": gpus(), "cores": cores()})
 }
 
 /// The processors that this process may use. `None`: unknown.

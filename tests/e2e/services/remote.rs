@@ -268,6 +268,28 @@ fn gpus_of_trials_that_outlived_their_manager_are_known_for_ours() {
 
 #[test]
 #[ignore = "needs sshd"]
+fn a_gpu_that_another_user_leaves_is_used_by_the_search_that_runs() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let busy = bed.write("busy", "GPU-b\n");
+    let smi = format!(
+        "#!/bin/sh\ncase $1 in\n*index*) printf '0, GPU-a\\n1, GPU-b\\n' ;;\n*) cat '{}' ;;\nesac\n",
+        busy.display()
+    );
+    bed.script("bin/nvidia-smi", &smi);
+    let mut machine = machines.add("one");
+    machine["pythonPath"] = json!(bed.path("bin"));
+    let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
+    assert_eq!(started(&bed, 1).len(), 1, "the other GPU is another user's");
+    bed.write("busy", "");
+    started(&bed, 2);
+    gate.open(2);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), 2);
+}
+
+#[test]
+#[ignore = "needs sshd"]
 fn a_configuration_that_ignores_host_keys_is_refused() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::session::{Luggage, Session};
@@ -18,8 +18,8 @@ const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration
 const STEADY_SESSION: Duration = Duration::from_mins(1);
 /// The time that a helper may take to answer: one that hangs is as good as absent.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
-/// The interval at which the answers are looked at.
-const ANSWER_CHECK: Duration = Duration::from_secs(5);
+/// The interval at which the answers are looked at, and the GPUs read.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits until a time, or for ever.
 pub(super) async fn until(at: Option<Instant>) {
@@ -66,7 +66,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
     };
     let mut session = Session::open(ssh, machine, &luggage).await?;
     let (sender, mut outgoing) = mpsc::unbounded_channel();
-    {
+    let too_few = {
         let mut assignments = shared.assignments();
         let mut records = shared.records();
         let confirmed = records.confirm(&fences);
@@ -76,12 +76,13 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         if !records.unconfirmed(&machine.name).is_empty() {
             return Err("a trial there was given up meanwhile".to_owned());
         }
-        assignments.connected(number, &session.facts, sender)?;
-    }
+        assignments.connected(number, &session.facts, sender)
+    };
     info!(machine = %machine.name, "connected");
+    shared.warn_of_gpus(number, too_few);
     shared.say_everything(number);
     shared.place();
-    let mut answers = interval(ANSWER_CHECK);
+    let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     loop {
         tokio::select! {
             line = session.lines.recv() => match line {
@@ -93,13 +94,14 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
                 Ok(status) => format!("the connection was lost (ssh: {status})"),
                 Err(error) => format!("the connection was lost: {error}"),
             }),
-            now = answers.tick() => {
+            now = checks.tick() => {
                 let since = now.checked_sub(ANSWER_TIMEOUT);
                 let hangs = since.and_then(|since| shared.assignments().unanswered(number, since));
                 if let Some(method) = hangs {
                     let seconds = ANSWER_TIMEOUT.as_secs();
                     return Ok(format!("the helper there has not answered {method} for {seconds} s"));
                 }
+                shared.assignments().request_reading(number);
             }
         }
     }

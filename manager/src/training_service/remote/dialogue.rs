@@ -9,7 +9,7 @@ use tracing::warn;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::machine_assignment::Job;
-use super::session::{MESSAGE_BYTES, request};
+use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
 use super::{Shared, TrialJobSpec};
 
 /// The interval at which a stop is repeated to an agent that was not there yet.
@@ -112,6 +112,12 @@ impl Shared {
         if message["method"] == "gone" {
             return self.heard_gone(number, &message["params"]);
         }
+        if message["id"] == ROOM_ID {
+            let facts = Facts::read(&message["result"]);
+            let too_few = self.assignments().enter_reading(number, &facts);
+            self.warn_of_gpus(number, too_few);
+            return self.place();
+        }
         let Some(asked) =
             message["id"].as_u64().and_then(|id| self.assignments().answered(number, id))
         else {
@@ -138,6 +144,14 @@ impl Shared {
                 });
             }
             _ => {}
+        }
+    }
+
+    /// Warns of a machine that has too few GPUs for a trial.
+    pub(super) fn warn_of_gpus(&self, number: usize, too_few: Option<String>) {
+        if let Some(why) = too_few {
+            let machine = &self.machines[number].name;
+            warn!(%machine, "it gets no trial for now: {why}");
         }
     }
 

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use trial_protocol::{AttemptId, TrialJobId};
 
 use super::super::local::gpus::{Gpu, Gpus, Wanted};
 use super::super::{FreeRoom, TrialJobSpec};
-use super::session::{Facts, request};
+use super::session::{Facts, ROOM_ID, request};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
@@ -93,7 +93,10 @@ struct Machine {
     /// Trials on it.
     trials: usize,
     cores: usize,
-    gpus: Option<Gpus>,
+    /// The GPUs for its trials, by the last reading. An error is why it has too few.
+    gpus: Result<Gpus, String>,
+    /// The GPUs that our trials had when a reading was requested. `None`: none is pending.
+    pending_reading: Option<HashSet<u64>>,
     link: Option<UnboundedSender<String>>,
     /// The reason that there is no link, and the time since when there is none.
     why: String,
@@ -127,7 +130,8 @@ impl Machine {
             is_retired,
             trials: 0,
             cores: 1,
-            gpus: None,
+            gpus: Err(String::new()),
+            pending_reading: None,
             link: None,
             why: "not connected yet".to_owned(),
             absent_since: now,
@@ -141,9 +145,16 @@ impl Machine {
         self.rest.as_ref().is_some_and(|rest| rest.until > now)
     }
 
+    /// Returns true if its trials depend on which GPUs others use.
+    fn avoids_busy_gpus(&self) -> bool {
+        let takes_gpus = self.wanted.each.is_some_and(|each| each > 0);
+        takes_gpus && !self.wanted.active && !self.is_retired
+    }
+
     /// Returns the further trials that it can take. `None`: nothing bounds them.
     fn free(&self) -> Option<usize> {
-        let bounds = [self.gpus.as_ref().and_then(Gpus::room), self.max_trials];
+        let Ok(gpus) = &self.gpus else { return Some(0) };
+        let bounds = [gpus.room(), self.max_trials];
         let room = bounds.into_iter().flatten().min()?;
         Some(room.saturating_sub(self.trials))
     }
@@ -155,15 +166,16 @@ impl Machine {
 
     /// Returns the reason that it takes no trial.
     fn why(&self, now: Instant) -> String {
-        let why = match (&self.link, &self.rest) {
-            (None, _) => self.why.clone(),
-            (Some(_), Some(rest)) if rest.until > now => {
+        let why = match (&self.link, &self.rest, &self.gpus) {
+            (None, _, _) => self.why.clone(),
+            (Some(_), Some(rest), _) if rest.until > now => {
                 format!("it pauses, since it could not start a trial: {}", rest.why)
             }
-            (Some(_), _) if self.max_trials.is_some_and(|most| self.trials >= most) => {
+            (Some(_), _, Err(too_few)) => too_few.clone(),
+            (Some(_), _, Ok(_)) if self.max_trials.is_some_and(|most| self.trials >= most) => {
                 "maxTrialNumber trials run there".to_owned()
             }
-            (Some(_), _) => "its GPUs are in use".to_owned(),
+            (Some(_), _, Ok(_)) => "its GPUs are in use".to_owned(),
         };
         format!("{}: {why}", self.name)
     }
@@ -189,43 +201,69 @@ impl Assignments {
         }
     }
 
-    /// A machine can be spoken to. An error is why it can run no trial all the same.
+    /// A machine can be spoken to. Returns why it has too few GPUs, if that is news.
     pub(super) fn connected(
         &mut self,
         number: usize,
         facts: &Facts,
         link: UnboundedSender<String>,
-    ) -> Result<(), String> {
+    ) -> Option<String> {
         let machine = &mut self.machines[number];
         machine.cores = facts.cores.unwrap_or(1).max(1);
-        // Who has which is known from the first time on; a trial of ours makes its GPU look busy later.
-        if machine.gpus.is_none() {
-            let on = self.jobs.iter().filter(|(_, job)| job.machine == number);
-            let given: Vec<_> =
-                on.filter_map(|(trial, job)| Some((trial, job.gpus.as_ref()?))).collect();
-            let own: HashSet<u64> =
-                given.iter().flat_map(|(_, gpus)| gpus.iter().copied()).collect();
-            let found = facts
-                .gpus
-                .iter()
-                .map(|gpu| Gpu { index: gpu.index, busy: gpu.busy && !own.contains(&gpu.index) });
-            let found: Vec<Gpu> = found.collect();
-            let mut gpus = match Gpus::new(&machine.wanted, &found) {
-                Ok(gpus) => gpus,
-                // It runs no trial any more, but those that it has.
-                Err(_) if machine.is_retired => {
-                    let none = Wanted { each: None, ..machine.wanted.clone() };
-                    Gpus::new(&none, &[]).map_err(|error| error.to_string())?
-                }
-                Err(error) => return Err(error.to_string()),
-            };
-            for (trial, indices) in given {
-                gpus.restore(trial, indices);
-            }
-            machine.gpus = Some(gpus);
-        }
         machine.link = Some(link);
-        Ok(())
+        self.share_gpus(number, facts, HashSet::new())
+    }
+
+    /// Asks a machine's helper again which GPUs are in use, where that matters.
+    pub(super) fn request_reading(&mut self, number: usize) {
+        let own = self.own_gpus(number).collect();
+        let machine = &mut self.machines[number];
+        let Some(link) = &machine.link else { return };
+        if machine.avoids_busy_gpus() && machine.pending_reading.is_none() {
+            machine.pending_reading = Some(own);
+            // A session that has ended is followed by one that begins with a reading.
+            drop(link.send(request(ROOM_ID, "room", &json!({}))));
+        }
+    }
+
+    /// Takes the answer to [`Self::request_reading`]. Returns why the machine has too few GPUs, if that is news.
+    pub(super) fn enter_reading(&mut self, number: usize, facts: &Facts) -> Option<String> {
+        let own = self.machines[number].pending_reading.take()?;
+        self.share_gpus(number, facts, own)
+    }
+
+    /// Shares out the GPUs that others do not use. One that a trial of ours has, or had when the reading was requested, looks
+    /// busy and is not theirs.
+    fn share_gpus(
+        &mut self,
+        number: usize,
+        facts: &Facts,
+        mut own: HashSet<u64>,
+    ) -> Option<String> {
+        own.extend(self.own_gpus(number));
+        let found = facts
+            .gpus
+            .iter()
+            .map(|gpu| Gpu { index: gpu.index, busy: gpu.busy && !own.contains(&gpu.index) });
+        let found: Vec<Gpu> = found.collect();
+        let machine = &mut self.machines[number];
+        let mut gpus = Gpus::new(&machine.wanted, &found).map_err(|error| error.to_string());
+        if let Ok(gpus) = &mut gpus {
+            for (trial, job) in self.jobs.iter().filter(|(_, job)| job.machine == number) {
+                if let Some(indices) = &job.gpus {
+                    gpus.restore(trial, indices);
+                }
+            }
+        }
+        let before = std::mem::replace(&mut machine.gpus, gpus);
+        let too_few = machine.gpus.as_ref().err();
+        too_few.filter(|why| !machine.is_retired && before.err().as_ref() != Some(*why)).cloned()
+    }
+
+    /// GPUs of our trials on a machine.
+    fn own_gpus(&self, number: usize) -> impl Iterator<Item = u64> {
+        let on = self.jobs.values().filter(move |job| job.machine == number);
+        on.filter_map(|job| job.gpus.as_ref()).flatten().copied()
     }
 
     /// A machine cannot be spoken to.
@@ -235,6 +273,7 @@ impl Assignments {
             machine.absent_since = now;
         }
         machine.asked.clear();
+        machine.pending_reading = None;
         machine.why = why;
     }
 
@@ -256,7 +295,7 @@ impl Assignments {
         let (trial, attempt) = (spec.trial.clone(), spec.attempt.clone());
         let machine = &mut self.machines[number];
         machine.trials += 1;
-        let gpus = machine.gpus.as_mut().and_then(|gpus| {
+        let gpus = machine.gpus.as_mut().ok().and_then(|gpus| {
             gpus.take(&trial)?;
             gpus.given(&trial).map(<[u64]>::to_vec)
         });
@@ -275,7 +314,8 @@ impl Assignments {
     /// Returns the room of the connected machines beside the jobs that wait.
     pub(super) fn free_room(&self, now: Instant) -> FreeRoom {
         let takes = |machine: &&Machine| {
-            machine.link.is_some() && !machine.is_retired && !machine.rests(now)
+            let is_ready = machine.link.is_some() && machine.gpus.is_ok();
+            is_ready && !machine.is_retired && !machine.rests(now)
         };
         let mut ready = self.machines.iter().filter(takes).peekable();
         if ready.peek().is_none() {
@@ -400,7 +440,7 @@ impl Assignments {
     ) {
         let machine = &mut self.machines[number];
         machine.trials += 1;
-        if let (Some(gpus), Some(given)) = (&mut machine.gpus, &given) {
+        if let (Ok(gpus), Some(given)) = (&mut machine.gpus, &given) {
             gpus.restore(trial, given);
         }
         let attempt = attempt.clone();
@@ -422,7 +462,7 @@ impl Assignments {
         };
         let machine = &mut self.machines[job.machine];
         machine.trials = machine.trials.saturating_sub(1);
-        if let Some(gpus) = &mut machine.gpus {
+        if let Ok(gpus) = &mut machine.gpus {
             gpus.give_back(trial);
         }
         self.jobs.remove(trial).is_some()

@@ -37,6 +37,8 @@ const ERROR_LINE_BYTES: u64 = 500;
 const AHEAD: usize = 64;
 /// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
 const NO_ADDRESS: &str = "http://127.0.0.1:0";
+/// The id of a request for the room, which is about no job; others count from 1.
+pub(super) const ROOM_ID: u64 = 0;
 /// The name of the socket until it takes the place of the one of an earlier session.
 const NEW_SOCKET: &str = "manager.new";
 /// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
@@ -65,6 +67,17 @@ pub(super) struct Facts {
     pub(super) gpus: Vec<Gpu>,
     /// Processors. `None`: unknown.
     pub(super) cores: Option<usize>,
+}
+
+impl Facts {
+    /// Reads the answer to `room`.
+    pub(super) fn read(answer: &Value) -> Self {
+        let gpu =
+            |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
+        let gpus = answer["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
+        let cores = answer["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
+        Self { gpus, cores }
+    }
 }
 
 /// A session that is open. Dropping it ends its processes here, and the helper there.
@@ -139,12 +152,7 @@ impl Session {
         forward_back(ssh, root, luggage.socket).await?;
         let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
-        let answer = self.ask(0, "room", &json!({})).await?;
-        let gpu =
-            |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
-        let gpus = answer["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
-        let cores = answer["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
-        self.facts = Facts { gpus, cores };
+        self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({})).await?);
         Ok(())
     }
 

@@ -49,7 +49,7 @@ impl Bed {
         Self { assignments, now, links: Vec::new() }
     }
 
-    fn connect(&mut self, number: usize, facts: &Facts) -> Result<(), String> {
+    fn connect(&mut self, number: usize, facts: &Facts) -> Option<String> {
         let (sender, receiver) = unbounded_channel();
         self.links.push(receiver);
         self.assignments.connected(number, facts, sender)
@@ -67,8 +67,8 @@ fn a_trial_goes_where_the_fewest_run_for_each_processor() {
     let machines = [machine("small", None), machine("large", None)];
     let mut bed = Bed::new(&machines, None);
     assert_eq!(bed.put("a"), None, "no machine is connected");
-    bed.connect(0, &facts(2, &[])).unwrap();
-    bed.connect(1, &facts(6, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(2, &[])), None);
+    assert_eq!(bed.connect(1, &facts(6, &[])), None);
     let mut on = vec![bed.assignments.place(bed.now).unwrap().1];
     on.extend((1..8).map(|number| bed.put(&format!("t{number}")).unwrap()));
     assert_eq!(on.iter().filter(|machine| **machine == 0).count(), 2, "{on:?}");
@@ -77,7 +77,7 @@ fn a_trial_goes_where_the_fewest_run_for_each_processor() {
 #[test]
 fn a_machine_takes_as_many_trials_as_it_may() {
     let mut bed = Bed::new(&[machine("one", Some(1))], None);
-    bed.connect(0, &facts(8, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(8, &[])), None);
     assert_eq!((bed.put("a"), bed.put("b")), (Some(0), None));
     let (why, untold) = bed.assignments.untold(bed.now);
     assert_eq!(why, "no machine has room (one: maxTrialNumber trials run there)");
@@ -103,8 +103,8 @@ fn a_reason_is_told_to_each_trial_once() {
 fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
     let machines = [machine("full", None), machine("fine", None)];
     let mut bed = Bed::new(&machines, None);
-    bed.connect(0, &facts(4, &[])).unwrap();
-    bed.connect(1, &facts(1, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(4, &[])), None);
+    assert_eq!(bed.connect(1, &facts(1, &[])), None);
     assert_eq!(bed.put("a"), Some(0), "it has most processors");
     let space = "No space left on device".to_owned();
     let pause = bed.assignments.rest(0, space.clone(), bed.now);
@@ -127,7 +127,7 @@ fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
 #[test]
 fn a_trial_that_is_to_stop_is_not_put_elsewhere() {
     let mut bed = Bed::new(&[machine("one", None)], None);
-    bed.connect(0, &facts(1, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(1, &[])), None);
     bed.put("a");
     bed.assignments.request_stop(&id("a"), bed.now);
     assert!(!bed.assignments.withdraw(&id("a"), &attempt("a")));
@@ -136,7 +136,7 @@ fn a_trial_that_is_to_stop_is_not_put_elsewhere() {
 #[test]
 fn an_absent_machine_is_waited_for_so_long() {
     let mut bed = Bed::new(&[machine("one", None)], None);
-    bed.connect(0, &facts(8, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(8, &[])), None);
     for name in ["a", "b", "c"] {
         bed.put(name);
     }
@@ -167,7 +167,7 @@ fn an_absent_machine_is_waited_for_so_long() {
     assert_eq!(bed.assignments.next_change(lost), Some(lost + 10 * SECOND));
     let why = bed.assignments.absent(lost + 10 * SECOND).remove(0).why;
     assert!(why.starts_with("one has been out of reach for 10 s (still cut)"), "{why}");
-    bed.connect(0, &facts(8, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(8, &[])), None);
     assert_eq!(absent(&bed.assignments, 999), [""; 0], "it is back");
 }
 
@@ -182,7 +182,7 @@ fn gpus_of_adopted_trials_are_neither_foreign_nor_free() {
         if adopted_first {
             adopt(&mut bed);
         }
-        bed.connect(0, &all_busy).unwrap();
+        assert_eq!(bed.connect(0, &all_busy), None);
         if !adopted_first {
             adopt(&mut bed);
         }
@@ -196,13 +196,71 @@ fn gpus_of_adopted_trials_are_neither_foreign_nor_free() {
 }
 
 #[test]
+fn gpus_follow_their_other_users_while_the_search_runs() {
+    let mut bed = Bed::new(&[machine("one", None)], Some(1));
+    let read = |bed: &mut Bed, busy: &[bool]| {
+        bed.assignments.request_reading(0);
+        let asked = bed.links[0].try_recv().unwrap();
+        assert!(asked.contains("\"room\""), "{asked}");
+        bed.assignments.enter_reading(0, &facts(8, busy))
+    };
+    let given = |bed: &Bed, name: &str| bed.assignments.jobs[&id(name)].gpus.clone();
+    let none_free = bed.connect(0, &facts(8, &[true, true])).unwrap();
+    assert!(none_free.contains("of 2 GPUs that nvidia-smi shows (2 in use) 0"), "{none_free}");
+    assert_eq!(bed.put("a"), None);
+    assert!(bed.assignments.untold(bed.now).0.contains(&none_free), "the trial waits for that");
+    let room = bed.assignments.free_room(bed.now);
+    assert!(matches!(&room, FreeRoom::Unreachable(why) if why.contains(&none_free)), "{room:?}");
+    assert_eq!(read(&mut bed, &[true, true]), None, "it was told");
+
+    assert_eq!(read(&mut bed, &[true, false]), None);
+    assert_eq!(bed.assignments.place(bed.now), Some((id("a"), 0)));
+    assert_eq!((given(&bed, "a"), bed.put("b")), (Some(vec![1]), None));
+    assert_eq!(read(&mut bed, &[false, true]), None, "its first GPU was left, the second is ours");
+    assert_eq!(bed.assignments.place(bed.now), Some((id("b"), 0)));
+    assert_eq!((given(&bed, "b"), bed.put("c")), (Some(vec![0]), None));
+
+    bed.assignments.remove(&id("b"), &attempt("b"));
+    assert_eq!(read(&mut bed, &[true, true]), None, "another has taken the GPU that was left");
+    assert_eq!(bed.assignments.place(bed.now), None);
+    bed.assignments.remove(&id("a"), &attempt("a"));
+    assert_eq!(bed.assignments.place(bed.now), Some((id("c"), 0)));
+    assert_eq!(given(&bed, "c"), Some(vec![1]));
+}
+
+#[test]
+fn a_gpu_that_a_trial_left_while_it_was_read_is_free() {
+    let mut bed = Bed::new(&[machine("one", None)], Some(1));
+    assert_eq!(bed.connect(0, &facts(8, &[false])), None);
+    bed.put("a");
+    bed.assignments.request_reading(0);
+    bed.assignments.request_reading(0);
+    bed.assignments.remove(&id("a"), &attempt("a"));
+    assert_eq!(bed.assignments.enter_reading(0, &facts(8, &[true])), None, "it was ours");
+    assert!(bed.assignments.enter_reading(0, &facts(8, &[])).is_none(), "it was not requested");
+    assert_eq!(bed.put("b"), Some(0));
+    assert!(bed.links[0].try_recv().is_ok() && bed.links[0].try_recv().is_err(), "one at a time");
+}
+
+#[test]
+fn gpus_are_read_again_only_where_other_users_matter() {
+    let shared = MachineSpec { use_active_gpu: true, ..MachineSpec::new("one") };
+    for (machine, each) in [(machine("one", None), None), (shared, Some(1))] {
+        let mut bed = Bed::new(&[machine], each);
+        assert_eq!(bed.connect(0, &facts(8, &[true])), None);
+        bed.assignments.request_reading(0);
+        assert!(bed.links[0].try_recv().is_err());
+    }
+}
+
+#[test]
 fn a_machine_that_the_file_does_not_name_keeps_its_trials_and_gets_none() {
     let now = Instant::now();
     let machines = [machine("named", None), machine("retired", None)];
     let assignments = Assignments::new(&machines, 1, Some(1), 300 * SECOND, now);
     let mut bed = Bed { assignments, now, links: Vec::new() };
     bed.assignments.take_over(&id("a"), &attempt("a"), 1, Some(vec![0]));
-    bed.connect(1, &facts(8, &[])).unwrap();
+    assert_eq!(bed.connect(1, &facts(8, &[])), None);
     assert_eq!(bed.put("b"), None);
     let why = bed.assignments.untold(now).0;
     assert_eq!(why, "no machine has room (named: not connected yet)");
@@ -212,7 +270,7 @@ fn a_machine_that_the_file_does_not_name_keeps_its_trials_and_gets_none() {
 #[test]
 fn a_request_that_is_not_answered_is_found() {
     let mut bed = Bed::new(&[machine("one", None)], None);
-    bed.connect(0, &facts(1, &[])).unwrap();
+    assert_eq!(bed.connect(0, &facts(1, &[])), None);
     bed.put("a");
     bed.assignments.request(0, &id("a"), "submit", &json!({}), bed.now);
     assert_eq!(bed.assignments.unanswered(0, bed.now), None);
