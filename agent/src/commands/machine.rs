@@ -72,7 +72,8 @@ fn serve(root: &Path) -> ExitCode {
         let (id, method) = (request["id"].clone(), request["method"].as_str().unwrap_or_default());
         if method == "room" {
             // A driver that hangs holds up nothing else.
-            thread::spawn(move || respond(&id, Ok(room())));
+            let with_gpus = request["params"]["gpus"] == true;
+            thread::spawn(move || respond(&id, Ok(room(with_gpus))));
             continue;
         }
         respond(&id, perform(root, method, &request["params"]));
@@ -134,8 +135,10 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
     }
 }
 
-fn room() -> Value {
-    json!({"gpus": gpus(), "cores": cores()})
+/// Answers what trials can have here. The manager reads the table of the memory, which keeps this program small.
+fn room(with_gpus: bool) -> Value {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok();
+    json!({"gpus": with_gpus.then(gpus), "cores": cores(), "meminfo": meminfo})
 }
 
 /// The processors that this process may use. `None`: unknown.

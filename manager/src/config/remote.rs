@@ -94,7 +94,7 @@ pub struct MachineSpec {
     pub max_trial_number_per_gpu: u64,
     /// `gpuIndices`. `None`: all.
     pub gpu_indices: Option<Vec<u64>>,
-    /// `maxTrialNumber`. `None`: no bound but the GPUs'.
+    /// `maxTrialNumber`. `None`: as many as the GPUs allow; without GPUs, one for each processor.
     pub max_trial_number: Option<u64>,
     /// Folder of the interpreter, for the beginning of a trial's PATH.
     pub python_path: Option<String>,

@@ -73,7 +73,7 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 }
 
 /// The answer of the API. `None`: not yet.
-fn ask(running: &Running, path: &str) -> Option<Value> {
+pub(super) fn ask(running: &Running, path: &str) -> Option<Value> {
     let told = running.stderr();
     let line = told.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = get(line.rsplit(' ').next()?, path)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use super::hybrid::ask;
 use crate::security::strangers::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -76,6 +77,25 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
     let trials = fs::read_dir(bed.path("one").join(&done.id).join("trials")).unwrap();
     assert_eq!(trials.count(), used["one"], "a trial's files are on its machine");
     bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_machine_without_other_bounds_has_a_trial_for_each_processor() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let trials = u32::try_from(cores + 1).unwrap();
+    let search = search(&bed, &[machines.add("one")], trials).with("trialConcurrency", trials);
+    let running = search.start(&bed);
+    assert_eq!(started(&bed, cores).len(), cores);
+    wait_for("the last trial to wait", BOUND, || {
+        let shown = ask(&running, "/api/v1/trials")?.to_string();
+        shown.contains("it runs as many trials as it has processors").then_some(())
+    });
+    gate.open(cores + 1);
+    expect_whole(&bed, &Outcome::of(running.finish(BOUND)), cores + 1);
 }
 
 #[test]

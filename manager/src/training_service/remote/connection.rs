@@ -18,7 +18,7 @@ const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration
 const STEADY_SESSION: Duration = Duration::from_mins(1);
 /// The time that a helper may take to answer: one that hangs is as good as absent.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
-/// The interval at which the answers are looked at, and the GPUs read.
+/// The interval at which the answers are looked at, and memory and GPUs read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Waits until a time, or for ever.

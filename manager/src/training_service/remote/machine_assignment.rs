@@ -18,6 +18,8 @@ use crate::util::backoff::Backoff;
 const REPLAYS: u32 = 5;
 /// The pauses in which a machine that could not start a trial gets no other: the first, and the longest.
 const RESTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// The available part of a machine's memory below which it gets no further trial.
+const LEAST_MEMORY_PERCENT: u64 = 10;
 /// The time that the stop of a trial waits for an absent machine.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -93,6 +95,8 @@ struct Machine {
     /// Trials on it.
     trials: usize,
     cores: usize,
+    /// True if another trial might take the memory that the present ones need.
+    lacks_memory: bool,
     /// The GPUs for its trials, by the last reading. An error is why it has too few.
     gpus: Result<Gpus, String>,
     /// The GPUs that our trials had when a reading was requested. `None`: none is pending.
@@ -130,6 +134,7 @@ impl Machine {
             is_retired,
             trials: 0,
             cores: 1,
+            lacks_memory: false,
             gpus: Err(String::new()),
             pending_reading: None,
             link: None,
@@ -147,16 +152,15 @@ impl Machine {
 
     /// Returns true if its trials depend on which GPUs others use.
     fn avoids_busy_gpus(&self) -> bool {
-        let takes_gpus = self.wanted.each.is_some_and(|each| each > 0);
-        takes_gpus && !self.wanted.active && !self.is_retired
+        self.wanted.each.is_some_and(|each| each > 0) && !self.wanted.active
     }
 
-    /// Returns the further trials that it can take. `None`: nothing bounds them.
-    fn free(&self) -> Option<usize> {
-        let Ok(gpus) = &self.gpus else { return Some(0) };
+    /// Returns the further trials that it can take. Where nothing else bounds them, each has a processor.
+    fn free(&self) -> usize {
+        let Some(gpus) = self.gpus.as_ref().ok().filter(|_| !self.lacks_memory) else { return 0 };
         let bounds = [gpus.room(), self.max_trials];
-        let room = bounds.into_iter().flatten().min()?;
-        Some(room.saturating_sub(self.trials))
+        let room = bounds.into_iter().flatten().min().unwrap_or(self.cores);
+        room.saturating_sub(self.trials)
     }
 
     /// Trials for each of its processors once it has one more.
@@ -172,8 +176,15 @@ impl Machine {
                 format!("it pauses, since it could not start a trial: {}", rest.why)
             }
             (Some(_), _, Err(too_few)) => too_few.clone(),
+            (Some(_), _, Ok(_)) if self.lacks_memory => {
+                format!("less than {LEAST_MEMORY_PERCENT} % of its memory is available")
+            }
             (Some(_), _, Ok(_)) if self.max_trials.is_some_and(|most| self.trials >= most) => {
                 "maxTrialNumber trials run there".to_owned()
+            }
+            (Some(_), _, Ok(gpus)) if gpus.room().is_none() => {
+                "it runs as many trials as it has processors, and `maxTrialNumber` is not set"
+                    .to_owned()
             }
             (Some(_), _, Ok(_)) => "its GPUs are in use".to_owned(),
         };
@@ -211,25 +222,32 @@ impl Assignments {
         let machine = &mut self.machines[number];
         machine.cores = facts.cores.unwrap_or(1).max(1);
         machine.link = Some(link);
-        self.share_gpus(number, facts, HashSet::new())
+        self.enter_facts(number, facts, HashSet::new())
     }
 
-    /// Asks a machine's helper again which GPUs are in use, where that matters.
+    /// Asks a machine's helper again how much memory is available, and which GPUs are in use where that matters.
     pub(super) fn request_reading(&mut self, number: usize) {
         let own = self.own_gpus(number).collect();
         let machine = &mut self.machines[number];
         let Some(link) = &machine.link else { return };
-        if machine.avoids_busy_gpus() && machine.pending_reading.is_none() {
+        if !machine.is_retired && machine.pending_reading.is_none() {
             machine.pending_reading = Some(own);
+            let params = json!({"gpus": machine.avoids_busy_gpus()});
             // A session that has ended is followed by one that begins with a reading.
-            drop(link.send(request(ROOM_ID, "room", &json!({}))));
+            drop(link.send(request(ROOM_ID, "room", &params)));
         }
     }
 
     /// Takes the answer to [`Self::request_reading`]. Returns why the machine has too few GPUs, if that is news.
     pub(super) fn enter_reading(&mut self, number: usize, facts: &Facts) -> Option<String> {
         let own = self.machines[number].pending_reading.take()?;
-        self.share_gpus(number, facts, own)
+        self.enter_facts(number, facts, own)
+    }
+
+    fn enter_facts(&mut self, number: usize, facts: &Facts, own: HashSet<u64>) -> Option<String> {
+        let percent = facts.available_memory_percent;
+        self.machines[number].lacks_memory = percent.is_some_and(|of| of < LEAST_MEMORY_PERCENT);
+        self.share_gpus(number, facts.gpus.as_ref()?, own)
     }
 
     /// Shares out the GPUs that others do not use. One that a trial of ours has, or had when the reading was requested, looks
@@ -237,12 +255,11 @@ impl Assignments {
     fn share_gpus(
         &mut self,
         number: usize,
-        facts: &Facts,
+        found: &[Gpu],
         mut own: HashSet<u64>,
     ) -> Option<String> {
         own.extend(self.own_gpus(number));
-        let found = facts
-            .gpus
+        let found = found
             .iter()
             .map(|gpu| Gpu { index: gpu.index, busy: gpu.busy && !own.contains(&gpu.index) });
         let found: Vec<Gpu> = found.collect();
@@ -287,7 +304,7 @@ impl Assignments {
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
-            takes && !machine.rests(now) && machine.free() != Some(0)
+            takes && !machine.rests(now) && machine.free() > 0
         };
         let free = self.machines.iter().enumerate().filter(|(_, machine)| has_room(machine));
         let (number, _) = free.min_by_key(|(_, machine)| (machine.load(), machine.trials))?;
@@ -321,10 +338,8 @@ impl Assignments {
         if ready.peek().is_none() {
             return FreeRoom::Unreachable(self.why(now));
         }
-        match ready.map(Machine::free).sum::<Option<usize>>() {
-            Some(free) => FreeRoom::Jobs(free.saturating_sub(self.waiting.len())),
-            None => FreeRoom::Unknown,
-        }
+        let free: usize = ready.map(Machine::free).sum();
+        FreeRoom::Jobs(free.saturating_sub(self.waiting.len()))
     }
 
     /// Takes a job back that waits for a machine; `false` if it does not.

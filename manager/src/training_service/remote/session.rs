@@ -64,9 +64,12 @@ pub(super) struct Luggage<'a> {
 /// The facts that a machine tells when it is connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    pub(super) gpus: Vec<Gpu>,
+    /// `None`: it was not asked for them.
+    pub(super) gpus: Option<Vec<Gpu>>,
     /// Processors. `None`: unknown.
     pub(super) cores: Option<usize>,
+    /// The part of its memory that programs can still take. `None`: unknown.
+    pub(super) available_memory_percent: Option<u64>,
 }
 
 impl Facts {
@@ -74,10 +77,23 @@ impl Facts {
     pub(super) fn read(answer: &Value) -> Self {
         let gpu =
             |gpu: &Value| Some(Gpu { index: gpu["index"].as_u64()?, busy: gpu["busy"].as_bool()? });
-        let gpus = answer["gpus"].as_array().into_iter().flatten().filter_map(gpu).collect();
-        let cores = answer["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok());
-        Self { gpus, cores }
+        let gpus = answer["gpus"].as_array();
+        Self {
+            gpus: gpus.map(|gpus| gpus.iter().filter_map(gpu).collect()),
+            cores: answer["cores"].as_u64().and_then(|cores| usize::try_from(cores).ok()),
+            available_memory_percent: answer["meminfo"].as_str().and_then(available_percent),
+        }
     }
+}
+
+/// PURE: reads the available part of the memory from the text of `/proc/meminfo`, which counts in KiB.
+fn available_percent(meminfo: &str) -> Option<u64> {
+    let number = |name: &str| {
+        let mut lines = meminfo.lines().map(str::split_whitespace);
+        lines.find_map(|mut words| if words.next() == Some(name) { words.next() } else { None })
+    };
+    let (total, available) = (number("MemTotal:")?, number("MemAvailable:")?);
+    available.parse::<u64>().ok()?.checked_mul(100)?.checked_div(total.parse().ok()?)
 }
 
 /// A session that is open. Dropping it ends its processes here, and the helper there.
@@ -152,7 +168,7 @@ impl Session {
         forward_back(ssh, root, luggage.socket).await?;
         let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
-        self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({})).await?);
+        self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({"gpus": true})).await?);
         Ok(())
     }
 
@@ -324,7 +340,31 @@ mv "$new" {folder}/code.tar.gz"#
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[test]
+    fn facts_are_read_as_the_helper_tells_them() {
+        let meminfo =
+            "MemTotal:        4000 kB\nMemFree:          100 kB\nMemAvailable:     399 kB\n";
+        let gpus = json!([{"index": 1, "busy": true}, {"index": -1}]);
+        let facts = Facts::read(&json!({"gpus": gpus, "cores": 8, "meminfo": meminfo}));
+        let gpus = Some(vec![Gpu { index: 1, busy: true }]);
+        let expected = Facts { gpus, cores: Some(8), available_memory_percent: Some(9) };
+        assert_eq!(facts, expected);
+        for none in [json!({"gpus": null, "cores": null, "meminfo": null}), Value::Null] {
+            assert_eq!(Facts::read(&none), Facts::default());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_table_of_memory_is_read(total in ".*", available in ".*") {
+            let meminfo = format!("MemTotal: {total}\nMemAvailable: {available}\n");
+            prop_assert_eq!(Facts::read(&json!({"meminfo": meminfo})).cores, None);
+        }
+    }
 
     #[tokio::test]
     async fn the_last_lines_of_a_helper_explain_its_end() {

@@ -42,7 +42,13 @@ fn crowd() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
-    let all: Vec<_> = (0..MACHINES).map(|number| machines.add(&format!("m{number}"))).collect();
+    let all: Vec<_> = (0..MACHINES)
+        .map(|number| {
+            let mut machine = machines.add(&format!("m{number}"));
+            machine["maxTrialNumber"] = json!(CROWD);
+            machine
+        })
+        .collect();
     bed.script(
         "code/train.sh",
         "#!/bin/sh\necho x >>\"$1/started\"\nread _ <\"$1/gate\"\necho score=1\n",

@@ -32,7 +32,8 @@ fn machine(name: &str, max_trial_number: Option<u64>) -> MachineSpec {
 
 fn facts(cores: usize, busy: &[bool]) -> Facts {
     let gpu = |(index, busy): (u64, &bool)| Gpu { index, busy: *busy };
-    Facts { gpus: (0..).zip(busy).map(gpu).collect(), cores: Some(cores) }
+    let gpus = Some((0..).zip(busy).map(gpu).collect());
+    Facts { gpus, cores: Some(cores), available_memory_percent: Some(50) }
 }
 
 /// Machines, and the requests that each would have been sent.
@@ -70,8 +71,8 @@ fn a_trial_goes_where_the_fewest_run_for_each_processor() {
     assert_eq!(bed.connect(0, &facts(2, &[])), None);
     assert_eq!(bed.connect(1, &facts(6, &[])), None);
     let mut on = vec![bed.assignments.place(bed.now).unwrap().1];
-    on.extend((1..8).map(|number| bed.put(&format!("t{number}")).unwrap()));
-    assert_eq!(on.iter().filter(|machine| **machine == 0).count(), 2, "{on:?}");
+    on.extend((1..4).map(|number| bed.put(&format!("t{number}")).unwrap()));
+    assert_eq!(on.iter().filter(|machine| **machine == 0).count(), 1, "{on:?}");
 }
 
 #[test]
@@ -84,6 +85,44 @@ fn a_machine_takes_as_many_trials_as_it_may() {
     assert_eq!(untold, [(id("b"), attempt("b"))]);
     assert!(bed.assignments.remove(&id("a"), &attempt("a")));
     assert_eq!(bed.assignments.place(bed.now), Some((id("b"), 0)));
+}
+
+#[test]
+fn a_machine_without_other_bounds_gets_a_trial_for_each_processor() {
+    for each in [None, Some(0)] {
+        let mut bed = Bed::new(&[machine("small", None), machine("wide", Some(3))], each);
+        assert_eq!(bed.connect(0, &facts(2, &[])), None);
+        let mut on: Vec<_> = ["a", "b", "c"].iter().map(|name| bed.put(name)).collect();
+        assert_eq!(on, [Some(0), Some(0), None]);
+        let why = bed.assignments.untold(bed.now).0;
+        assert!(why.contains("small: it runs as many trials as it has processors"), "{why}");
+        assert_eq!(bed.connect(1, &facts(1, &[])), None);
+        let room = |bed: &Bed| bed.assignments.free_room(bed.now);
+        assert_eq!(room(&bed), FreeRoom::Jobs(2), "`maxTrialNumber` outranks, and one waits");
+        on = (0..3).map(|_| bed.assignments.place(bed.now).map(|(_, machine)| machine)).collect();
+        assert_eq!((on, room(&bed)), (vec![Some(1), None, None], FreeRoom::Jobs(2)));
+    }
+    let shared = MachineSpec { max_trial_number_per_gpu: 4, ..machine("one", None) };
+    let mut bed = Bed::new(&[shared], Some(1));
+    assert_eq!(bed.connect(0, &facts(1, &[false])), None);
+    let on: Vec<_> = (0..5).map(|number| bed.put(&format!("t{number}"))).collect();
+    assert_eq!(on, [Some(0), Some(0), Some(0), Some(0), None], "GPUs are the bound");
+}
+
+#[test]
+fn a_machine_whose_memory_is_taken_gets_no_further_trial() {
+    let with = |percent| Facts { available_memory_percent: percent, ..facts(8, &[]) };
+    let mut bed = Bed::new(&[machine("one", None)], None);
+    assert_eq!(bed.connect(0, &with(Some(9))), None);
+    assert_eq!(bed.put("a"), None);
+    let why = bed.assignments.untold(bed.now).0;
+    assert_eq!(why, "no machine has room (one: less than 10 % of its memory is available)");
+    assert_eq!(bed.assignments.free_room(bed.now), FreeRoom::Jobs(0));
+    for percent in [Some(10), None] {
+        bed.assignments.request_reading(0);
+        bed.assignments.enter_reading(0, &Facts { gpus: None, ..with(percent) });
+        assert!(bed.assignments.place(bed.now).is_some() || bed.put("b").is_some(), "{percent:?}");
+    }
 }
 
 #[test]
@@ -104,7 +143,7 @@ fn a_machine_that_cannot_start_trials_attracts_no_more_of_them() {
     let machines = [machine("full", None), machine("fine", None)];
     let mut bed = Bed::new(&machines, None);
     assert_eq!(bed.connect(0, &facts(4, &[])), None);
-    assert_eq!(bed.connect(1, &facts(1, &[])), None);
+    assert_eq!(bed.connect(1, &facts(2, &[])), None);
     assert_eq!(bed.put("a"), Some(0), "it has most processors");
     let space = "No space left on device".to_owned();
     let pause = bed.assignments.rest(0, space.clone(), bed.now);
@@ -244,12 +283,18 @@ fn a_gpu_that_a_trial_left_while_it_was_read_is_free() {
 
 #[test]
 fn gpus_are_read_again_only_where_other_users_matter() {
-    let shared = MachineSpec { use_active_gpu: true, ..MachineSpec::new("one") };
-    for (machine, each) in [(machine("one", None), None), (shared, Some(1))] {
+    let one = || machine("one", None);
+    let shared = MachineSpec { use_active_gpu: true, ..one() };
+    let table = [(one(), None, false), (shared, Some(1), false), (one(), Some(1), true)];
+    for (machine, each, expected) in table {
         let mut bed = Bed::new(&[machine], each);
-        assert_eq!(bed.connect(0, &facts(8, &[true])), None);
+        assert_eq!(bed.connect(0, &facts(8, &[false])), None);
         bed.assignments.request_reading(0);
-        assert!(bed.links[0].try_recv().is_err());
+        let asked: Value = serde_json::from_str(&bed.links[0].try_recv().unwrap()).unwrap();
+        assert_eq!(
+            (&asked["method"], &asked["params"]["gpus"]),
+            (&"room".into(), &expected.into())
+        );
     }
 }
 
