@@ -22,6 +22,8 @@ from trialkeeper.service import Gone, NoRoom, Problem, Refused, Running, Trainin
 
 COMMAND_SECONDS = 45  # The manager waits 60 s for an answer to a submit.
 PULL_SECONDS = 570  # And ten minutes for one to `open`.
+OVER = ("no such", "not running", "can only kill running")  # Docker and Podman of a container that has ended.
+LIMITS = {"memory": "--memory", "cpus": "--cpus", "shmSize": "--shm-size"}
 KNOWN = {"program", "image", "memory", "cpus", "shmSize", "gpus", "network", "volumes", "options"}
 
 
@@ -45,7 +47,7 @@ class Containers(TrainingService):
     def about(self, *words):
         """Runs a command about containers that may not be there."""
         done = self.run(*words)
-        if done.returncode and "no such" not in done.stderr.lower() and "not running" not in done.stderr.lower():
+        if done.returncode and not any(part in done.stderr.lower() for part in OVER):
             raise Unavailable(done.stderr.strip() or f"{words[0]} ended with {done.returncode}")
         return done
 
@@ -75,21 +77,22 @@ class Containers(TrainingService):
 
     def arguments(self, job):
         """The words of `run`. Paths are the same inside, so that the agent's command line holds as it is."""
+        podman = "podman" in self.run("--version").stdout.lower()  # A `docker` may be Podman's, too.
         words = ["run", "--detach", "--name", job.name, "--label", "trialkeeper=1", "--init"]
         words += ["--network", self.settings.get("network", "host"), "--user", f"{os.getuid()}:{os.getgid()}"]
+        if podman and os.getuid() != 0:
+            words.append("--userns=keep-id")  # Else this user is another one inside, who cannot write the folder.
         words += ["--workdir", job.folder, "--env", "HOME=" + job.folder, "--entrypoint", job.argv[0]]
         words += ["--volume", f"{job.folder}:{job.folder}"]
         inside = {job.argv[0], *(word for word in job.argv if Path(word).is_file())}
         for path in sorted(path for path in inside if not path.startswith(job.folder + "/")):
             words += ["--volume", f"{path}:{path}:ro"]
-        for setting, option in {"memory": "--memory", "cpus": "--cpus", "shmSize": "--shm-size"}.items():
-            if setting in self.settings:
-                words.append(f"{option}={self.settings[setting]}")
-        for volume in self.settings.get("volumes", []):
-            words += ["--volume", volume]
+        words += [f"{option}={self.settings[name]}" for name, option in LIMITS.items() if name in self.settings]
+        words += [f"--volume={volume}" for volume in self.settings.get("volumes", [])]
         if job.gpus:
             gpus = ",".join(self.free_gpus(job.gpus))
-            words += ["--label", f"trialkeeper.gpus={gpus}", "--gpus", f'"device={gpus}"']
+            cdi = [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus.split(",")]
+            words += ["--label", f"trialkeeper.gpus={gpus}", *(cdi if podman else ["--gpus", f'"device={gpus}"'])]
         return [*words, *self.settings.get("options", []), self.settings["image"], *job.argv[1:]]
 
     def free_gpus(self, wanted):
@@ -99,8 +102,7 @@ class Containers(TrainingService):
             count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
         if count < wanted:
             raise Refused(f"a trial wants {wanted} GPUs, and there are {count}")
-        label = "trialkeeper.gpus"
-        listed = self.about("ps", "--filter", f"label={label}", "--format", '{{.Label "' + label + '"}}')
+        listed = self.about("ps", "--filter", "label=trialkeeper.gpus", "--format", '{{.Label "trialkeeper.gpus"}}')
         taken = {gpu for line in listed.stdout.splitlines() for gpu in line.split(",")}
         free = [str(number) for number in range(count) if str(number) not in taken]
         if len(free) < wanted:

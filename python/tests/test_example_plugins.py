@@ -34,18 +34,44 @@ def job(folder, gpus=None, name="tk-e-t-1"):
     return Job(name=name, argv=argv, folder=str(folder / "t"), trial="t", attempt="t-1", experiment="e", gpus=gpus)
 
 
-@pytest.fixture
-def docker(tmp_path, monkeypatch):
-    """A service whose docker notes its words and says what the file `says` holds."""
-    path = tmp_path / "docker"
+def containers(tmp_path, monkeypatch, program):
+    """A service whose program notes its words and says what the file `says` holds."""
+    path = tmp_path / program
     path.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/words\n[ -e {tmp_path}/says ] && . {tmp_path}/says\nexit 0\n'
     )
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     service = Containers()
-    service.settings = {"image": "python:3.12", "memory": "8g", "cpus": 4, "gpus": 2}
+    service.settings = {"program": program, "image": "python:3.12", "memory": "8g", "cpus": 4, "gpus": 2}
     return service
+
+
+@pytest.fixture
+def docker(tmp_path, monkeypatch):
+    return containers(tmp_path, monkeypatch, "docker")
+
+
+@pytest.mark.parametrize(("user", "expected"), [(1000, ["--userns=keep-id"]), (0, [])])
+def test_podman_leaves_the_user_its_id_where_it_would_change_it(tmp_path, monkeypatch, user, expected):
+    podman = containers(tmp_path, monkeypatch, "podman")
+    (tmp_path / "says").write_text('[ "$1" = --version ] && echo "podman version 4.3.1"')
+    monkeypatch.setattr(os, "getuid", lambda: user)
+    podman.start(job(tmp_path, gpus=2))
+    words = (tmp_path / "words").read_text().splitlines()
+    assert [word for word in words if word.startswith("--userns")] == expected
+    assert [word for word in words if "gpu" in word] == [
+        "trialkeeper.gpus=0,1",
+        "--device=nvidia.com/gpu=0",
+        "--device=nvidia.com/gpu=1",
+    ]
+
+
+def test_a_stop_that_comes_too_late_for_podman_is_no_failure(tmp_path, monkeypatch):
+    podman = containers(tmp_path, monkeypatch, "podman")
+    late = "Error: can only kill running containers. 7b6a is in state exited: container state improper"
+    (tmp_path / "says").write_text(f'echo "{late}" >&2; exit 125')
+    podman.stop("tk-e-t-1", None, False)
 
 
 def test_a_container_sees_its_folder_and_the_agent_and_nothing_else(docker, tmp_path):
