@@ -82,6 +82,12 @@ impl<'a> Machines<'a> {
         fs::remove_file(self.bed.path(&format!("{name}.away"))).expect("it had left");
     }
 
+    /// Sets a further option of a machine's `sshd`, from its next connection on.
+    pub fn configure(&self, name: &str, option: &str) {
+        let config = self.bed.read(&format!("{name}.conf"));
+        self.bed.write(&format!("{name}.conf"), &format!("{config}{option}\n"));
+    }
+
     /// Gives a machine another host key, as one that is not the machine it was.
     pub fn replace(&self, name: &str) {
         let host = fs::read_to_string(self.bed.path(&format!("{name}-host.pub")));

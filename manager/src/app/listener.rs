@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use super::reach::AdvertisedAddress;
 use super::{Error, Settings, reach};
 use crate::api::auth::Reach;
 use crate::api::tls::Tls;
@@ -57,19 +58,26 @@ impl Endpoint {
             }
             None if !encrypted => (None, None),
             None => {
-                let names = [Some(address.ip().to_string()), settings.host.clone(), told.host];
+                let names =
+                    [Some(address.ip().to_string()), settings.host.clone(), told.host.clone()];
                 (Some(own_authority(authority, names)?), Some(authority.join("ca.pem")))
             }
         };
         let reach = if tls.is_some() { Reach::Network } else { Reach::Machine };
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        // Trials on this machine need no way round by another, unless a certificate asks for its name.
-        let url = match advertise {
-            Some(_) if server.is_none() => told.url.clone(),
-            _ => format!("{scheme}://{}", reachable(address)),
-        };
+        let given = advertise.filter(|_| server.is_none()).map(|_| &told);
+        let url = url_here(given, address, tls.is_some());
         let ca_file = ca_file.filter(|_| ours || server.is_none());
         Ok(Self { tls, ca_file, url, told: told.url, reach })
+    }
+}
+
+/// Returns the base URL for this machine's agents. They need no way round by another, unless a certificate asks for its
+/// name. Without encryption the listener has the loopback interface alone, and no other host's name leads to it.
+fn url_here(given: Option<&AdvertisedAddress>, address: SocketAddr, is_encrypted: bool) -> String {
+    match given {
+        Some(given) if is_encrypted || given.host.is_none() => given.url.clone(),
+        _ if is_encrypted => format!("https://{}", reachable(address)),
+        _ => format!("http://{}", reachable(address)),
     }
 }
 
@@ -96,4 +104,29 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         });
     }
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_of_this_machine_are_told_an_address_that_answers() {
+        let given = |host: Option<&str>, url: &str| {
+            Some(AdvertisedAddress { host: host.map(str::to_owned), url: url.to_owned() })
+        };
+        #[rustfmt::skip]
+        let table = [
+            // the address that is given                      listener        encrypted  told
+            (None,                                            "127.0.0.1:80", false,     "http://127.0.0.1:80"),
+            (None,                                            "0.0.0.0:80",   true,      "https://127.0.0.1:80"),
+            (given(Some("m"), "https://m:80"),                "0.0.0.0:80",   true,      "https://m:80"),
+            (given(None, "https://proxy/m"),                  "127.0.0.1:80", false,     "https://proxy/m"),
+            (given(Some("10.0.0.1"), "http://10.0.0.1:80"),   "127.0.0.1:80", false,     "http://127.0.0.1:80"),
+        ];
+        for (given, listener, is_encrypted, expected) in table {
+            let told = url_here(given.as_ref(), listener.parse().unwrap(), is_encrypted);
+            assert_eq!(told, expected, "{given:?} at {listener}");
+        }
+    }
 }

@@ -59,9 +59,15 @@ pub struct RemoteSpec {
     pub machines: Vec<MachineSpec>,
     /// `machinePatience`: how long a machine may be out of reach before its trials run elsewhere.
     pub patience: Duration,
+    /// `nniManagerIp`: the address under which the machines may reach the manager.
+    pub advertise: Option<String>,
 }
 
-impl ServiceSection for RemoteSpec {}
+impl ServiceSection for RemoteSpec {
+    fn advertise(&self) -> Option<&str> {
+        self.advertise.as_deref()
+    }
+}
 
 /// A machine of `machineList`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,24 +138,14 @@ pub(super) fn section(
 ) -> Result<Service, Problem> {
     let mut section = Section::open("trainingService", value, &FIELDS)?;
     section.take("platform");
-    let Inherited { command, code, gpus, debug, .. } =
+    let Inherited { own, command, code, gpus, debug } =
         Inherited::take(&mut section, shared, shared_code, base)?;
     let Some((command_path, command)) = command else { return Err(no_command()) };
     let reuse = section.boolean("reuseMode")?;
     let written = section.take("machinePatience");
     let patience = written.as_ref().map(units::duration).transpose();
     let patience = patience.map_err(|problem| section.fault("machinePatience", problem))?;
-    let list = match section.take("machineList") {
-        Some(Value::Array(list)) if !list.is_empty() => list,
-        Some(Value::Array(_)) => {
-            return Err(section.fault("machineList", "must name a machine at least"));
-        }
-        Some(_) => return Err(section.fault("machineList", "expected a list of machines")),
-        None => {
-            let problem = "is missing; for example [{host: gpu1, user: me}]";
-            return Err(section.fault("machineList", problem));
-        }
-    };
+    let list = machine_list(&mut section)?;
     let (mut machines, mut shown) = (Vec::<MachineSpec>::new(), Vec::new());
     for (i, value) in list.into_iter().enumerate() {
         let path = format!("trainingService.machineList[{i}]");
@@ -162,11 +158,13 @@ pub(super) fn section(
         machines.push(machine);
         shown.push(canonical);
     }
+    let advertise = own.ip.or_else(|| shared.ip.clone());
     let mut canonical = Canonical(Map::new());
     canonical.put("platform", "remote");
     canonical.put("trialCommand", &command);
     canonical.put("trialCodeDirectory", code.to_string_lossy());
     canonical.put("trialGpuNumber", gpus);
+    canonical.put("nniManagerIp", &advertise);
     canonical.put("debug", debug);
     canonical.put("reuseMode", reuse);
     canonical.put("machinePatience", written);
@@ -175,6 +173,7 @@ pub(super) fn section(
         spec: TrainingServiceSpec::Remote(RemoteSpec {
             machines,
             patience: patience.unwrap_or(DEFAULT_PATIENCE),
+            advertise,
         }),
         commands: vec![(command_path, command.clone())],
         command,
@@ -182,6 +181,16 @@ pub(super) fn section(
         gpus,
         canonical: Value::Object(canonical.0),
     })
+}
+
+fn machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
+    let problem = match section.take("machineList") {
+        Some(Value::Array(list)) if !list.is_empty() => return Ok(list),
+        Some(Value::Array(_)) => "must name a machine at least",
+        Some(_) => "expected a list of machines",
+        None => "is missing; for example [{host: gpu1, user: me}]",
+    };
+    Err(section.fault("machineList", problem))
 }
 
 /// Reads one machine; also its canonical form.

@@ -127,6 +127,19 @@ fn durations_and_memory_are_nnis() {
 }
 
 #[test]
+fn machines_are_told_the_address_that_stands_in_their_section_or_above_it() {
+    let section = json!({"platform": "remote", "machineList": [{"host": "h"}]});
+    let mut own = section.clone();
+    own["nniManagerIp"] = json!("10.0.0.2");
+    for (section, expected) in [(section, "10.0.0.1"), (own, "10.0.0.2")] {
+        let file = with(&json!({"trainingService": section, "nniManagerIp": "10.0.0.1"}));
+        let spec = loaded(&file.to_string()).unwrap();
+        assert_eq!(spec.training_service.section().advertise(), Some(expected));
+        assert_eq!(from_canonical(&spec.canonical).unwrap(), spec);
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn a_wrong_field_is_named_with_what_is_allowed() {
     let machine = |fields: Value| {

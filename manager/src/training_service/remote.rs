@@ -27,6 +27,7 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 use self::machine_assignment::Assignments;
 use self::records::{Fence, Records, TrialPlacement};
+use self::way_back::DirectAddress;
 use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
     TrialJobSpec,
@@ -49,6 +50,7 @@ mod records;
 mod session;
 mod shell;
 mod ssh;
+mod way_back;
 
 /// The name of the link to the manager's socket beside the control sockets, whose path is short enough for a socket.
 const MANAGER_LINK: &str = "manager";
@@ -68,6 +70,8 @@ pub struct Settings {
     pub machines: Vec<MachineSpec>,
     /// The time for which a machine may be out of reach before its trials run elsewhere.
     pub patience: Duration,
+    /// The manager's address for other machines. `None`: they cannot reach it, or not safely.
+    direct: Option<DirectAddress>,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
     /// Name of the metric to optimise, where it is configured.

@@ -206,6 +206,50 @@ fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
     expect_whole(&bed, &done, 2);
 }
 
+/// A search by a manager that other machines can reach, at the address that it advertises.
+fn reachable(mut command: std::process::Command, advertise: &str) -> std::process::Command {
+    command.args(["--host", "0.0.0.0", "--advertise", advertise]);
+    command
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn agents_report_straight_where_their_machine_reaches_the_manager_and_forwards_nothing() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let one = machines.add("one");
+    machines.configure("one", "DisableForwarding yes");
+    let search = search(&bed, &[one], 2);
+    let done = bed.start(&mut reachable(search.command(&bed), "127.0.0.1")).finish(BOUND);
+    let done = Outcome::of(done);
+    expect_whole(&bed, &done, 2);
+    assert!(!bed.path("one").join(&done.id).join("manager.sock").exists());
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn agents_report_through_ssh_where_their_machine_does_not_reach_the_manager() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    let search = search(&bed, &[machines.add("one")], 2);
+    let running = bed.start(&mut reachable(search.command(&bed), "127.0.0.1:1"));
+    started(&bed, 2);
+    running.signal(Signal::SIGKILL);
+    running.finish(BOUND);
+    gate.open(2);
+    let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
+    // Its agents have seen the socket, and go on with it where the machine reaches the manager.
+    let resume = Outcome::resume_command(&bed, id.to_str().unwrap());
+    let done = bed.start(&mut reachable(resume, "127.0.0.1")).finish(BOUND);
+    expect_whole(&bed, &Outcome::of(done), 2);
+    let folder = bed.path("one").join(id);
+    assert!(folder.join("manager.sock").exists());
+    assert_eq!(fs::read_to_string(folder.join("manager.url")).unwrap(), "http://127.0.0.1:0\n");
+}
+
 #[test]
 #[ignore = "needs sshd"]
 fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once() {

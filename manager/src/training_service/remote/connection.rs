@@ -62,6 +62,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         agent_sha256: &shared.agent_sha256,
         code: &code,
         socket: &shared.sockets.path().join(MANAGER_LINK),
+        direct: settings.direct.as_ref(),
         fences: &fences,
     };
     let mut session = Session::open(ssh, machine, &luggage).await?;

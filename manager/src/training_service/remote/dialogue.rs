@@ -10,6 +10,7 @@ use trial_protocol::{AttemptId, Class, TrialJobId};
 
 use super::machine_assignment::Job;
 use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
+use super::way_back::AUTHORITY;
 use super::{Shared, TrialJobSpec};
 
 /// The interval at which a stop is repeated to an agent that was not there yet.
@@ -73,6 +74,9 @@ impl Shared {
         say("--platform", json!("remote"));
         say("--sequence", json!(spec.sequence.to_string()));
         say("--manager-file", place("shared", "manager.url"));
+        if self.settings.direct.as_ref().is_some_and(|direct| direct.authority.is_some()) {
+            say("--ca-file", place("shared", AUTHORITY));
+        }
         say("--token-file", place("job", "token"));
         say("--output-dir", place("job", ""));
         say("--spool-dir", place("job", "spool"));

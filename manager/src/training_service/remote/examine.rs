@@ -190,7 +190,10 @@ async fn way_back(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, St
     let forwarded = ssh.forward(&format!("{folder}/sock"), &here).await;
     ssh.run(&format!("rm -rf {}", quoted(folder))).await?;
     forwarded.map(|()| "it can reach the manager through SSH".to_owned()).map_err(|why| {
-        format!("it forwards no socket to the manager; AllowStreamLocalForwarding in its sshd_config must allow it: {why}")
+        format!(
+            "it forwards no socket to the manager; AllowStreamLocalForwarding in its sshd_config must allow it, or the machine \
+             reach a manager with `--host` and `--advertise`: {why}"
+        )
     })
 }
 

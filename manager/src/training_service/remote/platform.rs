@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::ssh::Ssh;
+use super::way_back::DirectAddress;
 use super::{Error as RemoteError, Remote, Settings};
 use super::{clean, examine};
 use crate::config::{ExperimentSpec, MachineSpec, RemoteSpec};
@@ -75,13 +76,18 @@ impl CheckedPlatform for CheckedRemote {
         self: Box<Self>,
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
-        let StartContext { id, spec, dir, secret, events, .. } = context;
+        let StartContext { id, spec, dir, ca_file, url, secret, events } = context;
+        let direct = DirectAddress::of(url, ca_file.as_deref());
+        let direct = direct.map_err(|source| {
+            StartError(RemoteError::Read { path: ca_file.unwrap_or_default(), source })
+        })?;
         let settings = Settings {
             agent: self.agent,
             experiment: id.clone(),
             dir,
             machines: self.machines,
             patience: self.patience,
+            direct,
             gpus_each: spec.trial_gpu_number,
             objective: spec.objective.clone(),
             direction: spec.stated_direction(),

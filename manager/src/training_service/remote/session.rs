@@ -1,4 +1,4 @@
-//! A session on a machine: connection, agent and code, helper, fences, the manager's socket. Then messages in both directions
+//! A session on a machine: connection, agent and code, helper, fences, the way back. Then messages in both directions
 //! until it ends.
 
 use std::collections::VecDeque;
@@ -20,6 +20,7 @@ use super::examine;
 use super::records::Fence;
 use super::shell::{MARK, folders, quoted};
 use super::ssh::{ControlConnection, Ssh};
+use super::way_back::{self, AUTHORITY, DirectAddress};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -35,14 +36,8 @@ const ERROR_LINES: usize = 3;
 const ERROR_LINE_BYTES: u64 = 500;
 /// Messages that are read ahead.
 const AHEAD: usize = 64;
-/// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
-const NO_ADDRESS: &str = "http://127.0.0.1:0";
 /// The id of a request for the room, which is about no job; others count from 1.
 pub(super) const ROOM_ID: u64 = 0;
-/// The name of the socket until it takes the place of the one of an earlier session.
-const NEW_SOCKET: &str = "manager.new";
-/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
-const LONGEST_SOCKET_PATH: usize = 107;
 
 /// The files and names that a machine is given.
 #[derive(Debug)]
@@ -57,6 +52,8 @@ pub(super) struct Luggage<'a> {
     pub(super) code: &'a Path,
     /// The socket of the manager on this machine.
     pub(super) socket: &'a Path,
+    /// The address of the manager for other machines, if it has one.
+    pub(super) direct: Option<&'a DirectAddress>,
     /// The attempts that must not run there.
     pub(super) fences: &'a [Fence],
 }
@@ -121,7 +118,7 @@ impl Session {
         let control = ssh.connect().await?;
         let (agent, root) = bootstrap(ssh, machine, luggage).await?;
         let mut session = Self::start_helper(ssh, machine, control, &agent, &root)?;
-        let begun = session.begin(ssh, &root, luggage).await;
+        let begun = session.begin(ssh, &agent, &root, luggage).await;
         begun.map_err(|why| session.errors.explain(why))?;
         Ok(session)
     }
@@ -152,7 +149,13 @@ impl Session {
     }
 
     /// Makes the machine ready. What was given up is fenced before anything else happens there.
-    async fn begin(&mut self, ssh: &Ssh, root: &str, luggage: &Luggage<'_>) -> Result<(), String> {
+    async fn begin(
+        &mut self,
+        ssh: &Ssh,
+        agent: &str,
+        root: &str,
+        luggage: &Luggage<'_>,
+    ) -> Result<(), String> {
         let hello = self.ask(0, "initialize", &json!({"protocol": {"min": 1, "max": 1}})).await?;
         if hello["protocol"] != 1 {
             return Err("the agent there speaks another version of the protocol".to_owned());
@@ -165,8 +168,12 @@ impl Session {
             let keys: Vec<Value> = fences.iter().map(key).collect();
             self.ask(0, "fence", &json!({"attempts": keys})).await?;
         }
-        forward_back(ssh, root, luggage.socket).await?;
-        let files = [json!({"name": "manager.url", "text": format!("{NO_ADDRESS}\n")})];
+        if let Some(pem) = luggage.direct.and_then(|direct| direct.authority.as_ref()) {
+            let files = [json!({"name": AUTHORITY, "text": pem})];
+            self.ask(0, "open", &json!({"files": files})).await?;
+        }
+        let url = way_back::open(ssh, agent, root, luggage.socket, luggage.direct).await?;
+        let files = [json!({"name": "manager.url", "text": format!("{url}\n")})];
         self.ask(0, "open", &json!({"files": files})).await?;
         self.facts = Facts::read(&self.ask(ROOM_ID, "room", &json!({"gpus": true})).await?);
         Ok(())
@@ -261,25 +268,6 @@ impl LastLines {
 /// A request as a line.
 pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
-}
-
-/// Forwards `manager.sock` in the experiment's folder there to the manager's socket here. Only its owner can enter the
-/// folder, while any user of the machine can take a port as soon as the connection is gone.
-async fn forward_back(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
-    let new = format!("{root}/{NEW_SOCKET}");
-    if new.len() > LONGEST_SOCKET_PATH {
-        return Err(format!(
-            "{new} is too long for a socket, which may have {LONGEST_SOCKET_PATH} bytes; set a shorter `remoteDirectory`"
-        ));
-    }
-    let (folder, file) = (quoted(root), quoted(&new));
-    ssh.run(&format!("chmod 700 {folder} && rm -f {file}")).await?;
-    ssh.forward(&new, socket).await.map_err(|why| {
-        format!("the machine forwards no socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
-    })?;
-    // In one step: at no moment is there no socket.
-    ssh.run(&format!("mv -f {file} {folder}/manager.sock")).await?;
-    Ok(())
 }
 
 /// Warns of what a machine can work with and may be the reason of what is odd later.

@@ -1,0 +1,115 @@
+//! The way from a machine's agents to the manager: straight, where they reach its encrypted address, else through a socket
+//! that ssh forwards.
+
+use std::io;
+use std::path::Path;
+
+use super::shell::quoted;
+use super::ssh::Ssh;
+
+/// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
+const NO_ADDRESS: &str = "http://127.0.0.1:0";
+/// The socket in an experiment's folder there.
+const SOCKET: &str = "manager.sock";
+/// The name of the socket until it takes the place of the one of an earlier session.
+const NEW_SOCKET: &str = "manager.new";
+/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
+const LONGEST_SOCKET_PATH: usize = 107;
+/// The file of the authority that agents check the manager's certificate against, in an experiment's folder there.
+pub(super) const AUTHORITY: &str = "ca.pem";
+
+/// The address of a manager that other machines may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DirectAddress {
+    /// Base URL; it is encrypted.
+    pub(super) url: String,
+    /// The authority that agents trust, in PEM form. `None`: the public ones.
+    pub(super) authority: Option<String>,
+}
+
+impl DirectAddress {
+    /// Takes the manager's address, unless reports would go there in clear.
+    pub(super) fn of(url: String, ca_file: Option<&Path>) -> io::Result<Option<Self>> {
+        if !url.starts_with("https://") {
+            return Ok(None);
+        }
+        let authority = ca_file.map(std::fs::read_to_string).transpose()?;
+        Ok(Some(Self { url, authority }))
+    }
+}
+
+/// Opens the way to the manager for agents whose files are in `root`, and returns the address to be written there.
+pub(super) async fn open<'a>(
+    ssh: &Ssh,
+    agent: &str,
+    root: &str,
+    socket: &Path,
+    direct: Option<&'a DirectAddress>,
+) -> Result<&'a str, String> {
+    if let Some(direct) = direct
+        && is_reached(ssh, agent, root, direct).await
+    {
+        return Ok(&direct.url);
+    }
+    let forwarded = forward(ssh, root, socket).await;
+    forwarded.map(|()| NO_ADDRESS).map_err(|why| match direct {
+        Some(direct) => format!("{why}; nor does it reach {}", direct.url),
+        None => {
+            format!("{why}; another way is a manager that it reaches (`--host`, `--advertise`)")
+        }
+    })
+}
+
+/// Asks the agent there whether it reaches the manager itself. A machine that has had a socket keeps it: agents that have
+/// seen one call nothing else.
+async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
+    let (agent, url, folder) = (quoted(agent), quoted(&direct.url), quoted(root));
+    let trust = match direct.authority {
+        Some(_) => format!("--ca-file {folder}/{AUTHORITY}"),
+        None => String::new(),
+    };
+    let script = format!(
+        "[ ! -S {folder}/{SOCKET} ] && exec {agent} doctor --manager {url} {trust} --output-dir {folder} --gpu-program true"
+    );
+    ssh.run(&script).await.is_ok()
+}
+
+/// Forwards a socket in the experiment's folder there to the manager's socket here. Only its owner can enter the folder,
+/// while any user of the machine can take a port as soon as the connection is gone.
+async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
+    let new = format!("{root}/{NEW_SOCKET}");
+    if new.len() > LONGEST_SOCKET_PATH {
+        return Err(format!(
+            "{new} is too long for a socket, which may have {LONGEST_SOCKET_PATH} bytes; set a shorter `remoteDirectory`"
+        ));
+    }
+    let (folder, file) = (quoted(root), quoted(&new));
+    ssh.run(&format!("chmod 700 {folder} && rm -f {file}")).await?;
+    ssh.forward(&new, socket).await.map_err(|why| {
+        format!("the machine forwards no socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
+    })?;
+    // In one step: at no moment is there no socket.
+    ssh.run(&format!("mv -f {file} {folder}/{SOCKET}")).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_encryption_is_no_way_for_reports() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca_file = folder.path().join("ca.pem");
+        let of = |url: &str, ca_file| DirectAddress::of(url.to_owned(), ca_file);
+        assert_eq!(of("http://10.0.0.1:8080", Some(&ca_file)).unwrap(), None);
+        assert!(of("https://10.0.0.1:8080", Some(&ca_file)).is_err(), "the authority is missing");
+        std::fs::write(&ca_file, "PEM").unwrap();
+        for (ca_file, authority) in
+            [(Some(ca_file.as_path()), Some("PEM".to_owned())), (None, None)]
+        {
+            let url = "https://10.0.0.1:8080".to_owned();
+            assert_eq!(of(&url, ca_file).unwrap(), Some(DirectAddress { url, authority }));
+        }
+    }
+}
