@@ -396,24 +396,18 @@ impl Shared {
         self.until_done(name, || cluster.list(PODS, &selector)).await
     }
 
-    /// The pods of a workload, with those that are gone as they were seen last.
+    /// The pods of a workload as it is now, with those that are gone as they were seen last.
     async fn pods_and_ended(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         if let Some(pod) = self.tracker().only_pod(name) {
             return Some(vec![pod]);
         }
-        let mut pods = self.pods_of(name).await?;
+        let pods = self.pods_of(name).await?;
         let until = Instant::now() + WATCH_LAG;
         while self.tracker().lacks_end(name, &pods) && Instant::now() < until {
             let pause = tokio::time::sleep(POD_POLL / 10);
             self.closing.run_until_cancelled(pause).await?;
         }
-        let name_of = |pod: &serde_json::Value| pod.pointer("/metadata/name").cloned();
-        for seen in self.tracker().ended_pods(name) {
-            if !pods.iter().any(|pod| name_of(pod) == name_of(&seen)) {
-                pods.push(seen);
-            }
-        }
-        Some(pods)
+        Some(self.tracker().with_ended_pods(name, pods))
     }
 
     /// The pod whose metrics are the trial's, and the name of its container.

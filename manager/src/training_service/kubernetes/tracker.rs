@@ -83,7 +83,7 @@ impl Tracker {
             missing: None,
             listed: false,
             finished: VecDeque::new(),
-            pods: Pods::default(),
+            pods: Pods::new(kind),
             queued: false,
             watches_queue: false,
             several: false,
@@ -285,8 +285,11 @@ impl Tracker {
             return Vec::new();
         };
         job.made = true;
-        let was_suspended = job.phase == JobPhase::Suspended;
-        job.phase = phase;
+        let was_suspended =
+            std::mem::replace(&mut job.phase, phase) == JobPhase::Suspended;
+        if was_suspended && !matches!(job.phase, JobPhase::Suspended | JobPhase::Completed(_)) {
+            self.pods.resume(name);
+        }
         match &job.phase {
             JobPhase::Unseen => Vec::new(),
             JobPhase::Suspended => self.suspended(name, now),
@@ -395,7 +398,14 @@ impl Tracker {
         disruption: Option<Disruption>,
     ) -> Vec<Act> {
         let name = workload_of(pod);
+        if !self.knows(name) {
+            return Vec::new();
+        }
         self.pods.seen(pod, disruption);
+        // It waits for nothing any more, and is none that its workload has.
+        if self.pods.is_deleted(pod) {
+            return Vec::new();
+        }
         if let Some(job) = self.jobs.get_mut(name)
             && !std::mem::replace(&mut job.has_pod, true)
         {

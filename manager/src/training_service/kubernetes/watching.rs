@@ -67,10 +67,7 @@ impl Shared {
                         acts.into_iter().chain(image).collect()
                     }
                     Seen::Gone(object) if watched == Watched::Pod => {
-                        tracker
-                            .pod_ends(&object.name, pod_end::as_seen(&object.name, &object.body));
-                        let (goes, now) = (PodGoes::Gone, self.now());
-                        let left = tracker.pod_goes(&object.name, object.uid.as_deref(), goes, now);
+                        let left = pod_is_gone(&mut tracker, &object, self.now());
                         left.into_iter().collect()
                     }
                     Seen::Begin | Seen::Complete | Seen::Gone(_) | Seen::Trouble(_) => Vec::new(),
@@ -142,21 +139,31 @@ fn news_of(
 
 /// Enters what was seen of a pod.
 pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
-    let has_ended = pod_end::read(&pod.body).is_some();
-    if has_ended {
-        tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
-    }
     let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
-    if is_over {
-        tracker.pod_over(&pod.name, now);
-    }
     let goes = match pod.body.pointer("/metadata/deletionTimestamp").is_some() {
         false => PodGoes::No,
         true if is_over => PodGoes::Gone,
         true => PodGoes::Deleted,
     };
     let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), goes, now);
+    if pod_end::read(&pod.body).is_some() {
+        tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    }
+    if is_over {
+        tracker.pod_over(&pod.name, now);
+    }
     let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
     tracker.pod(&pod.name, why, disruption).into_iter().chain(left).collect()
+}
+
+/// Enters that a pod is gone.
+pub(super) fn pod_is_gone(
+    tracker: &mut Tracker,
+    pod: &WatchedObject,
+    now: Duration,
+) -> Option<Act> {
+    let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), PodGoes::Gone, now);
+    tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
+    left
 }

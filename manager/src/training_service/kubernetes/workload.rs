@@ -82,6 +82,12 @@ pub trait Workload: Debug + Send + Sync {
         false
     }
 
+    /// The place of a pod among those of its workload: a pod that is made in the stead of another has that one's place. It is
+    /// the pod's name, unless the controller makes up a part of that anew for each pod.
+    fn place<'a>(&self, pod: &'a str) -> &'a str {
+        pod
+    }
+
     /// The objects whose events say why a pod of the workload `name` could not be made, each by its kind and name.
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         vec![(self.resource().kind, name.to_owned())]

@@ -7,7 +7,6 @@ use trial_protocol::Class;
 use super::job::{ForcedEnd, Job, Stop};
 use super::{Act, Tracker, UNHEARD, UNSEEN};
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
-use crate::training_service::kubernetes::pending_reason::workload_of;
 use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
 /// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not
@@ -88,7 +87,7 @@ impl Tracker {
         }
         let limit = self.grace + NODE_GONE;
         let late = self.pods.going().filter(|(_, since)| now >= *since + limit);
-        let late: Vec<String> = late.map(|(pod, _)| workload_of(pod).to_owned()).collect();
+        let late: Vec<String> = late.map(|(name, _)| name.to_owned()).collect();
         let mut acts = Vec::new();
         for name in late {
             let Some(job) = self.jobs.get_mut(&name).filter(|job| job.ends_with_pods()) else {
@@ -126,8 +125,8 @@ impl Tracker {
             let settled = settled.filter(|_| job.is_to_be_settled(self.kind));
             [patience, start_up, asked, unheard, settled].into_iter().flatten().min()
         });
-        let going = self.pods.going().filter(|(pod, _)| {
-            let job = self.jobs.get(workload_of(pod));
+        let going = self.pods.going().filter(|(name, _)| {
+            let job = self.jobs.get(*name);
             self.kind.stop() == StopRequest::Delete && job.is_some_and(Job::ends_with_pods)
         });
         let going = going.map(|(_, since)| since + self.grace + NODE_GONE);

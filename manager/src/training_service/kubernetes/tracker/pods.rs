@@ -1,14 +1,15 @@
 //! PURE: the observations of pods that their workloads may not report.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::disruption::Disruption;
-use crate::training_service::kubernetes::outcome::Outcome;
+use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::workload_of;
+use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
@@ -22,16 +23,17 @@ impl Tracker {
 
     /// A pod was seen that ends, or has ended.
     pub fn pod_ends(&mut self, pod: &str, seen: Value) {
-        let name = workload_of(pod);
-        if self.jobs.contains_key(name) || self.strangers.contains_key(name) {
+        if self.knows(workload_of(pod)) {
             self.pods.ends(pod, seen);
         }
     }
 
     /// A pod was seen whose containers have all ended. Where Jobs are followed, the workload may end with it.
     pub fn pod_over(&mut self, pod: &str, now: Duration) {
-        if let Some(job) = self.jobs.get_mut(workload_of(pod)).filter(|_| self.kind.follows_jobs())
-        {
+        let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
+        let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
+        // A pod that its queue stops is no end of the workload.
+        if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
             job.ending_since = job.ending_since.or(Some(now));
         }
     }
@@ -44,10 +46,12 @@ impl Tracker {
         goes: PodGoes,
         now: Duration,
     ) -> Option<Act> {
+        if self.knows(workload_of(pod)) {
+            self.pods.goes(pod, incarnation, goes, now);
+        }
         let job = self.jobs.get(workload_of(pod))?;
-        self.pods.goes(pod, goes == PodGoes::Deleted, now);
         let incarnation = incarnation.filter(|_| self.several && goes != PodGoes::No)?;
-        if !self.pods.leaves(pod, incarnation) {
+        if !self.pods.leaves(pod) {
             return None;
         }
         let (trial, attempt) = (job.trial.clone(), job.attempt.clone());
@@ -55,14 +59,19 @@ impl Tracker {
         Some(Act::Tell(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     }
 
-    /// The pods of a workload that were seen to end.
-    pub fn ended_pods(&self, name: &str) -> Vec<Value> {
-        self.pods.ended(name)
+    /// Returns whether a workload is ours, or may yet be found to be.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        !self.listed || self.jobs.contains_key(name) || self.strangers.contains_key(name)
+    }
+
+    /// The pods of a workload that a listing has and those that were seen to end, without those of an earlier run of it.
+    pub fn with_ended_pods(&self, name: &str, listed: Vec<Value>) -> Vec<Value> {
+        self.pods.with_ended(name, listed)
     }
 
     /// Returns the pod of a workload that has one at a time, where it was seen to end by itself: a listing says no more.
     pub fn only_pod(&self, name: &str) -> Option<Value> {
-        let mut ended = self.pods.ended(name);
+        let mut ended = self.pods.with_ended(name, Vec::new());
         let pod = ended.pop().filter(|_| !self.several && ended.is_empty())?;
         let phase = pod.pointer("/status/phase").and_then(Value::as_str);
         let is_over = matches!(phase, Some("Succeeded" | "Failed"));
@@ -87,93 +96,195 @@ pub enum PodGoes {
     Gone,
 }
 
-/// Pods by their names.
-#[derive(Debug, Default)]
+/// The pods of each workload, those that were seen later after the others.
+///
+/// A pod that was deleted tells nothing of its workload any more once another pod has its place, or once the queue that
+/// stopped it lets the workload run again.
+#[derive(Debug)]
 pub(super) struct Pods {
-    /// Every pod that was seen.
-    known: HashSet<String>,
-    /// Pods that the platform takes away, or has taken, and what it says of it.
-    disruptions: HashMap<String, Disruption>,
-    /// Pods that end or have ended, as they were seen last: a pod that was deleted is gone before its workload says that it
-    /// failed.
-    ended: HashMap<String, Value>,
-    /// Pods that are to end and have not, since when.
-    going: HashMap<String, Duration>,
-    /// The ids of pods that left, as was told.
-    left: HashSet<(String, String)>,
+    kind: &'static dyn Workload,
+    seen: HashMap<String, Vec<Pod>>,
+}
+
+/// A pod, as it was seen last.
+#[derive(Debug, Default)]
+struct Pod {
+    name: String,
+    /// Its own id, where it was seen: a pod that is made again may have the name of the one before.
+    incarnation: Option<String>,
+    /// The disruption by which the platform takes it away, or has taken it.
+    disruption: Option<Disruption>,
+    /// The pod itself, where it ends or has ended: one that was deleted is gone before its workload says that it failed.
+    end: Option<Value>,
+    /// It is to end, or is gone.
+    is_deleted: bool,
+    /// Since when it is to end and has not.
+    goes_since: Option<Duration>,
+    /// It was told that it left.
+    has_left: bool,
+    /// It was deleted before its queue let the workload run again.
+    is_past: bool,
 }
 
 impl Pods {
+    /// No pods, of workloads of a kind.
+    pub(super) fn new(kind: &'static dyn Workload) -> Self {
+        Self { kind, seen: HashMap::new() }
+    }
+
+    /// The pod of a name, which may be new.
+    fn pod(&mut self, name: &str) -> &mut Pod {
+        let own = self.seen.entry(workload_of(name).to_owned()).or_default();
+        let at = own.iter().position(|pod| pod.name == name).unwrap_or_else(|| {
+            own.push(Pod { name: name.to_owned(), ..Pod::default() });
+            own.len() - 1
+        });
+        &mut own[at]
+    }
+
+    fn own(&self, workload: &str) -> &[Pod] {
+        self.seen.get(workload).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns whether a pod was deleted and another has its place: one that was seen later, or that was not deleted.
+    fn is_replaced(&self, own: &[Pod], at: usize) -> bool {
+        let has_place = |(other, pod): (usize, &Pod)| {
+            let is_of_it = self.kind.place(&pod.name) == self.kind.place(&own[at].name);
+            other != at && is_of_it && (other > at || !pod.is_deleted)
+        };
+        own[at].is_deleted && own.iter().enumerate().any(has_place)
+    }
+
+    /// Returns whether a pod tells of its workload as it is now.
+    fn is_telling(&self, own: &[Pod], at: usize) -> bool {
+        !own[at].is_past && !self.is_replaced(own, at)
+    }
+
+    /// The pods that tell of their workload as it is now.
+    fn current(&self, workload: &str) -> impl Iterator<Item = &Pod> {
+        let own = self.own(workload);
+        let telling = own.iter().enumerate().filter(move |(at, _)| self.is_telling(own, *at));
+        telling.map(|(_, pod)| pod)
+    }
+
+    /// Returns whether a pod tells of its workload as it is now, as far as is known.
+    pub(super) fn is_current(&self, pod: &str) -> bool {
+        let own = self.own(workload_of(pod));
+        let at = own.iter().position(|known| known.name == pod);
+        at.is_none_or(|at| self.is_telling(own, at))
+    }
+
     /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
     pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
-        self.known.insert(pod.to_owned());
-        match disruption {
-            Some(disruption) => self.disruptions.insert(pod.to_owned(), disruption),
-            None => self.disruptions.remove(pod),
-        };
+        self.pod(pod).disruption = disruption;
+    }
+
+    /// Returns whether a pod was deleted.
+    pub(super) fn is_deleted(&self, pod: &str) -> bool {
+        self.own(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
     }
 
     /// Notes a pod that ends, or has ended.
     pub(super) fn ends(&mut self, pod: &str, seen: Value) {
-        self.ended.insert(pod.to_owned(), seen);
+        self.pod(pod).end = Some(seen);
     }
 
-    /// Notes whether a pod is to end and has not.
-    pub(super) fn goes(&mut self, pod: &str, goes: bool, now: Duration) {
-        if goes {
-            self.going.entry(pod.to_owned()).or_insert(now);
-        } else {
-            self.going.remove(pod);
+    /// Notes the id of a pod and whether it is to end, or has.
+    pub(super) fn goes(
+        &mut self,
+        pod: &str,
+        incarnation: Option<&str>,
+        goes: PodGoes,
+        now: Duration,
+    ) {
+        let is_other = |known: &Pod| {
+            let ids = known.incarnation.as_deref().zip(incarnation);
+            known.name == pod && ids.is_some_and(|(known, seen)| known != seen)
+        };
+        if let Some(own) = self.seen.get_mut(workload_of(pod)) {
+            own.retain(|known| !is_other(known));
         }
+        let known = self.pod(pod);
+        if known.incarnation.is_none() {
+            known.incarnation = incarnation.map(str::to_owned);
+        }
+        known.is_deleted = goes != PodGoes::No;
+        known.goes_since = match goes {
+            PodGoes::Deleted => known.goes_since.or(Some(now)),
+            PodGoes::No | PodGoes::Gone => None,
+        };
     }
 
-    /// Returns the pods that are to end, and since when.
+    /// The workloads with pods that are to end and that no others have replaced, and since when.
     pub(super) fn going(&self) -> impl Iterator<Item = (&str, Duration)> {
-        self.going.iter().map(|(pod, since)| (pod.as_str(), *since))
+        self.seen.iter().flat_map(|(workload, own)| {
+            let left = own.iter().enumerate().filter(move |(at, _)| !self.is_replaced(own, *at));
+            left.filter_map(move |(_, pod)| Some((workload.as_str(), pod.goes_since?)))
+        })
     }
 
-    /// Notes that a pod with an id has left. `true`: that is new.
-    pub(super) fn leaves(&mut self, pod: &str, incarnation: &str) -> bool {
-        self.left.insert((pod.to_owned(), incarnation.to_owned()))
+    /// Notes that a pod has left. `true`: that is new.
+    pub(super) fn leaves(&mut self, pod: &str) -> bool {
+        !std::mem::replace(&mut self.pod(pod).has_left, true)
     }
 
-    /// Returns the pods of a workload that were seen to end.
-    pub(super) fn ended(&self, name: &str) -> Vec<Value> {
-        let own = self.ended.iter().filter(|(pod, _)| workload_of(pod) == name);
-        own.map(|(_, seen)| seen.clone()).collect()
+    /// Notes that a workload runs again that its queue had taken back.
+    pub(super) fn resume(&mut self, workload: &str) {
+        let own = self.seen.get_mut(workload).into_iter().flatten();
+        own.filter(|pod| pod.is_deleted).for_each(|pod| pod.is_past = true);
+    }
+
+    /// The pods of a workload that a listing has and those that were seen to end, where they tell of it as it is now.
+    pub(super) fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
+        let own = self.own(workload);
+        let is_stale = |seen: &Value| {
+            own.iter().enumerate().any(|(at, pod)| pod.is(seen) && !self.is_telling(own, at))
+        };
+        let mut pods = listed;
+        pods.retain(|seen| !is_stale(seen));
+        let ended = self.current(workload).filter(|pod| !pods.iter().any(|seen| pod.has_name_of(seen)));
+        let ended: Vec<Value> = ended.filter_map(|pod| pod.end.clone()).collect();
+        pods.extend(ended);
+        pods
     }
 
     /// Returns whether a pod of a workload was seen, but not its end.
-    pub(super) fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
-        let is_listed = |pod: &String| {
-            listed.iter().any(|seen| seen.pointer("/metadata/name") == Some(&json!(pod)))
-        };
-        let own = self.known.iter().filter(|pod| workload_of(pod) == name);
-        own.into_iter().any(|pod| !self.ended.contains_key(pod) && !is_listed(pod))
+    pub(super) fn lacks_end(&self, workload: &str, listed: &[Value]) -> bool {
+        let is_listed = |pod: &Pod| listed.iter().any(|seen| pod.has_name_of(seen));
+        self.current(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
     }
 
     /// Returns the outcome with the disruption of the pod that decided it, where the workload does not say so.
-    pub(super) fn explain(&self, name: &str, outcome: Outcome) -> Outcome {
+    pub(super) fn explain(&self, workload: &str, outcome: Outcome) -> Outcome {
         let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.disruption.is_none());
         let seen = decided_by.and_then(|by| {
-            let whole = format!("{name}-{}-{}", by.role, by.index);
-            // Of a JobSet; what follows is made up anew for each pod.
-            let prefix = format!("{name}-{}-0-{}-", by.role, by.index);
-            let own = |pod: &String| *pod == whole || pod.starts_with(&prefix);
-            self.disruptions.iter().find(|(pod, _)| own(pod)).map(|(_, disruption)| disruption)
+            let whole = format!("{workload}-{}-{}", by.role, by.index);
+            // In a JobSet; what follows is made up anew for each pod.
+            let prefix = format!("{workload}-{}-0-{}-", by.role, by.index);
+            let mut own = self.current(workload).filter(|pod| pod.disruption.is_some());
+            own.find(|pod| pod.name == whole || pod.name.starts_with(&prefix))
         });
-        match seen {
-            Some(disruption) => outcome.with_disruption(disruption.clone()),
+        match seen.and_then(|pod| pod.disruption.clone()) {
+            Some(disruption) => outcome.with_disruption(disruption),
             None => outcome,
         }
     }
 
     /// Forgets the pods of a workload.
-    pub(super) fn forget(&mut self, name: &str) {
-        self.known.retain(|pod| workload_of(pod) != name);
-        self.disruptions.retain(|pod, _| workload_of(pod) != name);
-        self.ended.retain(|pod, _| workload_of(pod) != name);
-        self.going.retain(|pod, _| workload_of(pod) != name);
-        self.left.retain(|(pod, _)| workload_of(pod) != name);
+    pub(super) fn forget(&mut self, workload: &str) {
+        self.seen.remove(workload);
+    }
+}
+
+impl Pod {
+    fn has_name_of(&self, seen: &Value) -> bool {
+        seen.pointer("/metadata/name").and_then(Value::as_str) == Some(self.name.as_str())
+    }
+
+    /// Returns whether it is this pod that was seen, and not another of its name.
+    fn is(&self, seen: &Value) -> bool {
+        let id = seen.pointer("/metadata/uid").and_then(Value::as_str);
+        let ids = id.zip(self.incarnation.as_deref());
+        self.has_name_of(seen) && ids.is_none_or(|(seen, known)| seen == known)
     }
 }

@@ -74,6 +74,10 @@ impl Workload for Job {
         settle(pods)
     }
 
+    fn place<'a>(&self, pod: &'a str) -> &'a str {
+        place(pod)
+    }
+
     fn stop(&self) -> StopRequest {
         // A suspended Job would be resumed by Kueue.
         StopRequest::Delete
@@ -117,6 +121,11 @@ impl Workload for Job {
         let status = probe.get("status").and_then(Value::as_object);
         status.is_some_and(|status| !status.is_empty())
     }
+}
+
+/// The place of a pod of a Job's: its name without the letters at the end, which are made up for each pod.
+pub(super) fn place(pod: &str) -> &str {
+    pod.rsplit_once('-').map_or(pod, |(place, _)| place)
 }
 
 /// Returns true if the pods have an index.

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::job::{CONTAINER_NAME, example_pod, job_spec, pod_template, taken_back};
+use super::job::{CONTAINER_NAME, example_pod, job_spec, place, pod_template, taken_back};
 use super::several_pods::{self, Ended};
 use super::{StopRequest, Workload, queue_labels};
 use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
@@ -114,6 +114,10 @@ impl Workload for JobSet {
 
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         spec.roles.iter().map(|role| ("Job", job_name(name, role))).collect()
+    }
+
+    fn place<'a>(&self, pod: &'a str) -> &'a str {
+        place(pod)
     }
 
     fn stop(&self) -> StopRequest {

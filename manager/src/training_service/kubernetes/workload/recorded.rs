@@ -11,7 +11,7 @@ use super::Workload;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::WatchedObject;
 use crate::training_service::kubernetes::tracker::{Act, Tracker};
-use crate::training_service::kubernetes::watching::enter_pod;
+use crate::training_service::kubernetes::watching::{enter_pod, pod_is_gone};
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 
@@ -52,79 +52,115 @@ fn recording(case: &str) -> Vec<Value> {
 
 /// Returns the news about the recorded object, whose recording is `KIND/CASE`.
 pub(super) fn told(kind: &'static dyn Workload, spec: &KubernetesSpec, case: &str) -> Vec<JobNews> {
-    let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
-    let mut tracker = Tracker::new(kind, start_up, grace).queued(spec.queue.is_some());
-    tracker.listing();
-    tracker.listing_done();
-    let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
-    tracker.submit("tkx", trial, attempt, Duration::ZERO);
-    tracker.submitted("tkx", Ok(()), Duration::ZERO);
-    let mut told = Vec::new();
-    for line in recording(case) {
-        let acts = see(&mut tracker, kind, spec, &line);
-        for act in acts {
-            match act {
-                Act::Tell(news) => told.push(news),
-                Act::Inspect(name, outcome) => {
-                    let outcome = kind.explain(outcome, &tracker.ended_pods(&name));
-                    let acts = tracker.explained(&name, outcome);
-                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
-                    told.push(news.clone());
-                }
-                // What Kueue has given up is deleted, and its pods are gone by then.
-                Act::Stop(name) if case.starts_with("kueue/") => {
-                    tracker.workload_gone(&name);
-                    let acts = tracker.pods_gone(&name);
-                    let [Act::Tell(news)] = acts.as_slice() else { panic!("{case}: {acts:?}") };
-                    told.push(news.clone());
-                }
-                // The recording has the queue's words, if there are any.
-                Act::WatchQueue => {}
-                Act::Stop(_)
-                | Act::Settle(_)
-                | Act::Discard(_)
-                | Act::Listen(_)
-                | Act::Ask(_)
-                | Act::Delete(_)
-                | Act::AwaitPods(_)
-                | Act::Tidy(_) => panic!("{case}: {act:?}"),
-            }
-        }
-    }
-    told
+    Player::play(kind, spec, case).told
 }
 
-/// Enters a line of a recording into the tracker.
-fn see(
-    tracker: &mut Tracker,
-    kind: &dyn Workload,
+/// The same, with what comes of it when nothing more is seen for a while after the recording.
+pub(super) fn told_later(
+    kind: &'static dyn Workload,
     spec: &KubernetesSpec,
-    line: &Value,
-) -> Vec<Act> {
-    let gone = line["type"] == "DELETED";
-    let known = ["Pod", "Workload", kind.resource().kind];
-    let seen = line["kind"].as_str().filter(|seen| known.contains(seen));
-    let Some(seen) = seen else { return Vec::new() };
-    // As the watch has it, which passes most of an object over.
-    let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
-    let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
-    match seen {
-        seen if seen == kind.resource().kind && thing.name != "tkx" => Vec::new(),
-        seen if seen == kind.resource().kind && gone => tracker.workload_gone("tkx"),
-        seen if seen == kind.resource().kind => {
-            tracker.workload("tkx", kind.phase(&thing.body, spec), Duration::ZERO)
+    case: &str,
+    later: Duration,
+) -> Vec<JobNews> {
+    let mut player = Player::play(kind, spec, case);
+    let acts = player.tracker.tick(player.now + later);
+    player.perform(acts);
+    player.told
+}
+
+/// A recording that is told to a tracker.
+struct Player<'a> {
+    kind: &'static dyn Workload,
+    spec: &'a KubernetesSpec,
+    case: &'a str,
+    tracker: Tracker,
+    now: Duration,
+    told: Vec<JobNews>,
+}
+
+impl<'a> Player<'a> {
+    /// Tells a recording.
+    fn play(kind: &'static dyn Workload, spec: &'a KubernetesSpec, case: &'a str) -> Self {
+        let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
+        let mut tracker = Tracker::new(kind, start_up, grace).queued(spec.queue.is_some());
+        tracker.listing();
+        tracker.listing_done();
+        let (trial, attempt) = (TrialJobId::new("x").unwrap(), AttemptId::new("x-1").unwrap());
+        tracker.submit("tkx", trial, attempt, Duration::ZERO);
+        tracker.submitted("tkx", Ok(()), Duration::ZERO);
+        let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, told: Vec::new() };
+        for line in recording(case) {
+            // What was done to prepare it came before.
+            player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
+            let acts = player.see(&line);
+            player.perform(acts);
         }
-        "Pod" => {
-            // As a listing at the workload's end has it.
-            if gone || thing.body.pointer("/metadata/deletionTimestamp").is_some() {
-                tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+        player
+    }
+
+    /// Enters a line of the recording.
+    fn see(&mut self, line: &Value) -> Vec<Act> {
+        let (tracker, now) = (&mut self.tracker, self.now);
+        let gone = line["type"] == "DELETED";
+        let own_kind = self.kind.resource().kind;
+        let known = ["Pod", "Workload", own_kind];
+        let seen = line["kind"].as_str().filter(|seen| known.contains(seen));
+        let Some(seen) = seen else { return Vec::new() };
+        // As the watch has it, which passes most of an object over.
+        let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
+        let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
+        match seen {
+            seen if seen == own_kind && thing.name != "tkx" => Vec::new(),
+            seen if seen == own_kind && gone => tracker.workload_gone("tkx"),
+            seen if seen == own_kind => {
+                tracker.workload("tkx", self.kind.phase(&thing.body, self.spec), now)
             }
-            if gone { Vec::new() } else { enter_pod(tracker, &thing, Duration::ZERO) }
+            "Pod" if gone => pod_is_gone(tracker, &thing, now).into_iter().collect(),
+            "Pod" => {
+                let acts = enter_pod(tracker, &thing, now);
+                if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
+                    // As a listing at the workload's end has it.
+                    tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
+                }
+                acts
+            }
+            "Workload" if is_ours && !gone => tracker.queue("tkx", kueue::read(&thing.body), now),
+            _ => Vec::new(),
         }
-        "Workload" if is_ours && !gone => {
-            tracker.queue("tkx", kueue::read(&thing.body), Duration::ZERO)
+    }
+
+    /// Does what is to be done, as far as a recording can.
+    fn perform(&mut self, acts: Vec<Act>) {
+        for act in acts {
+            let more = match act {
+                Act::Tell(news) => {
+                    self.told.push(news);
+                    Vec::new()
+                }
+                Act::Inspect(name, outcome) => {
+                    let pods = self.tracker.with_ended_pods(&name, Vec::new());
+                    self.tracker.explained(&name, self.kind.explain(outcome, &pods))
+                }
+                Act::Settle(name) => {
+                    let pods = self.tracker.with_ended_pods(&name, Vec::new());
+                    let outcome = self.kind.settle(self.spec, &pods);
+                    outcome.map(|outcome| self.tracker.explained(&name, outcome)).unwrap_or_default()
+                }
+                // What Kueue has given up is deleted, and its pods are gone by then.
+                Act::Stop(name) if self.case.starts_with("kueue/") => {
+                    self.tracker.workload_gone(&name);
+                    self.tracker.pods_gone(&name)
+                }
+                // The recording has the queue's words, if there are any, and no answers.
+                Act::WatchQueue | Act::Listen(_) | Act::Ask(_) => Vec::new(),
+                Act::Stop(_)
+                | Act::Discard(_)
+                | Act::Delete(_)
+                | Act::AwaitPods(_)
+                | Act::Tidy(_) => panic!("{}: {act:?}", self.case),
+            };
+            self.perform(more);
         }
-        _ => Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, Class, ExperimentId};
 
-use super::job::{example_pod, job_spec, metadata, pod_template};
+use super::job::{example_pod, job_spec, metadata, place, pod_template};
 use super::job_set::{self, RolePods, StatusNames};
 use super::{StopRequest, Workload};
 use crate::config::kubernetes::KubernetesSpec;
@@ -140,6 +140,10 @@ impl Workload for TrainJob {
 
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         vec![("Job", job_name(name)), (TRAIN_JOBS.kind, name.to_owned())]
+    }
+
+    fn place<'a>(&self, pod: &'a str) -> &'a str {
+        place(pod)
     }
 
     fn stop(&self) -> StopRequest {

@@ -1,9 +1,13 @@
 //! Workloads that wait, are taken back, or do not end, against tables of what is seen and when.
 
+use serde_json::{Value, json};
 use trial_protocol::AttemptId;
 
 use super::*;
+use crate::training_service::kubernetes::client::WatchedObject;
+use crate::training_service::kubernetes::manifest::tests::common;
 use crate::training_service::kubernetes::tracker::PodGoes;
+use crate::training_service::kubernetes::watching::{enter_pod, pod_is_gone};
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::kubernetes::workload::job::Job as BatchJob;
 use crate::training_service::kubernetes::workload::job_set::JobSet;
@@ -44,6 +48,32 @@ fn waits(why: &str) -> JobWaits {
 
 fn room() -> QueueState {
     QueueState::Waits("no room".to_owned())
+}
+
+/// A pod as a watch has it: its name, which is its id, too; its phase; the code with which its container ended; and whether
+/// it was deleted.
+fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObject {
+    let ended = code.map(|code| json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"}));
+    let moment = deleted.then_some("2026-11-23T00:00:00Z");
+    let containers = json!([{"name": "trial", "state": {"terminated": ended}}]);
+    let pod = json!({
+        "metadata": {"name": name, "uid": name, "deletionTimestamp": moment},
+        "status": {"phase": phase, "containerStatuses": containers},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+/// A tracker of a workload `ja` that has run, was taken back at 10 and runs again at 100; its first pod was stopped.
+fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
+    let mut tracker = made_as(kind, true);
+    tracker.workload("ja", JobPhase::Running, at(1));
+    enter_pod(&mut tracker, &seen(pod, "Running", None, false), at(1));
+    tracker.workload("ja", JobPhase::Suspended, at(10));
+    enter_pod(&mut tracker, &seen(pod, "Running", None, true), at(10));
+    tracker.workload("ja", JobPhase::Suspended, at(11));
+    enter_pod(&mut tracker, &seen(pod, "Failed", Some(143), true), at(12));
+    tracker.workload("ja", JobPhase::Waiting, at(100));
+    tracker
 }
 
 /// The end that was told.
@@ -202,6 +232,90 @@ fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
             assert_eq!(tracker.tick(at(130)), [], "{kind:?}");
             assert_eq!(tracker.tick(at(160)), settles, "{kind:?}: a while later once more");
         }
+    }
+}
+
+#[test]
+fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
+    for (kind, old) in [
+        (&JobSet as &'static dyn Workload, "ja-worker-0-0-aaaaa"),
+        (&TrainJob, "ja-node-0-0-aaaaa"),
+        (&BatchJob, "ja-aaaaa"),
+    ] {
+        let mut tracker = resumed(kind, old);
+        // No other pod has its place yet; and what is seen of it late says no more than before.
+        pod_is_gone(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
+        enter_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
+        let acts = tracker.tick(at(200));
+        assert!(!acts.contains(&Act::Settle("ja".to_owned())), "{kind:?}: {acts:?}");
+        assert_eq!(tracker.with_ended_pods("ja", Vec::new()), Vec::<Value>::new(), "{kind:?}");
+        let listed = json!({"metadata": {"name": old, "uid": old}});
+        assert_eq!(tracker.with_ended_pods("ja", vec![listed]), Vec::<Value>::new(), "{kind:?}");
+        assert!(!tracker.lacks_end("ja", &[]), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_job_that_was_preempted_and_cannot_say_that_it_succeeded_is_settled_by_its_last_pods() {
+    let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": "team"});
+    let spec = common(&section).spec;
+    let mut tracker = resumed(&BatchJob, "ja-0-aaaaa").with_several_pods(true);
+    for pod in ["ja-0-bbbbb", "ja-1-ccccc"] {
+        enter_pod(&mut tracker, &seen(pod, "Succeeded", Some(0), false), at(150));
+    }
+    // Kueue's webhook is away, and the Job's controller cannot count them.
+    tracker.workload("ja", JobPhase::Ending, at(150));
+    assert_eq!(tracker.tick(at(210)), [Act::Settle("ja".to_owned())]);
+    let pods = tracker.with_ended_pods("ja", Vec::new());
+    let outcome = BatchJob.settle(&spec, &pods).unwrap();
+    assert!(outcome.succeeded, "{outcome:?}");
+}
+
+#[test]
+fn a_pod_that_was_deleted_gives_its_place_to_another() {
+    let running = |name: &str| seen(name, "Running", None, false);
+    let stopped = |name: &str| seen(name, "Failed", Some(143), true);
+    let failed = |name: &str| seen(name, "Failed", Some(3), false);
+    let (old, new, beside) = ("ja-node-0-0-aaaaa", "ja-node-0-0-bbbbb", "ja-node-0-1-ccccc");
+    #[rustfmt::skip]
+    let table = [
+        (vec![stopped(old)],                                Some(143)),
+        (vec![running(old), running(new), stopped(old)],    None),
+        (vec![running(old), stopped(old), running(new)],    None),
+        (vec![running(old), stopped(old), failed(new)],     Some(3)),
+        // A listing has them in any order.
+        (vec![running(new), stopped(old)],                  None),
+        (vec![running(old), stopped(old), running(beside)], Some(143)),
+        (vec![failed(old), running(new)],                   Some(3)),
+    ];
+    for (pods, expected) in table {
+        let mut tracker = made_as(&TrainJob, false);
+        tracker.workload("ja", JobPhase::Running, at(1));
+        for pod in &pods {
+            enter_pod(&mut tracker, pod, at(2));
+        }
+        let ended = tracker.with_ended_pods("ja", Vec::new());
+        let codes = ended.iter().filter_map(|pod| {
+            pod.pointer("/status/containerStatuses/0/state/terminated/exitCode")?.as_i64()
+        });
+        assert_eq!(codes.collect::<Vec<_>>(), Vec::from_iter(expected), "{pods:?}");
+    }
+}
+
+#[test]
+fn a_pod_on_a_node_that_is_gone_ends_no_run_in_which_another_has_its_place() {
+    let late = at(10 + 30 + 600);
+    for (new, is_ended) in [(None, true), (Some("ja-bbbbb"), false)] {
+        let mut tracker = made(true);
+        tracker.workload("ja", JobPhase::Running, at(1));
+        enter_pod(&mut tracker, &seen("ja-aaaaa", "Running", None, true), at(10));
+        tracker.workload("ja", JobPhase::Suspended, at(10));
+        tracker.workload("ja", JobPhase::Waiting, at(100));
+        if let Some(new) = new {
+            enter_pod(&mut tracker, &seen(new, "Running", None, false), at(101));
+        }
+        let acts = tracker.tick(late);
+        assert_eq!(acts.contains(&Act::Discard("ja".to_owned())), is_ended, "{new:?}: {acts:?}");
     }
 }
 

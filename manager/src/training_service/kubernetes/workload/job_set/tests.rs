@@ -1,14 +1,15 @@
 //! `JobSet`s against recordings of the real controller, and against what the section asks for.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use trial_protocol::Class;
 
 use super::*;
-use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
-use crate::training_service::kubernetes::workload::recorded::{ends, told};
+use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
+use crate::training_service::{JobEvent, JobNews};
 
 /// The section with these roles: name, pods, and how many of them are to succeed.
 fn section(roles: &[(&str, u64, i64)]) -> Value {
@@ -64,6 +65,17 @@ fn a_suspended_job_set_waits_for_its_queue() {
     let waits =
         told.iter().filter(|news| matches!(news, JobNews::Waits(_) | JobNews::Requeued(_))).count();
     assert!(waits >= 1, "{told:?}");
+}
+
+#[test]
+fn a_pod_in_whose_place_another_runs_is_no_end() {
+    let mut section = section(&[("worker", 1, 1)]);
+    section["queue"] = json!("team");
+    let spec = common(&section).spec;
+    for case in ["kueue/jobset-preempted", "jobset/child-job-deleted"] {
+        let told = told_later(&JobSet, &spec, case, Duration::from_secs(70));
+        assert_eq!(ends(&told), Vec::<&JobEvent>::new(), "{case}");
+    }
 }
 
 #[test]

@@ -84,6 +84,17 @@ fn a_pod_that_is_made_again_is_no_end() {
 }
 
 #[test]
+fn a_job_that_its_queue_takes_back_waits_and_has_not_ended() {
+    let mut section = section("tf-operator", &[("worker", 1)]);
+    section["queue"] = json!("team");
+    let spec = common(&section).spec;
+    let told = recorded::told(&TF_JOB, &spec, "kueue/tfjob-preempted");
+    let back = told.iter().filter(|news| matches!(news, JobNews::Requeued(_)));
+    assert_eq!(back.count(), 1, "{told:?}");
+    assert_eq!(ends(&told), Vec::<&JobEvent>::new());
+}
+
+#[test]
 fn a_job_stands_where_its_conditions_and_counts_say() {
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "R", "message": "M"});
     let created = condition("Created", "True");

@@ -1,6 +1,7 @@
 //! `TrainJob`s against recordings of the real controller, and against what the section asks for.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -8,7 +9,7 @@ use super::*;
 use crate::training_service::JobNews;
 use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::share::Share;
-use crate::training_service::kubernetes::workload::recorded::{ends, told};
+use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
 
 /// The section of trials with so many pods.
 fn section(pods: u64) -> Value {
@@ -61,7 +62,8 @@ fn every_recorded_end_is_told_as_it_was() {
 
 #[test]
 fn a_train_job_that_its_queue_takes_back_waits_and_has_not_ended() {
-    let told = told(&TrainJob, &queued(1).spec, "kueue/trainjob-preempted");
+    let (spec, case) = (queued(1).spec, "kueue/trainjob-preempted");
+    let told = told_later(&TrainJob, &spec, case, Duration::from_secs(70));
     let back = told.iter().filter_map(|news| {
         let JobNews::Requeued(waits) = news else { return None };
         Some(waits.why.as_str())
