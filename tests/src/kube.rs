@@ -52,6 +52,8 @@ struct Shared {
     contains: AtomicBool,
     /// Queued objects that may run at a time.
     quota: AtomicUsize,
+    /// Pods of Jobs that the namespace's quota lets be there.
+    pod_quota: AtomicUsize,
     ended: AtomicBool,
 }
 
@@ -69,6 +71,7 @@ impl Kube {
             controller: AtomicBool::new(true),
             contains: AtomicBool::new(false),
             quota: AtomicUsize::new(kueue::BY_HAND),
+            pod_quota: AtomicUsize::new(usize::MAX),
             ended: AtomicBool::new(false),
         });
         let server = Arc::clone(&shared);
@@ -226,6 +229,11 @@ impl Kube {
         self.shared.quota.store(quota, Ordering::SeqCst);
     }
 
+    /// Lets no more pods of Jobs be there from here on; more are refused, as by a quota of the namespace.
+    pub fn pod_quota(&self, quota: usize) {
+        self.shared.pod_quota.store(quota, Ordering::SeqCst);
+    }
+
     /// Takes a kind (its plural) or a version of a group (`GROUP/VERSION`) away.
     pub fn without_kind(&self, plural: &str) {
         self.shared.faults.without_kind(plural);
@@ -263,7 +271,7 @@ impl Kube {
 
     /// Puts an event about a pod.
     pub fn event(&self, pod: &str, reason: &str, message: &str) {
-        controller::event(&self.shared, pod, reason, message);
+        controller::event(&self.shared, ("Pod", pod), reason, message);
     }
 }
 

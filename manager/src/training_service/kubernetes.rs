@@ -290,10 +290,10 @@ impl TrainingService for KubernetesService {
 
 /// A tracker for workloads of these settings.
 fn tracker(kind: &'static dyn Workload, spec: &KubernetesSpec) -> Tracker {
-    let several = spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
+    let pods = spec.roles.iter().map(|role| role.task_number).sum();
     Tracker::new(kind, spec.start_up_deadline, manifest::grace(spec))
         .queued(spec.queue.is_some())
-        .with_several_pods(several)
+        .with_pods(pods)
 }
 
 impl Shared {

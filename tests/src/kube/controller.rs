@@ -210,7 +210,7 @@ impl Stage<'_> {
             }
             if !step["event"].is_null() {
                 let at = |field: &str| text(&step, &format!("/event/{field}"));
-                event(self.shared, &at("pod"), &at("reason"), &at("message"));
+                event(self.shared, ("Pod", &at("pod")), &at("reason"), &at("message"));
                 continue;
             }
             match text(&step, "/status/state").as_str() {
@@ -328,13 +328,13 @@ pub(super) fn stopped() -> Value {
     })
 }
 
-/// Puts an event about a pod.
-pub(super) fn event(shared: &Shared, pod: &str, reason: &str, message: &str) {
+/// Puts an event about an object.
+pub(super) fn event(shared: &Shared, (kind, name): (&str, &str), reason: &str, message: &str) {
     let number = shared.objects.list("events").len();
     let object = json!({
         "apiVersion": "v1", "kind": "Event", "type": "Warning",
-        "metadata": {"name": format!("{pod}.{number}"), "namespace": "lab"},
-        "involvedObject": {"kind": "Pod", "name": pod, "namespace": "lab"},
+        "metadata": {"name": format!("{name}.{number}"), "namespace": "lab"},
+        "involvedObject": {"kind": kind, "name": name, "namespace": "lab"},
         "reason": reason, "message": message,
     });
     drop(shared.objects.create("events", object));

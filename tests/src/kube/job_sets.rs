@@ -143,11 +143,12 @@ impl Run {
         let roles = jobs.iter().rev().map(|job| {
             let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
             let (active, ready) = (count("active"), count("ready"));
+            let wanted = job["spec"]["parallelism"].as_u64().unwrap_or(1);
             let ended = |kind: &str| u64::from(holds(job, kind).is_some());
             json!({
                 "name": job["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"],
                 "active": u64::from(active > 0),
-                "ready": u64::from(active > 0 && ready >= active),
+                "ready": u64::from(active > 0 && ready >= wanted),
                 "succeeded": ended("Complete"),
                 "failed": ended("Failed"),
                 "suspended": u64::from(job["spec"]["suspend"] == true),

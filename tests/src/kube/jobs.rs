@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::controller::Play;
+use super::controller::{self, Play};
 use super::objects::{is_going, text};
 use super::volumes::Mounted;
 use super::{Shared, processes};
@@ -66,6 +66,8 @@ struct Run<'a> {
     job: Value,
     /// Pods made so far: no two of them have one name.
     made: usize,
+    /// A pod of it was refused, and that was said.
+    refused: bool,
     /// Its steps take the time that was measured on a real cluster.
     paced: bool,
 }
@@ -80,7 +82,7 @@ struct Pod {
 
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, job: Value) -> Self {
-        Self { shared, name: text(&job, "/metadata/name"), job, made: 0, paced: false }
+        Self { shared, name: text(&job, "/metadata/name"), job, made: 0, refused: false, paced: false }
     }
 
     /// Lets the time of a step pass.
@@ -108,12 +110,14 @@ impl<'a> Run<'a> {
 
     /// Runs the pods; `false` if the Job was suspended meanwhile.
     fn pods_to_their_end(&mut self) -> bool {
-        let count = self.job.pointer("/spec/completions").and_then(Value::as_u64).unwrap_or(1);
-        self.stand(&[], &json!({"active": count, "ready": 0}));
-        let mut pods: Vec<Pod> = (0..count).filter_map(|index| self.start(index)).collect();
-        self.stand(&[], &json!({"active": count, "ready": count}));
+        let count = self.job.pointer("/spec/completions").and_then(Value::as_u64);
+        let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
+        let mut pods: Vec<Pod> = Vec::new();
         let mut asked = false;
         loop {
+            if pods.len() < count && !asked {
+                self.make(&mut pods, count);
+            }
             for pod in &mut pods {
                 self.look(pod, asked);
             }
@@ -125,7 +129,8 @@ impl<'a> Run<'a> {
                     self.end(pod);
                 }
             }
-            if pods.iter().all(|pod| pod.code.is_some()) {
+            let is_whole = pods.len() == count || asked;
+            if is_whole && pods.iter().all(|pod| pod.code.is_some()) {
                 if self.is_over() || self.is_suspended() {
                     for pod in &pods {
                         self.shared.objects.gone("pods", &pod.name);
@@ -140,7 +145,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn start(&mut self, index: u64) -> Option<Pod> {
+    /// Makes the pods that are lacking, as far as the namespace's quota lets it.
+    fn make(&mut self, pods: &mut Vec<Pod>, count: usize) {
+        let quota = self.shared.pod_quota.load(Ordering::SeqCst);
+        let room = quota.saturating_sub(self.shared.objects.list("pods").len());
+        let (ready, active) = (pods.len(), count.min(pods.len().saturating_add(room)));
+        if active < count && !std::mem::replace(&mut self.refused, true) {
+            let words = format!(
+                "Error creating: pods \"{}-{active}-x\" is forbidden: exceeded quota: small, requested: pods=1, used: \
+                 pods={quota}, limited: pods={quota}",
+                self.name
+            );
+            controller::event(self.shared, ("Job", &self.name), "FailedCreate", &words);
+        }
+        if ready < active {
+            self.stand(&[], &json!({"active": active, "ready": ready}));
+            pods.extend((ready..active).filter_map(|index| self.start(index)));
+            self.stand(&[], &json!({"active": active, "ready": active}));
+        }
+    }
+
+    fn start(&mut self, index: usize) -> Option<Pod> {
         let letters = ["pcm7m", "w2x9k", "q5r8t", "h4j6n", "z3b7v", "d9f2g"];
         let indexed =
             self.job.pointer("/spec/completionMode").is_some_and(|mode| mode == "Indexed");

@@ -31,6 +31,8 @@ mod waits;
 
 /// The time for which the controller may leave a new workload alone before that is given as the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
+/// The time after which the cluster is asked again why nothing happens to a workload.
+const ASK_AGAIN: Duration = Duration::from_mins(3);
 /// The time beyond its pods' own that a workload may take to end after it was stopped. Then it is deleted.
 const MARGIN: Duration = Duration::from_mins(1);
 /// The time for which pods may run before it is worth saying that no agent has started the trial. Most do within
@@ -64,8 +66,8 @@ pub struct Tracker {
     queued: bool,
     /// True if the news of queues is watched.
     watches_queue: bool,
-    /// A workload has several pods.
-    several: bool,
+    /// The number of pods of a workload.
+    wanted: u64,
     grace: Duration,
 }
 
@@ -86,7 +88,7 @@ impl Tracker {
             pods: Pods::new(kind),
             queued: false,
             watches_queue: false,
-            several: false,
+            wanted: 1,
             grace,
         }
     }
@@ -97,10 +99,10 @@ impl Tracker {
         Self { queued, watches_queue: queued, ..self }
     }
 
-    /// Returns this tracker for workloads of several pods.
+    /// Returns this tracker for workloads of so many pods.
     #[must_use]
-    pub fn with_several_pods(self, several: bool) -> Self {
-        Self { several, ..self }
+    pub fn with_pods(self, wanted: u64) -> Self {
+        Self { wanted, ..self }
     }
 
     /// Returns whether everything in the cluster has been seen once.
@@ -128,8 +130,8 @@ impl Tracker {
             attempt,
             waits_since: Some(now),
             runs_since: None,
-            // Of what an earlier manager made they may have been seen before.
-            has_pod: made,
+            // An earlier manager's pods may have been listed before.
+            places: self.pods.places(name),
             made,
             phase,
             why: None,
@@ -401,13 +403,15 @@ impl Tracker {
         if !self.knows(name) {
             return Vec::new();
         }
-        self.pods.seen(pod, disruption);
-        // It waits for nothing any more, and is none that its workload has.
+        // It waits for nothing any more, and its workload has another or none.
         if self.pods.is_deleted(pod) {
+            self.pods.seen(pod, disruption);
             return Vec::new();
         }
+        self.pods.seen(pod, disruption);
+        let places = self.pods.places(name);
         if let Some(job) = self.jobs.get_mut(name)
-            && !std::mem::replace(&mut job.has_pod, true)
+            && std::mem::replace(&mut job.places, places) < places
         {
             job.why = None;
         }

@@ -93,3 +93,29 @@ fn a_webhook_that_is_away_is_waited_for_before_and_during_the_search() {
     assert!(outcome.stderr.contains("failed calling webhook \"mjob.kb.io\""), "{}", outcome.stderr);
     kube.wait_until_empty();
 }
+
+#[test]
+fn a_pod_of_several_that_a_quota_refuses_is_said_in_its_words_and_waited_for() {
+    let line = "echo score=$TRIALKEEPER_WORLD_SIZE";
+    let begun = ["kubernetes", "trainer"].map(|platform| {
+        let bed = TestBed::new();
+        let kube = cluster(&bed);
+        kube.pod_quota(1);
+        let own = json!({"platform": platform, "dockerImage": "any", "taskNumber": 2});
+        let search = search_in(&bed, &kube, line, 1, section(&bed, own, &json!({})));
+        let running = bed.start(&mut command(&bed, &search));
+        (bed, kube, running)
+    });
+    for (_bed, kube, running) in begun {
+        let words = "cannot make its pod: Error creating: pods \"";
+        wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+        for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
+            assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
+        }
+        kube.pod_quota(2);
+        let outcome = Outcome::of(running.finish(BOUND));
+        outcome.expect_done(1, 0);
+        assert_eq!(outcome.trial(0).final_result, json!(2));
+        kube.wait_until_empty();
+    }
+}

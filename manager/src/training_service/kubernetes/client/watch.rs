@@ -70,12 +70,15 @@ struct ReadOwner {
     name: Option<String>,
 }
 
-/// The part of a `spec` that says whether the object may run. Not said in any is what `null` says in JSON.
+/// The part of a `spec` that says whether the object may run, and in how many pods. Not said in any is what `null` says in JSON.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RunSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     suspend: Option<bool>,
+    /// The number of pods of a Job, which its queue may lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parallelism: Option<i64>,
     /// The member of the training operator's jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_policy: Option<RunPolicy>,
@@ -94,7 +97,7 @@ impl RunSpec {
     fn says(&self) -> Option<Value> {
         let policy = self.run_policy.as_ref().and_then(|policy| policy.suspend);
         let says = self.suspend.or(policy).or(self.active).is_some();
-        says.then(|| json!(self))
+        (says || self.parallelism.is_some()).then(|| json!(self))
     }
 }
 
@@ -254,10 +257,10 @@ mod tests {
         }
         let job = json!({
             "metadata": {"name": "j", "deletionTimestamp": "2026-11-23T00:00:00Z", "ownerReferences": [{"name": "o"}]},
-            "spec": {"suspend": true, "template": {}},
+            "spec": {"suspend": true, "parallelism": 2, "template": {}},
         });
         let object: WatchedObject = serde_json::from_value(job).unwrap();
-        let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true}});
+        let expected = json!({"metadata": {"deletionTimestamp": "2026-11-23T00:00:00Z"}, "spec": {"suspend": true, "parallelism": 2}});
         assert_eq!((object.body, object.owner.as_deref()), (expected, Some("o")));
         let parts = [
             json!({"runPolicy": {"suspend": true, "cleanPodPolicy": "Running"}, "tfReplicaSpecs": {}}),

@@ -62,20 +62,17 @@ impl Tracker {
             acts.extend(self.waits(name, Some(NO_WORKLOAD.to_owned())));
         }
         let Some(job) = self.jobs.get_mut(name) else { return acts };
-        if job.is_to_be_asked_about(self.kind)
-            && job.waits_since.is_some_and(|since| now >= since + UNSEEN)
-        {
-            job.asked_about = Some(now);
-            acts.push(Act::Ask(name.to_owned()));
-        }
-        let Some((at, class)) = job.start_deadline(self.start_up, self.queued) else { return acts };
-        if now >= at {
+        let deadline = job.start_deadline(self.start_up, self.queued);
+        if let Some((_, class)) = deadline.filter(|(at, _)| now >= *at) {
             let why =
                 job.why.clone().unwrap_or_else(|| "nothing in the cluster says why".to_owned());
             let waited = self.start_up.as_secs();
             let message = format!("it did not start within {waited} s (startUpDeadline): {why}");
             job.forced = Some(ForcedEnd { message, class, disruption: None });
             acts.extend(self.stop(name, now));
+        } else if job.asks_at(self.wanted).is_some_and(|at| now >= at) {
+            job.asked_about = Some(now);
+            acts.push(Act::Ask(name.to_owned()));
         }
         acts
     }
@@ -115,11 +112,9 @@ impl Tracker {
                 None => job.handed_over.map(|at| at + self.patience),
             };
             let start_up = job.start_deadline(self.start_up, self.queued).map(|(at, _)| at);
-            let asked = job
-                .waits_since
-                .filter(|_| job.stop.is_none() && job.is_to_be_asked_about(self.kind));
             let unnoticed = job.unnoticed_since(self.queued).filter(|_| job.asked_about.is_none());
-            let asked = asked.or(unnoticed).map(|since| since + UNSEEN);
+            let unnoticed = unnoticed.map(|since| since + UNSEEN);
+            let asked = job.asks_at(self.wanted).or(unnoticed);
             let unheard = job.runs_since.map(|since| since + UNHEARD);
             let settled = job.ending_since.map(|since| since + SETTLED);
             let settled = settled.filter(|_| job.is_to_be_settled(self.kind));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
-use super::Act;
+use super::{ASK_AGAIN, Act, UNSEEN};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
@@ -42,8 +42,8 @@ pub(super) struct Job {
     pub(super) handed_over: Option<Duration>,
     /// Since when its pods run, until that was told.
     pub(super) runs_since: Option<Duration>,
-    /// It has, or had, a pod.
-    pub(super) has_pod: bool,
+    /// The number of places that have had a pod since it may run.
+    pub(super) places: u64,
     /// The cluster has it.
     pub(super) made: bool,
     pub(super) phase: JobPhase,
@@ -54,7 +54,7 @@ pub(super) struct Job {
     pub(super) image: Option<String>,
     /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
     pub(super) is_inspected: bool,
-    /// The time at which the cluster was asked why it has no pod.
+    /// The time at which the cluster was last asked why it lacks a pod.
     pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
     /// An end that outranks how the workload ends after it was stopped for it.
@@ -80,29 +80,44 @@ impl ForcedEnd {
 }
 
 impl Job {
-    /// Returns whether the cluster is to be asked, after a while, why nothing happens to it.
-    pub(super) fn is_to_be_asked_about(&self, kind: &dyn Workload) -> bool {
-        self.asked_about.is_none() && self.left_alone(kind).is_some()
+    /// When the cluster is to be asked why nothing happens to it. `None`: something does. It is to have `wanted` pods.
+    pub(super) fn asks_at(&self, wanted: u64) -> Option<Duration> {
+        let is_idle = self.stop.is_none() && self.is_left_alone(wanted);
+        let since = self.waits_since.filter(|_| is_idle)?;
+        Some(self.asked_about.map_or(since + UNSEEN, |asked| asked + ASK_AGAIN))
+    }
+
+    /// Returns whether its controller has not looked at it, or has not made all of its pods.
+    pub(super) fn is_left_alone(&self, wanted: u64) -> bool {
+        match self.phase {
+            // Where one pod is there and another was refused, the status may stay empty for ever.
+            JobPhase::Unseen => self.made,
+            JobPhase::Waiting | JobPhase::Starting => self.places < wanted,
+            JobPhase::Suspended
+            | JobPhase::Running
+            | JobPhase::Ending
+            | JobPhase::Completed(_) => false,
+        }
     }
 
     /// Returns the probable reason if nothing has happened to it for a while, where nothing else says why.
-    pub(super) fn left_alone(&self, kind: &dyn Workload) -> Option<String> {
-        let controller = kind.controller();
-        match self.phase {
-            _ if self.why.is_some() || !self.made => None,
-            JobPhase::Unseen => Some(format!(
-                "{controller} has not looked at it; does its pod run, and does it watch this namespace?"
-            )),
-            JobPhase::Waiting if !self.has_pod => Some(format!(
-                "{controller} has made no pod for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? {controller}'s log says so"
-            )),
-            JobPhase::Suspended
-            | JobPhase::Waiting
-            | JobPhase::Starting
-            | JobPhase::Running
-            | JobPhase::Ending
-            | JobPhase::Completed(_) => None,
+    pub(super) fn left_alone(&self, kind: &dyn Workload, wanted: u64) -> Option<String> {
+        if self.why.is_some() || !self.is_left_alone(wanted) {
+            return None;
         }
+        let controller = kind.controller();
+        let pods = match (&self.phase, self.places) {
+            (JobPhase::Unseen, _) => {
+                return Some(format!(
+                    "{controller} has not looked at it; does its pod run, and does it watch this namespace?"
+                ));
+            }
+            (_, 0) => "no pod".to_owned(),
+            (_, made) => format!("only {made} of {wanted} pods"),
+        };
+        Some(format!(
+            "{controller} has made {pods} for it; does a quota (`kubectl describe quota`), the namespace's Pod Security profile, a webhook or a service account that is not there stand in the way? {controller}'s log says so"
+        ))
     }
 }
 

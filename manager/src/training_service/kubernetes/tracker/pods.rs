@@ -1,6 +1,6 @@
 //! PURE: the observations of pods that their workloads may not report.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl Tracker {
             self.pods.goes(pod, incarnation, goes, now);
         }
         let job = self.jobs.get(workload_of(pod))?;
-        let incarnation = incarnation.filter(|_| self.several && goes != PodGoes::No)?;
+        let incarnation = incarnation.filter(|_| self.wanted > 1 && goes != PodGoes::No)?;
         if !self.pods.leaves(pod) {
             return None;
         }
@@ -72,7 +72,7 @@ impl Tracker {
     /// Returns the pod of a workload that has one at a time, where it was seen to end by itself: a listing says no more.
     pub fn only_pod(&self, name: &str) -> Option<Value> {
         let mut ended = self.pods.with_ended(name, Vec::new());
-        let pod = ended.pop().filter(|_| !self.several && ended.is_empty())?;
+        let pod = ended.pop().filter(|_| self.wanted == 1 && ended.is_empty())?;
         let phase = pod.pointer("/status/phase").and_then(Value::as_str);
         let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let is_deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
@@ -165,6 +165,13 @@ impl Pods {
         let own = self.own(workload);
         let telling = own.iter().enumerate().filter(move |(at, _)| self.is_telling(own, *at));
         telling.map(|(_, pod)| pod)
+    }
+
+    /// Returns the number of places that have, or had, a pod since the workload may run.
+    pub(super) fn places(&self, workload: &str) -> u64 {
+        let own = self.own(workload).iter().filter(|pod| !pod.is_past);
+        let places: HashSet<&str> = own.map(|pod| self.kind.place(&pod.name)).collect();
+        u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
     /// Returns whether a pod tells of its workload as it is now, as far as is known.

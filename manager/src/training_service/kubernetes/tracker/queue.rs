@@ -16,8 +16,8 @@ impl Tracker {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         let waited = job.waits_since.take().map(|since| now.saturating_sub(since));
         // What no controller had looked at was in the queue from the start.
-        job.waited += waited.filter(|_| job.has_pod).unwrap_or_default();
-        (job.runs_since, job.ending_since, job.has_pod) = (None, None, false);
+        job.waited += waited.filter(|_| job.places > 0).unwrap_or_default();
+        (job.runs_since, job.ending_since, job.places) = (None, None, 0);
         job.suspended_since = job.suspended_since.or(Some(now));
         let ran = std::mem::take(&mut job.ran);
         job.why = job.queue_why.clone().or_else(|| job.why.take().filter(|_| !ran));

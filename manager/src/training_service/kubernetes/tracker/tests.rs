@@ -175,7 +175,7 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
     assert!(
         matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.starts_with("FrameworkController"))
     );
-    assert_eq!(tracker.next_deadline(), Some(START_UP));
+    assert_eq!(tracker.next_deadline(), Some(UNSEEN + ASK_AGAIN));
     assert_eq!(tracker.tick(UNSEEN + at(1)), []);
 }
 
@@ -221,6 +221,39 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
 }
 
 #[test]
+fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
+    let ask = [Act::Ask("fa".to_owned())];
+    for phase in [JobPhase::Unseen, JobPhase::Waiting, JobPhase::Starting] {
+        let mut tracker = made().with_pods(2);
+        tracker.workload("fa", phase.clone(), at(1));
+        tracker.pod("fa-worker-0", None, None);
+        assert_eq!(tracker.tick(UNSEEN), ask, "{phase:?}");
+        assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
+        assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN - at(1)), []);
+        assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN), ask, "{phase:?}");
+        assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
+        // What was said stands no more in the way.
+        tracker.workload("fa", JobPhase::Starting, at(300));
+        tracker.pod("fa-worker-1", None, None);
+        assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
+        assert_eq!(tracker.next_deadline(), Some(START_UP), "{phase:?}");
+        tracker.tick(START_UP);
+        let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
+        let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
+        assert_eq!(ended, [gone(None, why)]);
+    }
+    // Where the cluster says nothing, it is said how many there are.
+    let mut tracker = made().with_pods(2);
+    tracker.workload("fa", JobPhase::Starting, at(1));
+    tracker.pod("fa-worker-0", None, None);
+    let told = tracker.podless("fa", None);
+    assert!(
+        matches!(&told[..], [Act::Tell(JobNews::Waits(waits))] if waits.why.contains("only 1 of 2 pods")),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_pod_that_is_no_longer_listed_lacks_its_end_until_the_watch_says_it() {
     let pod = |name: &str| serde_json::json!({"metadata": {"name": name}});
     let mut tracker = made();
@@ -253,7 +286,7 @@ fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
         (whole,                             false, Some("fa-y"), false),
     ];
     for (pod, several, other, is_enough) in table {
-        let mut tracker = made().with_several_pods(several);
+        let mut tracker = made().with_pods(if several { 2 } else { 1 });
         tracker.pod("fa-x", None, None);
         tracker.pod_ends("fa-x", pod.clone());
         if let Some(other) = other {

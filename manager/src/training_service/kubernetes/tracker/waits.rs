@@ -1,6 +1,6 @@
 //! PURE: the reasons that workloads wait, where their pods do not say.
 
-use super::job::{Job, tell_why};
+use super::job::tell_why;
 use super::{Act, Tracker};
 use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::util::excerpt::shortened;
@@ -11,15 +11,13 @@ impl Tracker {
         self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
     }
 
-    /// Returns the reason that a workload has no pod, as the cluster says. `None`: it does not say.
+    /// Enters the reason that a workload lacks a pod, as the cluster says. `None`: it does not say.
     pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
-        let kind = self.kind;
-        // Of several pods one can be there and another refused; then the status may stay empty for ever.
-        let is_settled = |job: &&Job| job.has_pod && job.phase != JobPhase::Unseen;
-        let Some(job) = self.jobs.get(name).filter(|job| !is_settled(job)) else {
+        let (kind, wanted) = (self.kind, self.wanted);
+        let Some(job) = self.jobs.get(name).filter(|job| job.is_left_alone(wanted)) else {
             return Vec::new();
         };
-        let why = why.or_else(|| job.left_alone(kind));
+        let why = why.or_else(|| job.left_alone(kind, wanted));
         self.waits(name, why)
     }
 

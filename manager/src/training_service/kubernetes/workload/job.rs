@@ -253,12 +253,26 @@ fn phase(object: &Value) -> JobPhase {
     if holds("SuccessCriteriaMet").is_some() {
         return JobPhase::Ending;
     }
+    let wanted = object.pointer("/spec/parallelism").and_then(Value::as_i64).unwrap_or(1);
+    let is_whole = begun(status) >= wanted;
     match (suspended, count("active"), count("ready")) {
         (true, ..) => JobPhase::Suspended,
-        (false, active, ready) if active > 0 && ready >= active => JobPhase::Running,
+        (false, active, ready) if active > 0 && ready >= active && is_whole => JobPhase::Running,
         (false, active, ready) if active > 0 && ready > 0 => JobPhase::Starting,
         (false, ..) => JobPhase::Waiting,
     }
+}
+
+/// Returns the number of pods that a Job has, or has had. Its `active` counts those that could be made.
+fn begun(status: &Value) -> i64 {
+    let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
+    let counted = ["active", "terminating", "succeeded", "failed"].map(count);
+    let uncounted = ["succeeded", "failed"].map(|field| {
+        let ids = status.pointer(&format!("/uncountedTerminatedPods/{field}"));
+        let ids = ids.and_then(Value::as_array).map_or(0, Vec::len);
+        i64::try_from(ids).unwrap_or(i64::MAX)
+    });
+    counted.into_iter().chain(uncounted).fold(0, i64::saturating_add)
 }
 
 /// Returns the failure of a Job.

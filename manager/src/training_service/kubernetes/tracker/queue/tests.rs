@@ -259,7 +259,7 @@ fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
 fn a_job_that_was_preempted_and_cannot_say_that_it_succeeded_is_settled_by_its_last_pods() {
     let section = json!({"platform": "kubernetes", "dockerImage": "i:1", "queue": "team"});
     let spec = common(&section).spec;
-    let mut tracker = resumed(&BatchJob, "ja-0-aaaaa").with_several_pods(true);
+    let mut tracker = resumed(&BatchJob, "ja-0-aaaaa").with_pods(2);
     for pod in ["ja-0-bbbbb", "ja-1-ccccc"] {
         enter_pod(&mut tracker, &seen(pod, "Succeeded", Some(0), false), at(150));
     }
@@ -321,7 +321,7 @@ fn a_pod_on_a_node_that_is_gone_ends_no_run_in_which_another_has_its_place() {
 
 #[test]
 fn a_pod_of_several_that_leaves_is_told_once_and_one_that_ends_by_itself_does_not_leave() {
-    let mut tracker = made(true).with_several_pods(true);
+    let mut tracker = made(true).with_pods(2);
     let mut goes = |pod: &str, goes: PodGoes| tracker.pod_goes(pod, Some(pod), goes, at(1));
     let left = |incarnation: &str| {
         let ((trial, attempt), incarnation) = (ids(), incarnation.to_owned());

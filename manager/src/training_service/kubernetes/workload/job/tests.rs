@@ -154,6 +154,8 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
         |suspend: bool, status: Value| json!({"spec": {"suspend": suspend}, "status": status});
     let condition =
         |kind: &str| json!([{"type": kind, "status": "True", "reason": "R", "message": "M"}]);
+    let several =
+        |status: Value| json!({"spec": {"suspend": false, "parallelism": 2}, "status": status});
     #[rustfmt::skip]
     let table = [
         (json!({}),                                            JobPhase::Unseen),
@@ -163,6 +165,12 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
         (job(false, json!({"active": 1, "ready": 0})),         JobPhase::Waiting),
         (job(false, json!({"active": 2, "ready": 1})),         JobPhase::Starting),
         (job(false, json!({"active": 2, "ready": 2})),         JobPhase::Running),
+        // A quota lets it have one of its two pods.
+        (several(json!({"active": 1, "ready": 1})),                      JobPhase::Starting),
+        (several(json!({"active": 2, "ready": 2})),                      JobPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "succeeded": 1})),      JobPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "terminating": 1})),    JobPhase::Running),
+        (several(json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["u"]}})), JobPhase::Running),
         // A pod that was deleted by hand is going, and nothing else is there.
         (job(false, json!({"active": 0, "terminating": 1})),   JobPhase::Waiting),
         (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), JobPhase::Ending),
