@@ -239,6 +239,11 @@ impl Kube {
         self.shared.faults.without_kind(plural);
     }
 
+    /// Gives a kind back that was taken away.
+    pub fn with_kind(&self, plural: &str) {
+        self.shared.faults.with_kind(plural);
+    }
+
     /// Takes a right away, such as `create frameworks`.
     pub fn without_right(&self, right: &str) {
         self.shared.faults.without_right(right);

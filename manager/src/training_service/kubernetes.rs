@@ -36,7 +36,7 @@ use tracing::{debug, warn};
 use trial_protocol::{AttemptId, TrialJobId};
 
 use self::cleanup::clean;
-use self::client::{Cluster, PODS, SECRETS};
+use self::client::{Cluster, PODS, Resource, SECRETS};
 use self::manifest::Common;
 use self::tracker::Tracker;
 use self::watching::Watched;
@@ -77,6 +77,8 @@ pub struct Settings {
     pub cluster: Cluster,
     /// The settings that all its trials share.
     pub common: Common,
+    /// The objects that all its trials share. They are there, and are made again where that is not so any more.
+    pub shared: Vec<(Resource, serde_json::Value)>,
     /// Where news of jobs goes.
     pub events: JobEvents,
 }
@@ -340,46 +342,80 @@ impl Shared {
     /// Makes an attempt's objects. What is there already was made by us, before a crash or an answer that
     /// was lost.
     async fn make(self: &Arc<Self>, name: &str, job: &TrialJobSpec) -> Result<(), String> {
-        let Settings { cluster, common, .. } = &self.settings;
+        let common = &self.settings.common;
         let objects = [
             (SECRETS, manifest::token_secret(common, job)),
             (self.kind.resource(), self.kind.manifest(common, job)),
         ];
-        for (kind, object) in &objects {
-            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-            loop {
-                let mut stop_requests = self.stop_requests.subscribe();
-                if self.tracker().is_unwanted(name) {
-                    return Err("it was stopped before it was submitted".to_owned());
-                }
-                let request = self.request(|| cluster.create(*kind, object));
-                let Some(answer) = self.closing.run_until_cancelled(request).await else {
-                    return Err(LEFT.to_owned());
-                };
-                match answer {
-                    Ok(()) => break,
-                    // We may do it, as was seen at the start: a refusal is something that has run out since. The
-                    // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
-                    Err(error) if error.may_be_mended() => {
-                        let mut acts = self.tracker().waits(name, Some(error.to_string()));
-                        if error.is_quota() {
-                            acts.extend(self.tracker().make_room());
-                        }
-                        self.perform(acts);
-                    }
-                    Err(error) => return Err(format!("it could not be submitted: {error}")),
-                }
-                // The sender lives as long as we do.
-                let pause = backoff.next_pause();
-                let slept = async {
-                    drop(tokio::time::timeout(pause, stop_requests.changed()).await);
-                };
-                if self.closing.run_until_cancelled(slept).await.is_none() {
-                    return Err(LEFT.to_owned());
-                }
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut next, mut is_lost) = (0, false);
+        while let Some((kind, object)) = objects.get(next) {
+            let mut stop_requests = self.stop_requests.subscribe();
+            if self.tracker().is_unwanted(name) {
+                return Err("it was stopped before it was submitted".to_owned());
+            }
+            let request = self.request(|| self.create(*kind, object, is_lost));
+            let Some(answer) = self.closing.run_until_cancelled(request).await else {
+                return Err(LEFT.to_owned());
+            };
+            let Err(error) = answer else {
+                (next, is_lost) = (next + 1, false);
+                continue;
+            };
+            let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
+            // We may do it, as was seen at the start: a refusal is something that has run out or was removed since. The
+            // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
+            if !needs_shared && !error.may_be_mended() {
+                return Err(format!("it could not be submitted: {error}"));
+            }
+            let told = self.tell_refusal(name, &error, is_lost);
+            if self.closing.run_until_cancelled(told).await.is_none() {
+                return Err(LEFT.to_owned());
+            }
+            if needs_shared {
+                (next, is_lost) = (0, true);
+            }
+            // The sender lives as long as we do.
+            let pause = backoff.next_pause();
+            let slept = async {
+                drop(tokio::time::timeout(pause, stop_requests.changed()).await);
+            };
+            if self.closing.run_until_cancelled(slept).await.is_none() {
+                return Err(LEFT.to_owned());
             }
         }
         Ok(())
+    }
+
+    /// Makes an object of an attempt, after that which all trials share, where it may be lost.
+    async fn create(
+        &self,
+        kind: Resource,
+        object: &serde_json::Value,
+        is_lost: bool,
+    ) -> Result<(), client::Error> {
+        let Settings { cluster, shared, .. } = &self.settings;
+        for (kind, object) in shared.iter().filter(|_| is_lost) {
+            cluster.put(*kind, object).await?;
+        }
+        cluster.create(kind, object).await
+    }
+
+    /// Tells why an attempt waits whose objects the cluster does not take now. `is_known`: the same was said before.
+    async fn tell_refusal(self: &Arc<Self>, name: &str, error: &client::Error, is_known: bool) {
+        let why = match error {
+            client::Error::NotFound { .. } if is_known => return,
+            client::Error::NotFound { .. } => {
+                let found = preflight::presence(&self.settings.cluster, self.kind).await;
+                found.err().map_or_else(|| error.to_string(), |refusal| refusal.to_string())
+            }
+            error => error.to_string(),
+        };
+        let mut acts = self.tracker().waits(name, Some(why));
+        if error.is_quota() {
+            acts.extend(self.tracker().make_room());
+        }
+        self.perform(acts);
     }
 
     /// Returns the selector of the pods of a workload.

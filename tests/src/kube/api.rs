@@ -115,6 +115,10 @@ impl Faults {
         self.lock().unserved.insert(plural.to_owned());
     }
 
+    pub(super) fn with_kind(&self, plural: &str) {
+        self.lock().unserved.remove(plural);
+    }
+
     pub(super) fn without_right(&self, right: &str) {
         self.lock().no_rights.push(right.to_owned());
     }

@@ -125,13 +125,13 @@ impl CheckedPlatform for CheckedCluster {
             has_ca: ca_pem.is_some(),
             ..common(context.id, &section, &cluster)
         };
-        for secret in shared_secrets(&common, &context.url, ca_pem.as_deref()).await? {
-            a_few_times(|| cluster.put(SECRETS, &secret)).await?;
+        let secrets = shared_secrets(&common, &context.url, ca_pem.as_deref()).await?;
+        let mut shared: Vec<_> = secrets.into_iter().map(|secret| (SECRETS, secret)).collect();
+        shared.extend(workload(section.workload).shared(&common));
+        for (resource, object) in &shared {
+            a_few_times(|| cluster.put(*resource, object)).await?;
         }
-        for (resource, object) in workload(section.workload).shared(&common) {
-            a_few_times(|| cluster.put(resource, &object)).await?;
-        }
-        let settings = Settings { cluster, common, events: context.events };
+        let settings = Settings { cluster, common, shared, events: context.events };
         Ok(Arc::new(KubernetesService::start(settings)))
     }
 }

@@ -128,13 +128,8 @@ pub async fn check(
     queued: bool,
 ) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
-    if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
-        return Err(Refusal::NoNamespace { server, namespace });
-    }
     // Before the rights: an account that may do nothing with a kind may find that there is none.
-    if !a_few_times(|| cluster.serves(workload.resource())).await? {
-        return Err(no_such_kind(cluster, workload).await);
-    }
+    presence(cluster, workload).await?;
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
     let queue = queued.then_some(QUEUE);
@@ -167,6 +162,19 @@ pub async fn check(
         Ok(_) => Ok(()),
         Err(Error::NotFound { .. }) => Err(no_such_kind(cluster, workload).await),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Looks whether the namespace is there, and the kind.
+pub async fn presence(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
+    if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
+        let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
+        return Err(Refusal::NoNamespace { server, namespace });
+    }
+    if a_few_times(|| cluster.serves(workload.resource())).await? {
+        Ok(())
+    } else {
+        Err(no_such_kind(cluster, workload).await)
     }
 }
 

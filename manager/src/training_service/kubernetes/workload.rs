@@ -42,6 +42,11 @@ pub trait Workload: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Returns whether the cluster refuses an object with these words because one of [`Self::shared`] is not there.
+    fn lacks_shared(&self, _refusal: &str) -> bool {
+        false
+    }
+
     /// Returns the objects that stand for a trial's in a dry run: those of [`Self::shared`], where they hold the pod.
     fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
         let trial = example(&common.experiment);

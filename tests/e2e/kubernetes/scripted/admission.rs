@@ -1,8 +1,8 @@
 //! Objects of trials that the cluster would not take, or cannot judge: said with its words, at once or while trials wait.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
-use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
 
 use super::{cluster, command, run, search_in, section};
 
@@ -107,8 +107,7 @@ fn a_pod_of_several_that_a_quota_refuses_is_said_in_its_words_and_waited_for() {
         (bed, kube, running)
     });
     for (_bed, kube, running) in begun {
-        let words = "cannot make its pod: Error creating: pods \"";
-        wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+        wait_for_words(&running, "cannot make its pod: Error creating: pods \"");
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
@@ -118,4 +117,49 @@ fn a_pod_of_several_that_a_quota_refuses_is_said_in_its_words_and_waited_for() {
         assert_eq!(outcome.trial(0).final_result, json!(2));
         kube.wait_until_empty();
     }
+}
+
+/// Begins a search of two Jobs, one at a time, and returns it once the first one runs. It ends when `go` is there.
+fn begun(bed: &TestBed, kube: &Kube) -> Running {
+    let own = json!({"platform": "kubernetes", "dockerImage": "any"});
+    let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let search = search_in(bed, kube, line, 2, section(bed, own, &json!({})));
+    let running = bed.start(&mut command(bed, &search));
+    wait_for("the first trial", BOUND, || (!bed.read("up").is_empty()).then_some(()));
+    running
+}
+
+fn wait_for_words(running: &Running, words: &str) {
+    wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
+}
+
+#[test]
+fn a_kind_that_is_removed_in_mid_search_is_waited_for_and_no_trial_fails() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = begun(&bed, &kube);
+    kube.without_kind("jobs");
+    bed.write("go", "");
+    wait_for_words(&running, "does not know Jobs: it does not serve batch/v1");
+    kube.with_kind("jobs");
+    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    kube.wait_until_empty();
+}
+
+#[test]
+fn a_namespace_that_was_made_again_gets_again_what_trials_share() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let running = begun(&bed, &kube);
+    let missing = "namespaces \"lab\" not found";
+    kube.fail("POST secrets", 404, 1, missing);
+    let shared = |secret: &Value| secret.pointer("/data/manager.url").is_some();
+    let secret = kube.all("secrets").into_iter().find(shared).expect("it is there");
+    let name = secret["metadata"]["name"].as_str().expect("it has a name");
+    kube.delete("secrets", name);
+    bed.write("go", "");
+    wait_for_words(&running, missing);
+    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    assert_eq!(kube.made("secrets").into_iter().filter(shared).count(), 2);
+    kube.wait_until_empty();
 }

@@ -118,6 +118,26 @@ fn a_queue_takes_a_train_job_back_and_lets_it_run_again() {
 }
 
 #[test]
+fn a_runtime_that_was_deleted_by_hand_is_made_again_for_the_next_trial() {
+    let bed = TestBed::new();
+    let kube = cluster(&bed);
+    let line = "until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
+    let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 2, &json!({}))));
+    let name = wait_for("the first trial", BOUND, || {
+        let mut jobs = kube.all("trainjobs").into_iter();
+        let job = jobs.find(|job| job.pointer("/spec/trainer/command").is_some())?;
+        Some(job.pointer("/spec/runtimeRef/name")?.as_str()?.to_owned())
+    });
+    wait_for("its pod", BOUND, || (!kube.all("pods").is_empty()).then_some(()));
+    kube.delete("trainingruntimes", &name);
+    bed.write("go", "");
+    Outcome::of(running.finish(BOUND)).expect_done(2, 0);
+    let is_it = |runtime: &&Value| runtime["metadata"]["name"] == name.as_str();
+    assert_eq!(kube.made("trainingruntimes").iter().filter(is_it).count(), 2);
+    kube.wait_until_empty();
+}
+
+#[test]
 fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
     type Break = fn(&Kube);
     #[rustfmt::skip]

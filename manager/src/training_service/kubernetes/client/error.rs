@@ -147,7 +147,7 @@ impl Error {
     }
 
     /// Returns whether the same request, when the like of it was done before, may succeed after a repair: a quota that
-    /// is used up, a token or certificate that has expired, an authenticator that is away.
+    /// is used up, a token or certificate that has expired, an authenticator that is away, a kind that was removed.
     pub fn may_be_mended(&self) -> bool {
         let papers = matches!(
             self,
@@ -156,7 +156,15 @@ impl Error {
                 | Self::ServerExpired { .. }
                 | Self::Credentials { .. }
         );
-        papers || matches!(self, Self::NotAllowed { .. }) || self.may_pass()
+        papers
+            || matches!(self, Self::NotAllowed { .. })
+            || self.is_not_found()
+            || self.may_pass()
+    }
+
+    /// Returns whether the object, its namespace or its kind is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
     }
 
     /// Returns whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded
@@ -315,7 +323,7 @@ mod tests {
         let table = [
             (401, false, true,  "rejected our credentials"),
             (403, false, true,  "does not allow it: exceeded quota"),
-            (404, false, false, "exceeded quota"),
+            (404, false, true,  "exceeded quota"),
             (409, true,  true,  "is in trouble (409)"),
             (422, false, false, "refuses it"),
             (429, true,  true,  "is in trouble (429)"),

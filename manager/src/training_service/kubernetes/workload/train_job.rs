@@ -62,6 +62,10 @@ impl Workload for TrainJob {
         vec![(TRAINING_RUNTIMES, runtime(common))]
     }
 
+    fn lacks_shared(&self, refusal: &str) -> bool {
+        refusal.contains("specified trainingRuntime must be created before the TrainJob")
+    }
+
     fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
         // A TrainJob is refused whose runtime is not there, and it holds no more than words for the runtime's pod.
         self.shared(common)
