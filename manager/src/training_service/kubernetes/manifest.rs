@@ -208,6 +208,18 @@ pub fn reporting_container(common: &Common) -> String {
     own.unwrap_or(common.container_name).to_owned()
 }
 
+/// The names of the containers that run the trial in the pods of its roles: the template's own, else `usual`.
+pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
+    let own = |position: usize| {
+        // Otherwise the controller demands the name.
+        let template = spec.template.as_ref().filter(|_| !spec.workload.shares_pod_template())?;
+        let at = format!("/spec/taskRoles/{position}/task/pod/spec/containers/0/name");
+        template.pointer(&at)?.as_str()
+    };
+    let roles = 0..spec.roles.len();
+    roles.map(|position| own(position).unwrap_or(usual).to_owned()).collect()
+}
+
 /// A trial like every other.
 pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
     TrialJobSpec {

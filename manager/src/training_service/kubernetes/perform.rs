@@ -88,7 +88,8 @@ impl Shared {
                 })),
                 Act::Inspect(name, outcome) => drop(self.tasks.spawn(async move {
                     let Some(pods) = shared.pods_and_ended(&name).await else { return };
-                    let outcome = shared.kind.explain(outcome, &pods);
+                    let spec = &shared.settings.common.spec;
+                    let outcome = shared.kind.explain(spec, outcome, &pods);
                     let acts = shared.tracker().explained(&name, outcome);
                     shared.perform(acts);
                 })),

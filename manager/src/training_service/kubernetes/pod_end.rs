@@ -26,10 +26,11 @@ pub struct PodEnd {
     pub disruption: Option<Disruption>,
 }
 
-/// Reads how a pod ended. `None`: it has not, as far as its status says.
-pub fn read(pod: &Value) -> Option<PodEnd> {
+/// Reads how a pod ended whose trial runs in a container of one of these names. `None`: it has not, as far as its status
+/// says.
+pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let status = pod.get("status")?;
-    let terminated = decisive(status);
+    let terminated = decisive(status, trial);
     let field = |name: &str| terminated.and_then(|terminated| terminated.get(name));
     let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().trim();
     let of_pod = |name: &str| status.get(name).and_then(Value::as_str).unwrap_or_default().trim();
@@ -76,6 +77,11 @@ pub fn read(pod: &Value) -> Option<PodEnd> {
     }
 }
 
+/// Returns whether a pod has ended, or a container of it that may have decided that.
+pub fn has_ended(pod: &Value) -> bool {
+    read(pod, &[]).is_some()
+}
+
 /// Returns what was seen of a pod, with its name.
 pub fn as_seen(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();
@@ -83,14 +89,22 @@ pub fn as_seen(name: &str, body: &Value) -> Value {
     seen
 }
 
-/// The container that decides: the first that failed, init containers before the others.
-fn decisive(status: &Value) -> Option<&Value> {
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let lists = lists.iter().filter_map(|list| status.get(*list)?.as_array());
-    let ended: Vec<&Value> =
-        lists.flatten().filter_map(|container| container.pointer("/state/terminated")).collect();
-    let failed = |terminated: &&&Value| terminated["exitCode"] != 0;
-    ended.iter().find(failed).or(ended.last()).copied()
+/// The end of the container that decides: the trial's; else of one that failed, init containers after the others. A sidecar
+/// is an init container that goes on beside the trial, and is stopped after it.
+fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
+    let list = |name: &str| status.get(name).and_then(Value::as_array).into_iter().flatten();
+    let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
+    let own = list("containerStatuses").find(is_trial).and_then(|own| own.get("state"));
+    if own.is_some_and(|state| state.get("running").is_some()) {
+        return None;
+    }
+    let ended = |container: &'a Value| container.pointer("/state/terminated");
+    let failed = |terminated: &&Value| terminated["exitCode"] != 0;
+    let beside = list("containerStatuses").filter_map(ended);
+    own.and_then(|state| state.get("terminated"))
+        .or_else(|| beside.clone().find(failed))
+        .or_else(|| list("initContainerStatuses").filter_map(ended).find(failed))
+        .or_else(|| beside.last())
 }
 
 /// Returns the reason that a container ended: in its agent's words where they are certain.

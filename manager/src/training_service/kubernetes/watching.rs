@@ -147,7 +147,7 @@ pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duratio
         true => PodGoes::Deleted,
     };
     let left = tracker.pod_goes(&pod.name, pod.uid.as_deref(), goes, now);
-    if pod_end::read(&pod.body).is_some() {
+    if pod_end::has_ended(&pod.body) {
         tracker.pod_ends(&pod.name, pod_end::as_seen(&pod.name, &pod.body));
     }
     if is_over {

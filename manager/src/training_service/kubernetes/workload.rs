@@ -74,7 +74,7 @@ pub trait Workload: Debug + Send + Sync {
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
     /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
-    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome;
+    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome;
 
     /// Returns how a workload ended whose controller has decided so and does not complete it, by its pods. `None`: they do not
     /// say, or the kind's controller needs no other object for that.

@@ -18,8 +18,20 @@ fn a_pods_end_is_told_in_the_words_that_are_certain() {
     let mut never = terminated(137, "ContainerStatusUnknown", "");
     let state = never.pointer_mut("/status/containerStatuses/0/state/terminated").unwrap();
     state.as_object_mut().unwrap().remove("startedAt");
-    let mut init = terminated(0, "Completed", "");
-    init["status"]["initContainerStatuses"] = json!([{"name": "trialkeeper", "state": {"terminated": {"exitCode": 5, "reason": "Error"}}}]);
+    let with_init = |mut pod: Value, code: u64| {
+        let state = json!({"terminated": {"exitCode": code, "reason": "Error"}});
+        pod["status"]["initContainerStatuses"] = json!([{"name": "aside", "state": state}]);
+        pod
+    };
+    let with_other = |mut pod: Value, code: u64| {
+        let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "2026-11-23T16:34:10Z"}});
+        let containers = pod["status"]["containerStatuses"].as_array_mut().unwrap();
+        containers.insert(0, json!({"name": "other", "state": state}));
+        pod
+    };
+    let at = |phase: &str, state: Value| json!({"status": {"phase": phase, "containerStatuses": [{"name": "trial", "state": state}]}});
+    let waits = || at("Failed", json!({"waiting": {"reason": "PodInitializing"}}));
+    let runs = || at("Running", json!({"running": {}}));
     #[rustfmt::skip]
     let table = [
         (terminated(3, "Error", ""),              Some((Some(3),   "the container ended with exit code 3", None))),
@@ -28,14 +40,20 @@ fn a_pods_end_is_told_in_the_words_that_are_certain() {
         (terminated(137, "OOMKilled", ""),        Some((Some(137), "out of memory: the pod was killed for using more than `memorySize`", Some(Class::Permanent)))),
         (deleted,                                 Some((Some(143), "the trial's pod was deleted", Some(Class::Transient)))),
         (never,                                   Some((None,      "the pod was deleted before its container started", Some(Class::Transient)))),
-        (init,                                    Some((Some(5),   "the container ended with exit code 5", None))),
+        (with_init(waits(), 5),                   Some((Some(5),   "the container ended with exit code 5", None))),
+        // A sidecar is stopped after the trial; others may have failed before.
+        (with_init(terminated(1, "Error", ""), 143), Some((Some(1), "the container ended with exit code 1", None))),
+        (with_init(terminated(0, "Completed", ""), 143), Some((Some(0), "the container ended with exit code 0", None))),
+        (with_other(terminated(1, "Error", ""), 2), Some((Some(1), "the container ended with exit code 1", None))),
+        (with_init(runs(), 0),                    None),
+        (with_other(runs(), 2),                   None),
         (json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no"}}),
                                                   Some((None,      "the pod failed although none of its containers did: UnexpectedAdmissionError: no", None))),
         (json!({"status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}}), None),
         (json!({}),                               None),
     ];
     for (pod, expected) in table {
-        let end = read(&pod);
+        let end = read(&pod, &["trial".to_owned()]);
         let found = end.as_ref().map(|end| (end.exit_code, end.message.as_str(), end.class));
         assert_eq!(found, expected, "{pod}");
     }
@@ -46,7 +64,7 @@ proptest! {
     fn any_status_is_read_or_passed_over(text in "[a-zA-Z]{0,12}", code in any::<i64>(), odd in any::<bool>()) {
         let state = if odd { json!(text) } else { json!({"terminated": {"exitCode": code, "reason": text, "message": [text]}}) };
         let pod = json!({"status": {"phase": text, "reason": code, "containerStatuses": [{"state": state}, 7]}});
-        if let Some(end) = read(&pod) {
+        if let Some(end) = read(&pod, &["trial".to_owned()]) {
             prop_assert!(!end.message.is_empty());
         }
     }

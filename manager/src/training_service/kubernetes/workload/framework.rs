@@ -71,7 +71,7 @@ impl Workload for Framework {
         status::read(object, (role.as_str(), *index))
     }
 
-    fn explain(&self, outcome: Outcome, _pods: &[Value]) -> Outcome {
+    fn explain(&self, _spec: &KubernetesSpec, outcome: Outcome, _pods: &[Value]) -> Outcome {
         outcome
     }
 

@@ -14,7 +14,8 @@ use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::disruption::{self, Disruption};
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
+    Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
+    workload_name,
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -66,12 +67,12 @@ impl Workload for Job {
         phase(object)
     }
 
-    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
-        explain(outcome, pods)
+    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
-    fn settle(&self, _spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
-        settle(pods)
+    fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
+        settle(pods, &trial_containers(spec, self.container()))
     }
 
     fn place<'a>(&self, pod: &'a str) -> &'a str {
@@ -305,7 +306,8 @@ pub(super) fn taken_back(message: &str) -> Outcome {
 }
 
 /// Completes a Job's failure with what its pods show: the pod that the Job names, else one that failed.
-fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
+    let end_of = |pod: &Value| pod_end::read(pod, trial);
     let named = |pod: &&Value| {
         let name = text(&pod["metadata"], "name");
         !name.is_empty() && outcome.message.contains(&format!("/{name} "))
@@ -320,10 +322,10 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     let pod = pod.or_else(|| pods.iter().find(taken));
     let pod = pod.or_else(|| going.min_by_key(|pod| deleted(pod))).or(pods.first());
     if outcome.disruption.is_some() {
-        let exit_code = pod.and_then(pod_end::read).and_then(|end| end.exit_code);
+        let exit_code = pod.and_then(end_of).and_then(|end| end.exit_code);
         return Outcome { exit_code, needs_pods: false, ..outcome };
     }
-    let Some(end) = pod.and_then(pod_end::read) else {
+    let Some(end) = pod.and_then(end_of) else {
         let exit_code = named_code(&outcome.message);
         let message = match exit_code {
             Some(code) => format!("the container ended with exit code {code}"),
@@ -343,7 +345,7 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
 
 /// Returns the end of a Job whose pods have all ended, where its controller cannot say so. `None`: one goes on, or there is
 /// none to be seen.
-fn settle(pods: &[Value]) -> Option<Outcome> {
+fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
     let phase = |pod: &Value| pod.pointer("/status/phase").cloned().unwrap_or_default();
     if pods.is_empty()
         || !pods.iter().all(|pod| phase(pod) == "Succeeded" || phase(pod) == "Failed")
@@ -355,7 +357,7 @@ fn settle(pods: &[Value]) -> Option<Outcome> {
         return Some(Outcome { succeeded: true, exit_code: Some(0), ..Outcome::unseen(message) });
     }
     let failed = Outcome::unseen("its pod failed".to_owned());
-    Some(explain(Outcome { needs_pods: true, ..failed }, pods))
+    Some(explain(Outcome { needs_pods: true, ..failed }, pods, trial))
 }
 
 /// The exit code that a Job's failure policy names: `… failed with exit code 3 matching FailJob rule at index 1`.

@@ -14,7 +14,7 @@ use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, workload_name,
+    Common, example, experiment_name, labels, labels_of, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -94,8 +94,8 @@ impl Workload for JobSet {
         phase(object, spec)
     }
 
-    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
-        explain(outcome, pods)
+    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
     fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
@@ -105,7 +105,9 @@ impl Workload for JobSet {
             pods: role.task_number,
             wanted: u64::try_from(role.policy.min_succeeded).ok(),
         });
-        settle(&roles.collect::<Vec<_>>(), Decider { role, index, is_main: true }, pods)
+        let main = Decider { role, index, is_main: true };
+        let trial = trial_containers(spec, self.container());
+        settle(&roles.collect::<Vec<_>>(), main, pods, &trial)
     }
 
     fn follows_jobs(&self) -> bool {
@@ -255,7 +257,8 @@ pub(super) fn phase_of(
 }
 
 /// Completes a failure with the pod that caused it: one of the Job that failed first, where the `JobSet` names one.
-pub(super) fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+pub(super) fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
+    let ended = |pod: &Value| ended(pod, trial);
     let Some(main) = outcome.decided_by.clone() else {
         return Outcome { needs_pods: false, ..outcome };
     };
@@ -278,15 +281,21 @@ pub(super) struct RolePods<'a> {
 
 /// Returns how a workload of these roles ended, by pods whose ends are long known and that its Jobs cannot report. `None`: it
 /// is not decided.
-pub(super) fn settle(roles: &[RolePods<'_>], main: Decider, pods: &[Value]) -> Option<Outcome> {
+pub(super) fn settle(
+    roles: &[RolePods<'_>],
+    main: Decider,
+    pods: &[Value],
+    trial: &[String],
+) -> Option<Outcome> {
     let is_over = |pod: &&Value| {
         pod.pointer("/status/phase").is_some_and(|phase| phase == "Succeeded" || phase == "Failed")
     };
-    let ends: Vec<Ended> = pods.iter().filter(is_over).filter_map(ended).collect();
+    let ends = pods.iter().filter(is_over).filter_map(|pod| ended(pod, trial));
+    let ends: Vec<Ended> = ends.collect();
     if ends.iter().any(|end| end.end.exit_code != Some(0)) {
         let failed = Outcome::unseen("one of its pods failed".to_owned());
         let failed = Outcome { decided_by: Some(main), needs_pods: true, ..failed };
-        return Some(explain(failed, pods));
+        return Some(explain(failed, pods, trial));
     }
     let succeeded = |role: &RolePods<'_>, wanted: u64| {
         let own = ends.iter().filter(|end| end.role == role.name).count();
@@ -310,12 +319,12 @@ fn first_failed(message: &str) -> Option<&str> {
 }
 
 /// Reads a pod, called `SET-ROLE-0-INDEX-SUFFIX`.
-fn ended(pod: &Value) -> Option<Ended> {
+fn ended(pod: &Value, trial: &[String]) -> Option<Ended> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(5, '-').skip(1);
     let index = parts.next()?.parse().ok()?;
     let role = parts.nth(1)?;
-    Ended::read(pod, role, index)
+    Ended::read(pod, role, index, trial)
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use crate::config::kubernetes::{KubernetesSpec, RoleSpec};
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, labels_of, merge, pod, workload_name,
+    Common, example, experiment_name, labels, labels_of, merge, pod, trial_containers,
+    workload_name,
 };
 use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -152,8 +153,8 @@ impl Workload for TrainingJob {
         phase(object, spec)
     }
 
-    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
-        explain(outcome, pods)
+    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+        explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
     fn stop(&self) -> StopRequest {
@@ -291,11 +292,11 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
 }
 
 /// Completes a failure with the pod that decided it.
-fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
+fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     let Some(main) = outcome.decided_by.clone() else {
         return Outcome { needs_pods: false, ..outcome };
     };
-    let ends: Vec<Ended> = pods.iter().filter_map(ended).collect();
+    let ends: Vec<Ended> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
     // Both conditions stand.
     if outcome.succeeded {
         let own = ends.iter().find(|end| end.is(&main));
@@ -307,11 +308,11 @@ fn explain(outcome: Outcome, pods: &[Value]) -> Outcome {
     several_pods::caused(&outcome, &main, &ends, |end| named(&end.role))
 }
 
-fn ended(pod: &Value) -> Option<Ended> {
+fn ended(pod: &Value, trial: &[String]) -> Option<Ended> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(3, '-');
     let index = parts.next()?.parse().ok()?;
-    Ended::read(pod, parts.next()?, index)
+    Ended::read(pod, parts.next()?, index, trial)
 }
 
 #[cfg(test)]

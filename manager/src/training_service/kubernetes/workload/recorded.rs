@@ -139,7 +139,7 @@ impl<'a> Player<'a> {
                 }
                 Act::Inspect(name, outcome) => {
                     let pods = self.tracker.with_ended_pods(&name, Vec::new());
-                    self.tracker.explained(&name, self.kind.explain(outcome, &pods))
+                    self.tracker.explained(&name, self.kind.explain(self.spec, outcome, &pods))
                 }
                 Act::Settle(name) => {
                     let pods = self.tracker.with_ended_pods(&name, Vec::new());

@@ -17,10 +17,10 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Reads a pod of a role. `None`: it runs on.
-    pub(super) fn read(pod: &Value, role: &str, index: u64) -> Option<Self> {
+    /// Reads a pod of a role, whose trial runs in a container of one of these names. `None`: it runs on.
+    pub(super) fn read(pod: &Value, role: &str, index: u64, trial: &[String]) -> Option<Self> {
         let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
-        let end = match pod_end::read(pod) {
+        let end = match pod_end::read(pod, trial) {
             Some(PodEnd { exit_code: Some(code), disruption: None, .. })
                 if deleted && code == 0 =>
             {

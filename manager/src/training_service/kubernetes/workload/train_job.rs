@@ -16,7 +16,7 @@ use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::client::Resource;
 use crate::training_service::kubernetes::manifest::{
-    Common, example, experiment_name, labels, pod, workload_name,
+    Common, example, experiment_name, labels, pod, trial_containers, workload_name,
 };
 use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
@@ -128,14 +128,15 @@ impl Workload for TrainJob {
         phase(object, spec)
     }
 
-    fn explain(&self, outcome: Outcome, pods: &[Value]) -> Outcome {
-        job_set::explain(outcome, pods)
+    fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome {
+        job_set::explain(outcome, pods, &trial_containers(spec, self.container()))
     }
 
     fn settle(&self, spec: &KubernetesSpec, pods: &[Value]) -> Option<Outcome> {
         let count = spec.roles.first()?.task_number;
         let role = RolePods { name: NODE, pods: count, wanted: Some(count) };
-        job_set::settle(&[role], main(spec), pods)
+        let trial = trial_containers(spec, self.container());
+        job_set::settle(&[role], main(spec), pods, &trial)
     }
 
     fn follows_jobs(&self) -> bool {

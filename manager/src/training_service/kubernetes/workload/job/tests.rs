@@ -121,6 +121,7 @@ fn a_job_that_cannot_say_how_it_ended_is_settled_by_its_pods() {
             "status": {"phase": phase, "containerStatuses": [{"state": {"terminated": terminated}}]},
         })
     };
+    let settle = |pods: &[Value]| settle(pods, &[]);
     assert_eq!(settle(&[]), None);
     assert_eq!(settle(&[pod("Succeeded", 0, None), json!({"status": {"phase": "Running"}})]), None);
     assert!(settle(&[pod("Succeeded", 0, None)]).is_some_and(|end| end.succeeded));
@@ -145,7 +146,26 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
         pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
         pod("tkx-1-bbbbb", 143, "2026-11-23T00:00:02Z"),
     ];
-    assert_eq!(explain(outcome, &pods).exit_code, Some(143));
+    assert_eq!(explain(outcome, &pods, &[]).exit_code, Some(143));
+}
+
+#[test]
+fn the_trial_s_container_outranks_those_beside_it() {
+    let container = |name: &str| json!({"name": name, "image": "i:1"});
+    let pod = json!({"spec": {"containers": [container("mine"), container("beside")]}});
+    let template = json!({"spec": {"template": pod}});
+    let spec = common(&json!({"platform": "kubernetes", "template": template})).spec;
+    let ended = |name: &str, code: u64| {
+        let terminated = json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"});
+        json!({"name": name, "state": {"terminated": terminated}})
+    };
+    let pod = json!({
+        "metadata": {"name": "tkx-aaaaa"},
+        "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
+    });
+    let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
+    assert_eq!(Job.explain(&spec, outcome, std::slice::from_ref(&pod)).exit_code, Some(3));
+    assert_eq!(Job.settle(&spec, &[pod]).and_then(|end| end.exit_code), Some(3));
 }
 
 #[test]
@@ -225,7 +245,7 @@ proptest! {
             "active": number, "ready": kind,
         }});
         if let JobPhase::Completed(outcome) = phase(&object) {
-            let outcome = explain(outcome, std::slice::from_ref(&object));
+            let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }
     }

@@ -119,7 +119,7 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
     let cause = |message: &str| {
         let unseen = Outcome::unseen(message.to_owned());
         let outcome =
-            explain(Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen }, &pods);
+            explain(Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen }, &pods, &[]);
         (outcome.exit_code, outcome.message)
     };
     let of_worker = (Some(3), "worker 1: the container ended with exit code 3".to_owned());
@@ -216,7 +216,7 @@ proptest! {
             "replicatedJobsStatus": [{"ready": number}, kind],
         }});
         if let JobPhase::Completed(outcome) = phase(&object, &common(&two()).spec) {
-            let outcome = explain(outcome, std::slice::from_ref(&object));
+            let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
             prop_assert!(!outcome.needs_pods);
         }
     }

@@ -134,9 +134,9 @@ fn the_pod_that_decides_tells_where_a_job_is_called_both_succeeded_and_failed() 
         let state = json!({"terminated": {"exitCode": code, "reason": "Error", "startedAt": "t"}});
         json!({"metadata": {"name": format!("tkx-worker-{index}")}, "status": {"containerStatuses": [{"name": "tensorflow", "state": state}]}})
     };
-    let good = explain(outcome.clone(), &[pod(0, 0), pod(1, 1)]);
+    let good = explain(outcome.clone(), &[pod(0, 0), pod(1, 1)], &[]);
     assert!(good.succeeded && good.exit_code == Some(0), "{good:?}");
-    let bad = explain(outcome, &[pod(0, 3), pod(1, 0)]);
+    let bad = explain(outcome, &[pod(0, 3), pod(1, 0)], &[]);
     assert!(!bad.succeeded && bad.exit_code == Some(3), "{bad:?}");
 }
 
@@ -151,7 +151,7 @@ fn an_init_container_of_the_operators_that_fails_is_named() {
     };
     let state = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "nslookup: can't resolve", "startedAt": "t"}});
     let worker = json!({"metadata": {"name": "tkx-worker-0"}, "status": {"phase": "Failed", "initContainerStatuses": [{"name": "init-pytorch", "state": state}]}});
-    let told = explain(outcome, &[worker]);
+    let told = explain(outcome, &[worker], &[]);
     assert_eq!(
         told.message,
         "worker 0: the container ended with exit code 1: nslookup: can't resolve"
@@ -256,7 +256,7 @@ proptest! {
                 "replicaStatuses": replicas, "phase": kind,
             }});
             if let JobPhase::Completed(outcome) = phase(&object, &spec) {
-                let outcome = explain(outcome, std::slice::from_ref(&object));
+                let outcome = explain(outcome, std::slice::from_ref(&object), &[]);
                 prop_assert!(!outcome.needs_pods);
             }
         }

@@ -198,7 +198,8 @@ proptest! {
             "jobsStatus": [{"ready": number}, kind],
         }});
         if let JobPhase::Completed(outcome) = phase(&object, &common(&section(1)).spec) {
-            let outcome = TrainJob.explain(outcome, std::slice::from_ref(&object));
+            let spec = common(&section(1)).spec;
+            let outcome = TrainJob.explain(&spec, outcome, std::slice::from_ref(&object));
             prop_assert!(!outcome.needs_pods);
         }
     }
