@@ -403,14 +403,15 @@ impl Shared {
 
     /// Tells why an attempt waits whose objects the cluster does not take now. `is_known`: the same was said before.
     async fn tell_refusal(self: &Arc<Self>, name: &str, error: &client::Error, is_known: bool) {
-        let why = match error {
-            client::Error::NotFound { .. } if is_known => return,
-            client::Error::NotFound { .. } => {
-                let found = preflight::presence(&self.settings.cluster, self.kind).await;
-                found.err().map_or_else(|| error.to_string(), |refusal| refusal.to_string())
-            }
-            error => error.to_string(),
-        };
+        if error.is_not_found() && is_known {
+            return;
+        }
+        let mut why = error.to_string();
+        if error.is_not_found()
+            && let Err(refusal) = preflight::presence(&self.settings.cluster, self.kind).await
+        {
+            why = refusal.to_string();
+        }
         let mut acts = self.tracker().waits(name, Some(why));
         if error.is_quota() {
             acts.extend(self.tracker().make_room());

@@ -82,7 +82,14 @@ struct Pod {
 
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, job: Value) -> Self {
-        Self { shared, name: text(&job, "/metadata/name"), job, made: 0, refused: false, paced: false }
+        Self {
+            shared,
+            name: text(&job, "/metadata/name"),
+            job,
+            made: 0,
+            refused: false,
+            paced: false,
+        }
     }
 
     /// Lets the time of a step pass.

@@ -86,9 +86,16 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
-/// Returns the reason that a workload's controller could not make a pod, in the words of an event about the workload.
+/// Returns the reason that a workload's controller could not make a pod, or what makes it, in the words of an event about
+/// the workload.
 pub fn of_refused_pod(event: &Value) -> Option<String> {
-    let reasons = ["FailedCreate", "FailedCreatePod", "TrainJobResourcesCreationFailed"];
+    let reasons = [
+        "FailedCreate",
+        "FailedCreatePod",
+        "JobCreationFailed",
+        "HeadlessServiceCreationFailed",
+        "TrainJobResourcesCreationFailed",
+    ];
     let refused = reasons.iter().any(|reason| is(event, "reason", reason));
     refused.then(|| text(event, "message"))
 }
@@ -193,6 +200,9 @@ mod tests {
         assert!(said[0].contains("is forbidden: exceeded quota: none"), "{said:?}");
         let said = recorded("pytorchjob/podsecurity-restricted");
         assert!(said[0].contains("container \"init-pytorch\" must set"), "{said:?}");
+        // A JobSet's controller that could not make the Job that makes the pods.
+        let said = recorded("trainjob/deadline");
+        assert!(said[0].starts_with("job \"deadline-node-0\" creation failed"), "{said:?}");
         assert_eq!(recorded("tfjob/exit1"), Vec::<String>::new());
     }
 

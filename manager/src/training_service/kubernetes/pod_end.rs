@@ -100,11 +100,11 @@ fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
     }
     let ended = |container: &'a Value| container.pointer("/state/terminated");
     let failed = |terminated: &&Value| terminated["exitCode"] != 0;
-    let beside = list("containerStatuses").filter_map(ended);
+    let beside: Vec<&Value> = list("containerStatuses").filter_map(ended).collect();
     own.and_then(|state| state.get("terminated"))
-        .or_else(|| beside.clone().find(failed))
+        .or_else(|| beside.iter().copied().find(failed))
         .or_else(|| list("initContainerStatuses").filter_map(ended).find(failed))
-        .or_else(|| beside.last())
+        .or_else(|| beside.last().copied())
 }
 
 /// Returns the reason that a container ended: in its agent's words where they are certain.

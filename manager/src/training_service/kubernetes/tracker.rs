@@ -46,7 +46,6 @@ const TIDIED: usize = 50;
 const SPARED: usize = 10;
 
 /// The workloads of an experiment.
-#[expect(clippy::struct_excessive_bools, reason = "facts of the experiment, set once each")]
 #[derive(Debug)]
 pub struct Tracker {
     kind: &'static dyn Workload,
@@ -287,8 +286,7 @@ impl Tracker {
             return Vec::new();
         };
         job.made = true;
-        let was_suspended =
-            std::mem::replace(&mut job.phase, phase) == JobPhase::Suspended;
+        let was_suspended = std::mem::replace(&mut job.phase, phase) == JobPhase::Suspended;
         if was_suspended && !matches!(job.phase, JobPhase::Suspended | JobPhase::Completed(_)) {
             self.pods.resume(name);
         }

@@ -156,10 +156,7 @@ impl Error {
                 | Self::ServerExpired { .. }
                 | Self::Credentials { .. }
         );
-        papers
-            || matches!(self, Self::NotAllowed { .. })
-            || self.is_not_found()
-            || self.may_pass()
+        papers || matches!(self, Self::NotAllowed { .. }) || self.is_not_found() || self.may_pass()
     }
 
     /// Returns whether the object, its namespace or its kind is not there.

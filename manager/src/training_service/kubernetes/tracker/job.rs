@@ -93,10 +93,9 @@ impl Job {
             // Where one pod is there and another was refused, the status may stay empty for ever.
             JobPhase::Unseen => self.made,
             JobPhase::Waiting | JobPhase::Starting => self.places < wanted,
-            JobPhase::Suspended
-            | JobPhase::Running
-            | JobPhase::Ending
-            | JobPhase::Completed(_) => false,
+            JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
+                false
+            }
         }
     }
 

@@ -224,7 +224,7 @@ impl Pods {
 
     /// The workloads with pods that are to end and that no others have replaced, and since when.
     pub(super) fn going(&self) -> impl Iterator<Item = (&str, Duration)> {
-        self.seen.iter().flat_map(|(workload, own)| {
+        self.seen.iter().flat_map(move |(workload, own)| {
             let left = own.iter().enumerate().filter(move |(at, _)| !self.is_replaced(own, *at));
             left.filter_map(move |(_, pod)| Some((workload.as_str(), pod.goes_since?)))
         })
@@ -249,7 +249,8 @@ impl Pods {
         };
         let mut pods = listed;
         pods.retain(|seen| !is_stale(seen));
-        let ended = self.current(workload).filter(|pod| !pods.iter().any(|seen| pod.has_name_of(seen)));
+        let ended =
+            self.current(workload).filter(|pod| !pods.iter().any(|seen| pod.has_name_of(seen)));
         let ended: Vec<Value> = ended.filter_map(|pod| pod.end.clone()).collect();
         pods.extend(ended);
         pods

@@ -229,7 +229,7 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
         tracker.pod("fa-worker-0", None, None);
         assert_eq!(tracker.tick(UNSEEN), ask, "{phase:?}");
         assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
-        assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN - at(1)), []);
+        assert_eq!(tracker.tick(ASK_AGAIN), []);
         assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN), ask, "{phase:?}");
         assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
         // What was said stands no more in the way.
@@ -239,7 +239,8 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
         assert_eq!(tracker.next_deadline(), Some(START_UP), "{phase:?}");
         tracker.tick(START_UP);
         let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
-        let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
+        let why =
+            "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
         assert_eq!(ended, [gone(None, why)]);
     }
     // Where the cluster says nothing, it is said how many there are.
@@ -347,7 +348,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
 fn what_does_not_start_in_time_fails_with_its_reason() {
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
-    tracker.waits("fa", Some("the image x cannot be pulled".to_owned()));
+    tracker.pod("fa-worker-0", Some("the image x cannot be pulled".to_owned()), None);
     assert_eq!(tracker.next_deadline(), Some(START_UP));
     assert_eq!(tracker.tick(START_UP), [Act::Stop("fa".to_owned())]);
     let why = "it did not start within 600 s (startUpDeadline): the image x cannot be pulled";
@@ -357,6 +358,7 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
     );
     // What has run has started.
     let mut tracker = made();
+    tracker.pod("fa-worker-0", None, None);
     tracker.workload("fa", JobPhase::Running, at(1));
     tracker.tick(at(1) + UNHEARD);
     tracker.unheard("fa", None);

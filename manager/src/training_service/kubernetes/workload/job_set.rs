@@ -115,7 +115,9 @@ impl Workload for JobSet {
     }
 
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
-        spec.roles.iter().map(|role| ("Job", job_name(name, role))).collect()
+        let jobs = spec.roles.iter().map(|role| ("Job", job_name(name, role)));
+        // Whose Jobs could be refused, too.
+        jobs.chain([(JOB_SETS.kind, name.to_owned())]).collect()
     }
 
     fn place<'a>(&self, pod: &'a str) -> &'a str {

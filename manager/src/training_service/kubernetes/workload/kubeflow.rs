@@ -172,7 +172,11 @@ impl Workload for TrainingJob {
     }
 
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
-        let pod = json!({"spec": {"containers": [{"name": self.container, "image": "none"}]}});
+        let pod = json!({"spec": {
+            // A queue that takes in what names none may let it run: then no node takes its pod.
+            "schedulingGates": [{"name": "trialkeeper/probe"}],
+            "containers": [{"name": self.container, "image": "none"}],
+        }});
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
         // A role that may stand alone.
         let role = if self.kind == "TFJob" { "Worker" } else { "Master" };

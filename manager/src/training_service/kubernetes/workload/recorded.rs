@@ -144,7 +144,9 @@ impl<'a> Player<'a> {
                 Act::Settle(name) => {
                     let pods = self.tracker.with_ended_pods(&name, Vec::new());
                     let outcome = self.kind.settle(self.spec, &pods);
-                    outcome.map(|outcome| self.tracker.explained(&name, outcome)).unwrap_or_default()
+                    outcome
+                        .map(|outcome| self.tracker.explained(&name, outcome))
+                        .unwrap_or_default()
                 }
                 // What Kueue has given up is deleted, and its pods are gone by then.
                 Act::Stop(name) if self.case.starts_with("kueue/") => {

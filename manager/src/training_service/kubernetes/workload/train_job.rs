@@ -144,7 +144,8 @@ impl Workload for TrainJob {
     }
 
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
-        vec![("Job", job_name(name)), (TRAIN_JOBS.kind, name.to_owned())]
+        let name = name.to_owned();
+        vec![("Job", job_name(&name)), ("JobSet", name.clone()), (TRAIN_JOBS.kind, name)]
     }
 
     fn place<'a>(&self, pod: &'a str) -> &'a str {

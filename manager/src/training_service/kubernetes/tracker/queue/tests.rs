@@ -237,11 +237,12 @@ fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
 
 #[test]
 fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
-    for (kind, old) in [
-        (&JobSet as &'static dyn Workload, "ja-worker-0-0-aaaaa"),
+    let table: [(&'static dyn Workload, &str); 3] = [
+        (&JobSet, "ja-worker-0-0-aaaaa"),
         (&TrainJob, "ja-node-0-0-aaaaa"),
         (&BatchJob, "ja-aaaaa"),
-    ] {
+    ];
+    for (kind, old) in table {
         let mut tracker = resumed(kind, old);
         // No other pod has its place yet; and what is seen of it late says no more than before.
         pod_is_gone(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));

@@ -151,8 +151,7 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
 
 #[test]
 fn the_trial_s_container_outranks_those_beside_it() {
-    let container = |name: &str| json!({"name": name, "image": "i:1"});
-    let pod = json!({"spec": {"containers": [container("mine"), container("beside")]}});
+    let pod = json!({"spec": {"containers": [{"name": "mine", "image": "i:1"}]}});
     let template = json!({"spec": {"template": pod}});
     let spec = common(&json!({"platform": "kubernetes", "template": template})).spec;
     let ended = |name: &str, code: u64| {
@@ -161,6 +160,7 @@ fn the_trial_s_container_outranks_those_beside_it() {
     };
     let pod = json!({
         "metadata": {"name": "tkx-aaaaa"},
+        // The other was put there on the way, as service meshes do.
         "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
     });
     let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };

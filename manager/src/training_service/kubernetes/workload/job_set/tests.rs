@@ -118,8 +118,11 @@ fn the_job_that_failed_first_outranks_the_pods_of_others() {
     let decided_by = Some(Decider { role: "worker".to_owned(), index: 0, is_main: true });
     let cause = |message: &str| {
         let unseen = Outcome::unseen(message.to_owned());
-        let outcome =
-            explain(Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen }, &pods, &[]);
+        let outcome = explain(
+            Outcome { decided_by: decided_by.clone(), needs_pods: true, ..unseen },
+            &pods,
+            &[],
+        );
         (outcome.exit_code, outcome.message)
     };
     let of_worker = (Some(3), "worker 1: the container ended with exit code 3".to_owned());
@@ -200,9 +203,10 @@ fn a_job_set_is_as_it_was() {
 }
 
 #[test]
-fn the_events_of_a_role_are_those_of_its_job() {
+fn the_events_of_a_role_are_those_of_its_job_and_its_job_set() {
     let spec = common(&two()).spec;
-    let owners = [("Job", "tkx-ps-0".to_owned()), ("Job", "tkx-worker-0".to_owned())];
+    let owners = [("Job", "tkx-ps-0"), ("Job", "tkx-worker-0"), ("JobSet", "tkx")];
+    let owners = owners.map(|(kind, name)| (kind, name.to_owned()));
     assert_eq!(JobSet.pod_owners(&spec, "tkx"), owners);
     let pods = ["tkx-ps-0-0-aaaaa".to_owned(), "tkx-worker-0-0-bbbbb".to_owned()];
     assert_eq!(JobSet.reporter(&spec, "tkx", &pods).as_deref(), Some("tkx-worker-0-0-bbbbb"));

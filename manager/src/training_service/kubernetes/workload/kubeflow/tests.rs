@@ -232,6 +232,8 @@ fn every_kind_has_its_own_words_and_nothing_else_of_its_own() {
         let probe = kind.probe(&common.experiment, "lab");
         assert_eq!(probe.pointer(&at), Some(&json!(container)), "{operator}");
         assert_eq!(probe["spec"]["runPolicy"]["suspend"], true);
+        let gate = format!("/spec/{roles}/{role}/template/spec/schedulingGates/0/name");
+        assert_eq!(probe.pointer(&gate), Some(&json!("trialkeeper/probe")), "{operator}");
         assert!(kind.installation().contains(kind.kind), "{operator}");
         let names: Vec<String> =
             kind.example_pods(&common).into_iter().map(|(role, _)| role).collect();
