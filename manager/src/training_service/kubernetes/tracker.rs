@@ -410,6 +410,7 @@ impl Tracker {
         let places = self.pods.places(name);
         if let Some(job) = self.jobs.get_mut(name)
             && std::mem::replace(&mut job.places, places) < places
+            && job.phase != JobPhase::Suspended
         {
             job.why = None;
         }

@@ -152,6 +152,8 @@ pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duratio
     }
     if is_over {
         tracker.pod_over(&pod.name, now);
+    } else if phase == Some("Running") {
+        tracker.pod_runs(&pod.name);
     }
     let (why, disruption) = (pending_reason::of_pod(&pod.body), disruption::of_pod(&pod.body));
     tracker.pod(&pod.name, why, disruption).into_iter().chain(left).collect()

@@ -28,6 +28,14 @@ impl Tracker {
         }
     }
 
+    /// A pod was seen that runs. Its workload says so later, and a queue may take both back before.
+    pub fn pod_runs(&mut self, pod: &str) {
+        let job = self.jobs.get_mut(workload_of(pod));
+        if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
+            job.ran = true;
+        }
+    }
+
     /// A pod was seen whose containers have all ended. Where Jobs are followed, the workload may end with it.
     pub fn pod_over(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);

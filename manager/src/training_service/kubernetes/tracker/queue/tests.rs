@@ -105,6 +105,22 @@ fn a_job_that_runs_and_is_taken_back_is_requeued_once_in_its_queue_s_words() {
 }
 
 #[test]
+fn a_job_whose_pod_runs_is_requeued_before_its_status_says_that_it_runs() {
+    for (phase, is_requeued) in [("Pending", false), ("Running", true)] {
+        let mut tracker = made(true);
+        tracker.workload("ja", JobPhase::Waiting, at(1));
+        enter_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(1));
+        tracker.queue("ja", Some(QueueState::Waits("taken back".to_owned())), at(2));
+        let told = tracker.workload("ja", JobPhase::Suspended, at(2));
+        let requeued = Act::Tell(JobNews::Requeued(waits("taken back")));
+        assert_eq!(told.contains(&requeued), is_requeued, "{phase}: {told:?}");
+        // It still runs for its grace, which is no run after that.
+        enter_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(3));
+        assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
+    }
+}
+
+#[test]
 fn time_in_the_queue_does_not_count_and_waiting_adds_up_over_admissions() {
     let mut tracker = made(true);
     tracker.queue("ja", Some(room()), at(0));
