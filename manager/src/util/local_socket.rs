@@ -11,13 +11,15 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
+use super::files::temporary;
+
 /// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
 const LONGEST_PATH: usize = 107;
 
 /// Listens on `path`. A socket that an earlier manager left there is replaced in one step: at no moment is there none,
 /// which an agent would take for a manager of an earlier version.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    let new = path.with_extension("new");
+    let new = temporary(path);
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -58,6 +60,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::util::files::write_file;
+
+    #[tokio::test]
+    async fn a_socket_that_a_killed_manager_left_half_made_hinders_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("manager.sock");
+        let left = UnixListener::bind(temporary(&socket)).unwrap();
+        write_file(&dir.path().join("manager.url"), 0o600, "http://m\n").unwrap();
+        bind(&socket).unwrap();
+        drop(left);
+    }
 
     const BOUND: Duration = Duration::from_secs(30);
 
