@@ -28,6 +28,10 @@ fn wait_until_up(bed: &TestBed, times: usize) {
     wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == times).then_some(()));
 }
 
+fn wait_for_state(bed: &TestBed, state: &str) {
+    wait_for("the trial's state", BOUND, || (show(bed)["state"] == state).then_some(()));
+}
+
 fn wait_for_words(running: &Running, words: &str) {
     wait_for(words, BOUND, || running.stderr().contains(words).then_some(()));
 }
@@ -45,16 +49,16 @@ fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost
     let kube = cluster(&bed);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({}))));
     wait_until_up(&bed, 1);
-    wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
+    wait_for_state(&bed, "RUNNING");
     kube.quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for_words(&running, "Preempted to accommodate a workload");
-    wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "WAITING").then_some(()));
+    wait_for_state(&bed, "WAITING");
     // Back in the queue, it says what it waits for.
     wait_for_words(&running, "its queue took it back (preempted once): couldn't assign flavors");
     kube.quota(1);
     wait_until_up(&bed, 2);
-    wait_for("the trial's state", BOUND, || (show(&bed)["state"] == "RUNNING").then_some(()));
+    wait_for_state(&bed, "RUNNING");
     bed.write("go", "");
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(1, 0);
@@ -90,6 +94,7 @@ fn the_pods_of_a_trial_that_is_taken_back_meet_anew() {
     let kube = cluster(&bed);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({"taskNumber": 2}))));
     wait_until_up(&bed, 2);
+    wait_for_state(&bed, "RUNNING");
     kube.quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
@@ -112,6 +117,7 @@ fn a_job_of_the_training_operator_is_taken_back_and_runs_again() {
     });
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &section)));
     wait_until_up(&bed, 1);
+    wait_for_state(&bed, "RUNNING");
     kube.quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
