@@ -102,50 +102,6 @@ def test_a_refusal_of_sbatch_says_what_helps(tmp_path, monkeypatch, says, error)
         service.start(job())
 
 
-@pytest.mark.parametrize(
-    ("squeue", "sacct", "expected"),
-    [
-        ("echo 7", "echo 6", "7"),
-        ("exit 0", "echo 41", "41"),
-        ("exit 0", "exit 0", None),
-        ("exit 0", "echo 'Slurm accounting storage is disabled' >&2; exit 1", None),
-    ],
-)
-def test_a_job_that_has_left_the_queue_is_found_in_the_accounting(tmp_path, monkeypatch, squeue, sacct, expected):
-    noting = f"printf '%s\\n' \"$@\" >{tmp_path}/words; {sacct}"
-    service = fake(tmp_path, monkeypatch, squeue=squeue, sacct=noting)
-    assert service.find(job()) == expected
-    if squeue == "exit 0":
-        assert "--name=tk-e-t-1" in (tmp_path / "words").read_text().splitlines()
-
-
-def test_a_job_is_not_taken_for_new_while_the_accounting_is_away(tmp_path, monkeypatch):
-    service = fake(tmp_path, monkeypatch, squeue="exit 0", sacct="echo 'db:6819: Connection refused' >&2; exit 1")
-    with pytest.raises(Unavailable, match="Connection refused"):
-        service.find(job())
-
-
-def test_a_site_without_sacct_has_no_accounting(tmp_path, monkeypatch):
-    service = fake(tmp_path, monkeypatch, squeue="exit 0")
-    monkeypatch.setattr("shutil.which", lambda _: None)
-    assert service.find(job()) is None
-
-
-@pytest.mark.parametrize(
-    ("says", "expected"),
-    [
-        ("echo 'FAILED|3:0'", Gone(code=3)),
-        ("echo 'CANCELLED by 1000|0:15'", Gone(signal=15, reason="revoked")),
-        ("exit 0", Gone(reason="unknown", message="Slurm does not know the job any more")),
-        ("exit 1", Gone(reason="unknown", message="Slurm does not know the job any more")),
-    ],
-)
-def test_an_end_that_the_queue_has_forgotten_is_read_from_the_accounting(tmp_path, monkeypatch, says, expected):
-    service = fake(tmp_path, monkeypatch, squeue="exit 0", sacct=says)
-    looks = [service.poll({"41": job(folder=str(tmp_path))}) for _ in range(3)]
-    assert looks == [{}, {}, {"41": expected}]
-
-
 def test_a_job_is_submitted_as_the_settings_say(tmp_path, monkeypatch):
     service = fake(
         tmp_path,

@@ -14,7 +14,6 @@ import difflib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,8 +35,6 @@ from trialkeeper.service import (
 __all__ = ["Slurm", "job_state", "read_jobs"]
 
 _COMMAND_SECONDS = 60.0
-_ACCOUNTED = "now-4weeks"
-"""The beginning of the time in which a job is looked for in the accounting, which asks for one."""
 _AGENT_SECONDS = 27
 """The agent's own time to end: 20 s for the trial, 2 s for its output, 5 s to deliver."""
 
@@ -197,8 +194,7 @@ class Slurm(TrainingService):
         done = self.run("squeue", "-h", "--me", "-t", "all", "-n", job.name, "-o", "%A")
         if done.returncode != 0:
             raise Unavailable(done.stderr.strip())
-        # One that has ended leaves the queue, and must not run again.
-        found = done.stdout.split() or self.accounted("-S", _ACCOUNTED, f"--name={job.name}", "-o", "JobIDRaw")
+        found = done.stdout.split()
         return found[0] if found else None
 
     def stop(self, handle: str, job: Job, force: bool) -> None:
@@ -227,18 +223,12 @@ class Slurm(TrainingService):
                 states[handle] = self._recorded(handle)
         return states
 
-    def accounted(self, *words: str) -> list[str]:
-        """Returns the lines of ``sacct`` about jobs; none where the site has no accounting."""
-        if shutil.which("sacct") is None:
-            return []
-        done = self.run("sacct", "-X", "-P", "-n", *words)
-        return done.stdout.splitlines() if done.returncode == 0 else []
-
     def _recorded(self, handle: str) -> Gone:
         """Asks the accounting, where there is one, for a job that the queue has forgotten."""
         unknown = Gone(reason="unknown", message="Slurm does not know the job any more")
-        parts = "".join(self.accounted("-j", handle, "-o", "State,ExitCode")).split("|")
-        if len(parts) != 2 or ":" not in parts[1]:
+        done = self.run("sacct", "-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode")
+        parts = done.stdout.strip().split("|")
+        if done.returncode != 0 or len(parts) != 2 or ":" not in parts[1]:
             return unknown
         code, signal = (int(number) for number in parts[1].split(":"))
         state = job_state(parts[0].split()[0], signal or code << 8, "")
