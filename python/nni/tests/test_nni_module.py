@@ -1,4 +1,4 @@
-"""What `import nni` brings by itself, as NNI's own package does."""
+"""The names that `import nni` brings by itself, as NNI's own package does."""
 
 import subprocess
 import sys

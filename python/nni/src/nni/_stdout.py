@@ -1,4 +1,4 @@
-"""What this package prints by itself, and the two functions of NNI's that choose what that is."""
+"""The output of this package itself, and NNI's two functions that choose it."""
 
 from __future__ import annotations
 
