@@ -89,19 +89,9 @@ impl Sorting<'_> {
 
 /// The list with other members of its query; without a cursor unless one is given.
 fn link(request: &TableRequest, other: &[(&str, &str)]) -> String {
-    let query = &request.query;
-    let own = [
-        ("state", query.state.as_deref()),
-        ("cause", query.cause.as_deref()),
-        ("q", query.q.as_deref()),
-        ("filter", query.filter.as_deref()),
-        ("sort", query.sort.as_deref()),
-        ("order", query.order.as_deref()),
-    ];
-    let limit = query.limit.map(|limit| limit.to_string());
-    let own = own.into_iter().chain([("limit", limit.as_deref())]);
+    let limit = request.query.limit.map(|limit| limit.to_string());
+    let own = choice(&request.query).chain(limit.as_deref().map(|limit| ("limit", limit)));
     let kept = own.filter(|(name, _)| other.iter().all(|(given, _)| given != name));
-    let kept = kept.filter_map(|(name, value)| Some((name, value?)));
     let columns = request.columns.iter().flatten().map(|key| (COLUMN, key.as_str()));
     let pairs = kept.chain(other.iter().copied()).filter(|(_, value)| !value.is_empty());
     url(&format!("/trials?{}", encoded(pairs.chain(columns))))
@@ -114,8 +104,14 @@ fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
 
 /// The address of all trials that a list shows on its pages, as a file.
 fn file_link(query: &ListQuery, format: &str) -> String {
+    let own = choice(query).filter(|(_, value)| !value.is_empty());
+    let pairs = std::iter::once(("format", format)).chain(own);
+    url(&format!("/api/v1/experiment/export?{}", encoded(pairs)))
+}
+
+/// The members of a query that choose and sort trials.
+fn choice(query: &ListQuery) -> impl Iterator<Item = (&str, &str)> {
     let own = [
-        ("format", Some(format)),
         ("state", query.state.as_deref()),
         ("cause", query.cause.as_deref()),
         ("q", query.q.as_deref()),
@@ -123,9 +119,7 @@ fn file_link(query: &ListQuery, format: &str) -> String {
         ("sort", query.sort.as_deref()),
         ("order", query.order.as_deref()),
     ];
-    let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let own = own.filter(|(_, value)| !value.is_empty());
-    url(&format!("/api/v1/experiment/export?{}", encoded(own)))
+    own.into_iter().filter_map(|(name, value)| Some((name, value?)))
 }
 
 /// A table of trials, each row a part; with `sorting`, one that can be sorted and chosen from.
