@@ -8,6 +8,7 @@ mod anneal;
 mod batch;
 mod cmaes;
 mod dedup;
+mod end;
 mod evolution;
 mod gp;
 mod grid;

@@ -11,6 +11,7 @@ mod model;
 use serde_json::Value;
 
 use self::model::Model;
+use super::end::End;
 use super::random::generator;
 use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, TRIAL_BUDGET, Tuner};
 use crate::search::class_args::Arguments;
@@ -56,15 +57,6 @@ struct Member {
     end: End,
 }
 
-/// The progress of a trial.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
-    Running,
-    /// The smaller the better.
-    Loss(f64),
-    Failed,
-}
-
 impl Bracket {
     /// Those of a round that go on, the better ones first; none while one of the round runs or is still to begin.
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
@@ -73,12 +65,8 @@ impl Bracket {
         if members.len() < due || members.iter().any(|member| member.end == End::Running) {
             return Vec::new();
         }
-        let loss = |member: &Member| match member.end {
-            End::Loss(loss) => Some(loss),
-            End::Running | End::Failed => None,
-        };
         let mut ranked: Vec<_> =
-            members.iter().filter(|m| m.fits).filter_map(|m| Some((loss(m)?, m))).collect();
+            members.iter().filter(|m| m.fits).filter_map(|m| Some((m.end.loss()?, m))).collect();
         // Of equal ones the earlier goes first.
         ranked.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.id.cmp(&other.id)));
         let places = self.plan.get(round + 1).map_or(0, |(count, _)| *count);
@@ -282,16 +270,7 @@ impl Tuner for Hyperband {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let number = match outcome {
-            Outcome::Result(value) => value.number(),
-            Outcome::Failed => None,
-        };
-        let end = match (number, self.mode) {
-            (None, _) => End::Failed,
-            (Some(number), _) if number.is_nan() => End::Loss(f64::INFINITY),
-            (Some(number), OptimizeMode::Minimize) => End::Loss(number),
-            (Some(number), OptimizeMode::Maximize) => End::Loss(-number),
-        };
+        let end = End::new(outcome, self.mode);
         let rounds = self.brackets.iter_mut().flat_map(|bracket| &mut bracket.rounds);
         if let Some(member) = rounds.flatten().find(|member| member.id == id) {
             member.end = end;

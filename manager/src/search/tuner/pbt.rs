@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use rand::Rng;
 use serde_json::Value;
 
+use super::end::End;
 use super::random::generator;
 use super::{CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
 use crate::search::class_args::Arguments;
@@ -59,15 +60,6 @@ struct Trial {
     /// The folder of its checkpoint.
     checkpoint: String,
     end: End,
-}
-
-/// The progress of a trial.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
-    Running,
-    /// The smaller the better.
-    Loss(f64),
-    Failed,
 }
 
 impl Pbt {
@@ -145,12 +137,8 @@ impl Pbt {
 
     /// The best trials of a step, and the ids of its worst.
     fn extremes(&self, step: usize) -> (Vec<&Trial>, Vec<u64>) {
-        let loss = |trial: &Trial| match trial.end {
-            End::Loss(loss) => Some(loss),
-            End::Running | End::Failed => None,
-        };
         let mut ranked: Vec<(f64, &Trial)> =
-            self.of_step(step).filter_map(|trial| Some((loss(trial)?, trial))).collect();
+            self.of_step(step).filter_map(|trial| Some((trial.end.loss()?, trial))).collect();
         // Of equals the earlier member goes first.
         ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let population = u64::try_from(self.population).unwrap_or(u64::MAX);
@@ -272,16 +260,7 @@ impl Tuner for Pbt {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let number = match outcome {
-            Outcome::Result(value) => value.number(),
-            Outcome::Failed => None,
-        };
-        let end = match (number, self.mode) {
-            (None, _) => End::Failed,
-            (Some(number), _) if number.is_nan() => End::Loss(f64::INFINITY),
-            (Some(number), OptimizeMode::Minimize) => End::Loss(number),
-            (Some(number), OptimizeMode::Maximize) => End::Loss(-number),
-        };
+        let end = End::new(outcome, self.mode);
         if let Some(trial) = self.trials.values_mut().rev().find(|trial| trial.id == id) {
             trial.end = end;
         }

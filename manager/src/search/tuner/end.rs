@@ -1,0 +1,36 @@
+//! The progress of a trial, for tuners that compare the trials of one round.
+
+use super::{OptimizeMode, Outcome};
+
+/// The progress of a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum End {
+    Running,
+    /// The smaller the better. A result that is not a number is infinitely bad.
+    Loss(f64),
+    Failed,
+}
+
+impl End {
+    /// The end that an outcome is.
+    pub(super) fn new(outcome: &Outcome, mode: OptimizeMode) -> Self {
+        let number = match outcome {
+            Outcome::Result(value) => value.number(),
+            Outcome::Failed => None,
+        };
+        match (number, mode) {
+            (None, _) => Self::Failed,
+            (Some(number), _) if number.is_nan() => Self::Loss(f64::INFINITY),
+            (Some(number), OptimizeMode::Minimize) => Self::Loss(number),
+            (Some(number), OptimizeMode::Maximize) => Self::Loss(-number),
+        }
+    }
+
+    /// The loss of a trial that ended well.
+    pub(super) fn loss(self) -> Option<f64> {
+        match self {
+            Self::Loss(loss) => Some(loss),
+            Self::Running | Self::Failed => None,
+        }
+    }
+}
