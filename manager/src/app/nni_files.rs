@@ -19,8 +19,9 @@ use crate::util::errors::chain;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 
-/// Time between two looks at an experiment that changes all the time.
-const WRITE_INTERVAL: Duration = Duration::from_millis(500);
+/// Time between two looks at an experiment that changes all the time. Scripts call `nnictl config show` right after
+/// `nnictl update`, so it is short; files are written only if what they show has changed.
+const WRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// A lock file that is older was left behind by a program that died. Source: nni 3.0, `get_file_lock(…, stale=2)`.
 const STALE_LOCK: Duration = Duration::from_secs(2);
 /// The time to wait for the lock.

@@ -138,8 +138,12 @@ def test_a_session_as_nni_documents_it(nnictl, tmp_path, port):
     assert nnictl("update", "searchspace", "-f", "space.json") == "INFO:  Update searchSpace success!\n"
     (tmp_path / "known.json").write_text('[{"parameter": {"x": 0.5}, "value": 0.03}]')
     nnictl("experiment", "import", "-f", "known.json")
-    params = json.loads(nnictl("config", "show"))
-    assert (params["trialConcurrency"], params["maxTrialNumber"]) == (1, 5)
+
+    def limits() -> tuple[int, int]:
+        shown = json.loads(nnictl("config", "show"))
+        return shown["trialConcurrency"], shown["maxTrialNumber"]
+
+    wait_for(lambda: limits() == (1, 5), "the new limits are not shown")
 
     assert nnictl("stop", id[:4]) == f"INFO:  Stopping experiment {id}\nINFO:  Stop experiment success.\n"
     none = nnictl("experiment", "list")
