@@ -12,6 +12,10 @@ use tempfile::TempDir;
 
 use crate::wait_for;
 
+/// The longest run of a script. axe-core looks at every element of a page, which takes a busy machine longer than the
+/// 30 seconds that `WebDriver` allows by default.
+const SCRIPT_TIMEOUT: Duration = Duration::from_mins(2);
+
 /// A browser with a profile of its own. It ends with this.
 #[derive(Debug)]
 pub struct Browser {
@@ -60,7 +64,9 @@ impl Browser {
             "--force-device-scale-factor=1",
             folder.as_str(),
         ];
+        let script_timeout = SCRIPT_TIMEOUT.as_millis();
         let options = json!({"capabilities": {"alwaysMatch": {
+            "timeouts": {"script": u64::try_from(script_timeout).expect("minutes")},
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});
@@ -74,7 +80,7 @@ impl Browser {
         let failed = |error: std::io::Error| format!("chromedriver, {method} {path}: {error}");
         let body = body.map(ToString::to_string).unwrap_or_default();
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).map_err(failed)?;
-        stream.set_read_timeout(Some(Duration::from_mins(2))).map_err(failed)?;
+        stream.set_read_timeout(Some(SCRIPT_TIMEOUT + Duration::from_secs(30))).map_err(failed)?;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n",
