@@ -67,6 +67,10 @@ const REASON_WAIT: Duration = Duration::from_millis(500);
 /// The interval at which the supervisor checks whether the manager has taken all facts.
 const REASON_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The longest wait for the agent's own TERM after the trial died of one: a service that signals all processes of a job
+/// may reach the trial first.
+const SHARED_TERM_WAIT: Duration = Duration::from_millis(50);
+
 /// Everything the loop works with.
 pub struct Supervisor {
     /// The trial.
@@ -164,6 +168,7 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     supervisor.intake.end_observing();
     supervisor.end_logs();
     supervisor.record_rest(state.watching.take()).await;
+    supervisor.wait_for_shared_term(&mut state).await;
     supervisor.wait_for_reason(&mut state).await;
     state.conclude(&supervisor.trial, &phase)
 }
@@ -226,7 +231,7 @@ impl Supervisor {
 
     fn handle_stop_signal(&mut self, sender: Sender, state: &mut LoopState) -> Event {
         state.record_sender(sender);
-        state.record_stop(StopBy::Signal(byte(Signal::SIGTERM)));
+        state.record_term();
         state.stop_signals += 1;
         if state.stop_signals == 1 && self.status.is_managed() {
             let message = "trialkeeper has received SIGTERM; the trial is asked to end";
@@ -300,7 +305,10 @@ impl Supervisor {
             {
                 state.forwarded = Some(signal);
             }
-            state.read_out_at = left.output.then(|| Instant::now() + READ_OUT_AFTER);
+            let now = Instant::now();
+            let by_term = exit == TrialExit::Signal(byte(Signal::SIGTERM));
+            state.shared_term_until = by_term.then(|| now + SHARED_TERM_WAIT);
+            state.read_out_at = left.output.then(|| now + READ_OUT_AFTER);
             return Some(Event::Exited { exit, left });
         }
         self.trial.follow_stop();
@@ -444,6 +452,19 @@ impl Supervisor {
                 Ok(None) => return,
                 Err(_) if over => return,
                 Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the agent's own TERM if the trial died of one that the agent did not send.
+    async fn wait_for_shared_term(&mut self, state: &mut LoopState) {
+        let Some(until) = state.shared_term_until.filter(|_| state.ending.stop.is_none()) else {
+            return;
+        };
+        while let Ok(signal) = timeout_at(until, self.signals.next()).await {
+            if let ReceivedSignal::Sent(Signal::SIGTERM, sender) = signal {
+                self.handle_stop_signal(sender, state);
+                return;
             }
         }
     }

@@ -1,12 +1,13 @@
 //! The state of the supervisor's loop besides the phase: what is due when, and who requested the stop.
 
+use nix::sys::signal::Signal;
 use tokio::time::Instant;
 use trial_protocol::SignalSender;
 
 use super::{Ending, WATCH_AFTER, trial_exit};
 use crate::output::metric_file::MetricFileWatcher;
 use crate::supervise::phase::Phase;
-use crate::trial::signals::Sender;
+use crate::trial::signals::{Sender, byte};
 use crate::trial::{Trial, tree};
 use crate::verdict::{Stop, StopBy};
 
@@ -18,6 +19,8 @@ pub(super) struct LoopState {
     pub(super) stop_signals: u32,
     /// The last signal that was forwarded to the trial.
     pub(super) forwarded: Option<u8>,
+    /// Until when the agent's own TERM may come, after the trial died of one that was not the agent's.
+    pub(super) shared_term_until: Option<Instant>,
     pub(super) watching: Option<MetricFileWatcher>,
     pub(super) hunt_at: Option<Instant>,
     pub(super) watch_at: Option<Instant>,
@@ -34,6 +37,7 @@ impl LoopState {
             ending: Ending::default(),
             stop_signals: 0,
             forwarded: None,
+            shared_term_until: None,
             watching: None,
             hunt_at: None,
             watch_at: Some(now + WATCH_AFTER),
@@ -52,6 +56,17 @@ impl LoopState {
             }
             (Some(_), _) => {}
             (None, _) => self.ending.stop = Some(Stop { by, signal: None }),
+        }
+    }
+
+    /// Records a TERM to the agent. One that comes right after the trial died of a TERM was sent to both.
+    pub(super) fn record_term(&mut self) {
+        let term = byte(Signal::SIGTERM);
+        let first = self.ending.stop.is_none();
+        self.record_stop(StopBy::Signal(term));
+        let shared = self.shared_term_until.is_some_and(|until| Instant::now() <= until);
+        if let Some(stop) = self.ending.stop.as_mut().filter(|_| first && shared) {
+            stop.signal = Some(term);
         }
     }
 

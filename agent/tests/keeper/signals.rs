@@ -1,6 +1,7 @@
 //! Signals: passed on, or left as the caller had them.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use trial_protocol::Cause;
 
 use crate::bed::{Keeper, with_default_signals};
@@ -27,11 +28,25 @@ fn signals_are_passed_on() {
 
 #[test]
 fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
-    let running = Keeper::shell(&[], "touch ready; exec sleep 1000").start().wait_for("ready");
+    // The shell makes the file itself: while it waits for a program such as `touch`, it may ignore the signal.
+    let running = Keeper::shell(&[], ": >ready; exec sleep 1000").start().wait_for("ready");
     running.send(Signal::SIGINT);
     let ended = running.wait();
     assert_eq!(ended.code, Some(130));
     assert_eq!(ended.verdict().cause, Cause::Stopped);
+}
+
+#[test]
+fn a_term_to_trial_and_agent_alike_is_a_stop() {
+    for _ in 0..5 {
+        let running = Keeper::shell(&[], "echo $$ >pid; exec sleep 1000").start();
+        let trial = i32::try_from(running.wait_for_pid("pid")).unwrap();
+        kill(Pid::from_raw(trial), Signal::SIGTERM).unwrap();
+        running.send(Signal::SIGTERM);
+        let ended = running.wait();
+        assert_eq!(ended.code, Some(143));
+        assert_eq!(ended.verdict().cause, Cause::Stopped);
+    }
 }
 
 /// The value of a mask in the trial's `/proc/self/status`, without the real-time signals, some of which
