@@ -50,7 +50,7 @@ pub fn preempted(
     gone: &Gone,
 ) -> Option<Verdict> {
     let said = gone.disruption.clone().filter(|_| intent.is_none())?;
-    if verdict.is_some_and(|verdict| verdict.cause != Cause::Stopped || verdict.stop.is_some()) {
+    if verdict.is_some_and(|verdict| !saw_only_a_signal(verdict) || verdict.stop.is_some()) {
         return None;
     }
     let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
@@ -75,6 +75,15 @@ pub fn succeeded_without(
 ) -> bool {
     let stopped = verdict.is_some_and(|verdict| verdict.cause == Cause::Stopped);
     intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
+}
+
+/// Returns whether the agent saw no more of the trial's end than a signal that asks a process to end. A service that
+/// sends it to all processes of a job, as Slurm does at its time limit, may reach the trial before the agent: then the
+/// verdict's cause is the signal, not the stop.
+fn saw_only_a_signal(verdict: &Verdict) -> bool {
+    const HUP_INT_TERM: [u8; 3] = [129, 130, 143];
+    let asked = verdict.exit.is_some_and(|exit| HUP_INT_TERM.contains(&exit.shell_code()));
+    verdict.cause == Cause::Stopped || (verdict.cause == Cause::Signal && asked)
 }
 
 /// A trial's end as it is recorded.
@@ -119,7 +128,10 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
     // Our own intent explains a stop; the agent may have seen no more of it than a signal.
     let message = match (intent.map(explained), verdict, &gone.message, gone.exit_code) {
         (Some(why), _, _, _) => Some(why.to_owned()),
-        (None, Some(verdict), Some(message), _) if verdict.cause == Cause::Stopped => {
+        (None, Some(verdict), Some(message), _)
+            if verdict.cause == Cause::Stopped
+                || (gone.class.is_some() && saw_only_a_signal(verdict)) =>
+        {
             Some(message.clone())
         }
         (None, Some(verdict), _, _) => Some(verdict.message.clone()),
@@ -134,11 +146,10 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
 }
 
 /// Returns the prospect of another try of a trial that failed. An agent that saw how its trial ended knows best; one
-/// that was only told to stop does not know why, and without a verdict it was lost, and with it the machine or the
-/// network.
+/// that saw only a signal does not know why, and without a verdict it was lost, and with it the machine or the network.
 pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     match verdict {
-        Some(verdict) if verdict.cause != Cause::Stopped => verdict.class,
+        Some(verdict) if !saw_only_a_signal(verdict) => verdict.class,
         Some(verdict) => gone.class.unwrap_or(verdict.class),
         None => gone.class.unwrap_or(Class::Transient),
     }
@@ -254,10 +265,27 @@ mod tests {
     }
 
     #[test]
+    fn a_services_word_explains_a_signal_that_it_sent() {
+        let signalled = verdict(Cause::Signal, TrialExit::Signal(15));
+        let limit = Gone {
+            message: Some("Slurm says TIMEOUT: TimeLimit".to_owned()),
+            class: Some(Class::Permanent),
+            ..Gone::default()
+        };
+        assert_eq!(conclude(None, Some(&signalled), &limit).message, limit.message);
+        let silent = Gone { class: None, ..limit };
+        let end = conclude(None, Some(&signalled), &silent);
+        assert_eq!((end.state, end.message), (JobState::Failed, Some(signalled.message)));
+    }
+
+    #[test]
     fn the_end_says_whether_another_try_would_help() {
         let of = |class, cause| Verdict { class, ..verdict(cause, TrialExit::Signal(15)) };
         let (broken, stopped) =
             (of(Class::UserError, Cause::Exit), of(Class::None, Cause::Stopped));
+        let signalled = of(Class::Transient, Cause::Signal);
+        let killed =
+            Verdict { class: Class::Transient, ..verdict(Cause::Signal, TrialExit::Signal(9)) };
         #[rustfmt::skip]
         let table = [
             (Some(&broken),  None,                   Class::UserError),
@@ -265,6 +293,10 @@ mod tests {
             // Evicted: the agent saw a signal only.
             (Some(&stopped), Some(Class::Transient), Class::Transient),
             (Some(&stopped), None,                   Class::None),
+            // Slurm's time limit: the signal reached the trial before the agent.
+            (Some(&signalled), Some(Class::Permanent), Class::Permanent),
+            (Some(&signalled), None,                   Class::Transient),
+            (Some(&killed),    Some(Class::Permanent), Class::Transient),
             // Out of memory: the agent saw nothing.
             (None,           Some(Class::Permanent), Class::Permanent),
             (None,           None,                   Class::Transient),
