@@ -1,13 +1,13 @@
 #!/bin/sh
-# One experiment per volume: the first start begins it, every later one goes on with it. When it is done, or somebody has
-# stopped it, the pod stays, so that its results can be read; delete it when you have them.
+# One experiment per volume: the first start begins it, and every later start continues it. When the experiment is done, or a
+# user has stopped it, the pod stays, so that you can read the results. Delete the pod when you have them.
 set -u
 data=${TRIAL_MANAGER_DATA_DIR:-/data}
-# There once somebody has stopped the search, so that another pod does not go on with it.
+# Exists once a user has stopped the search, so that another pod does not continue it.
 stopped=$data/stopped
 
-# As the first process of the container nobody else would pass signals on. `$!` names the program from the moment it is
-# there, which a variable of our own would not.
+# This script is the first process of the container, so it must pass signals on. `$!` names the program from its start on; a
+# variable that is set afterwards would not.
 asked= heard=
 trap 'asked=yes heard=yes; if [ -n "${!:-}" ]; then kill -TERM "$!" 2>/dev/null; else exit 143; fi' TERM INT
 
@@ -39,7 +39,7 @@ for database in "$data"/*/trialkeeper.db; do
         set -- resume "${folder##*/}"
     fi
 done
-# A pod that is moved leaves its trials to the next one.
+# A moved pod leaves its trials to the next pod.
 export TRIAL_MANAGER_ON_TERM=leave
 trial-manager "$@" &
 wait "$!"
@@ -51,13 +51,13 @@ while [ -n "$heard" ]; do
     code=$?
 done
 
-# docs/exit-codes.md says what they mean.
+# docs/exit-codes.md lists the codes.
 case $code in
-0 | 1) # It is done, or held until something is mended.
+0 | 1) # It is done, or held until a user fixes the cause.
     stay ;;
-130) # Somebody has stopped it.
+130) # A user has stopped it.
     : >"$stopped"
     stay ;;
-*) # The next start goes on.
+*) # The next start continues.
     exit "$code" ;;
 esac

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Newton's iteration for a square root: how far off is it after six steps from a given start?
+# Newton's iteration for a square root: prints the error after six steps from a given start.
 set -eu
 awk -v x="$TRIALKEEPER_PARAM_start" -v n="$TRIALKEEPER_PARAM_number" 'BEGIN {
     for (step = 0; step < 6; step++) {
