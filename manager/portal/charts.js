@@ -33,7 +33,12 @@ const bytes = (value) => {
   const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => Math.abs(value) >= size) ?? [1, "B"];
   return `${Number((value / size).toPrecision(3))} ${unit}`;
 };
-const moment = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ");
+// Times are the reader's own on every page: moments, axes and tables are written in this zone.
+const zone = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts().find(({ type }) => type === "timeZoneName")?.value ?? "local time";
+const moment = (seconds) => {
+  const at = new Date(seconds * 1000);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60e3).toISOString().slice(0, 19).replace("T", " ");
+};
 
 const FORMATS = { number: (value) => short(value, 5), bytes, percent: (value) => `${short(value, 3)} %`, watts: (value) => `${short(value, 3)} W` };
 // Places that are counted have whole numbers.
@@ -168,7 +173,6 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   const width = wide(figure);
   const options = {
     width, height: high(width), axes: axes(x, y, written, time), scales: { x: { time }, y: { range: heights(kind) } },
-    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     series: [{ label: x, value: (_, value) => value === null || value === undefined ? "–" : time ? moment(value) : value.toLocaleString("en") },
       ...series.map((one) => ({ value: told, ...one, points: { fill: tint("card"), ...one.points } }))],
     cursor: { drag: { x: true, y: false } },
@@ -211,4 +215,4 @@ const join = (curves) => {
 // A browser may keep nothing for a page: then a choice lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
-export { colour, kept, tint, stroke, dash, moment, named, note, tame, short, font, scale, high, draw, redrawn, join };
+export { colour, kept, tint, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, draw, redrawn, join };

@@ -91,8 +91,7 @@ const pieces = (text, times, begun) => {
     for (; line < at; line += 1) { const end = text.indexOf("\n", to); to = end < 0 ? text.length : end + 1; }
     nodes.push(tame(text.slice(from, to)));
     from = to;
-    const exact = moment(ms / 1000);
-    if (at > 0 || begun) nodes.push(element("time", { class: "at", datetime: `${exact.replace(" ", "T")}Z`, "data-at": exact.slice(11) }));
+    if (at > 0 || begun) nodes.push(element("time", { class: "at", datetime: new Date(ms).toISOString(), "data-at": moment(ms / 1000).slice(11) }));
   }
   return [...nodes, tame(text.slice(from))].filter((one) => one !== "");
 };

@@ -1,6 +1,6 @@
 // The plots of trials as marks: optimisation history, a slice for each parameter, and histograms.
 
-import { short, stroke, tame } from "./charts.js";
+import { short, stroke, tame, zone } from "./charts.js";
 import { axisOf, parameterNames, said, WORDS } from "./points.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, parameter, roomy, spread, times } from "./plots-scale.js";
@@ -82,7 +82,7 @@ const history = (points, objective, { by, log }) => {
     surface.line(steps.map((part, at) => at % 2 ? box.py(part) : box.px(part)), { stroke: colours.text, width: 2 });
   };
   const order = [...all].sort((a, b) => points.sequence[b] - points.sequence[a]);
-  const label = { number: "trial", started: "start (UTC)", ended: "end (UTC)" }[by];
+  const label = { number: "trial", started: `start (${zone})`, ended: `end (${zone})` }[by];
   const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, all[mark]), address: (mark) => trialAddress(points, all[mark]) };
   return {
     panels: [panel], legend: [...legendOf([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: trialTable(points, objective, order),

@@ -47,13 +47,14 @@ const numbers = (low, high, { log = false, written = (value) => short(value, 4),
   return { log, low, high, part, value, ticks, within, written };
 };
 
-// Moments, in milliseconds since the Unix epoch, written in UTC.
+// Moments, in milliseconds since the Unix epoch, written in the reader's own zone.
 const times = (low, high) => {
   const ticksAt = (most) => {
     const room = (high - low) / 1000 / Math.max(1, most);
     const step = 1000 * (SECONDS.find((one) => one >= room) ?? room);
+    const shift = new Date(low).getTimezoneOffset() * 60e3;
     const ticks = [];
-    for (let at = Math.ceil(low / step); at * step <= high && ticks.length < 50; at += 1) ticks.push(at * step);
+    for (let at = Math.ceil((low - shift) / step); at * step + shift <= high && ticks.length < 50; at += 1) ticks.push(at * step + shift);
     return ticks;
   };
   const long = high - low;

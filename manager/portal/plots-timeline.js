@@ -1,6 +1,6 @@
 // The attempts in time, a row for each trial or each machine: waiting, running, retried.
 
-import { tame } from "./charts.js";
+import { tame, zone } from "./charts.js";
 import { WORDS } from "./points.js";
 import { kinds, numbers, times } from "./plots-scale.js";
 import { lookOf, legendOf, span, trialAddress } from "./plots-kinds.js";
@@ -77,7 +77,7 @@ const timeline = (points, answer, { by }) => {
   if (by !== "host") legend.unshift({ label: "waiting", kind: "bar", colour: "quiet" });
   if (answer.retried.some(Boolean)) legend.push({ label: "tried again", kind: "bar", colour: "retry" });
   const panel = {
-    x, y, xs, ys, labels: ["time (UTC)", by === "host" ? "" : "trial"], paint, bars: true,
+    x, y, xs, ys, labels: [`time (${zone})`, by === "host" ? "" : "trial"], paint, bars: true,
     point: (surface, box, colours, at) => { const [left, right] = bar(box, at), tall = thick(box) + 3; surface.rect(left - 1, box.py(ys[at]) - tall / 2, right - left + 2, tall, { stroke: colours.text, width: 2 }); },
     hit: (box, px, py) => {
       let best = null, least = Math.max(8, thick(box) / 2 + 2);

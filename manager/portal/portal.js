@@ -2,7 +2,7 @@
 // elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
 // page has it. Foreign text is only ever set as text.
 
-import { dash, draw, join, kept, moment, named, redrawn, short, stroke, tame, tint } from "./charts.js";
+import { dash, draw, join, kept, moment, named, redrawn, short, stroke, tame, tint, zone } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { finite, ready, take } from "./points.js";
 
@@ -268,7 +268,7 @@ const trial = async () => {
       figure.hidden = shown.length === 0 && name !== "memory";
       const lines = shown.map(([title], at) => ({ label: title, stroke: stroke(at), width: 1.5, spanGaps: true }));
       const data = shown.length ? [times, ...shown.map(([, column]) => column)] : [[]];
-      draw(figure, lines, data, { x: "time (UTC)", y, kind, time: true, empty: over() ? "There are no readings of the machine." : "No readings of the machine yet." });
+      draw(figure, lines, data, { x: `time (${zone})`, y, kind, time: true, empty: over() ? "There are no readings of the machine." : "No readings of the machine yet." });
     };
     const gpus = Math.max(0, ...samples.map(({ sample }) => sample.gpus?.length ?? 0));
     const each = (read, title = "") => [...Array(gpus).keys()].map((at) => [`GPU ${at}${title}`, of((sample) => sample.gpus?.[at] && read(sample.gpus[at]))]);
@@ -484,14 +484,18 @@ addEventListener("submit", ({ target, submitter, defaultPrevented }) => {
 addEventListener("pageshow", choosing);
 choosing();
 
-// Times are the reader's own where one points at them; the page says how long ago they were.
+// Times are the reader's own: where one points at "5 min ago", and wherever the page says a moment to the second.
 const local = () => {
   for (const one of document.querySelectorAll("time[datetime]:not([data-local])")) {
     const at = new Date(one.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     one.dataset.local = "";
     one.title = `${at.toLocaleString()} (${one.dateTime.replace("T", " ").replace("Z", " UTC")})`;
+    const own = moment(at.getTime() / 1000);
+    if (one.classList.contains("exact")) one.textContent = own;
+    if (one.dataset.at !== undefined) one.dataset.at = own.slice(11);
   }
+  for (const one of document.querySelectorAll(".zone:not([data-local])")) { one.dataset.local = ""; one.textContent = zone; }
 };
 new MutationObserver(local).observe(document.body, { childList: true, subtree: true });
 local();

@@ -12,3 +12,4 @@ mod long_line;
 mod machine;
 mod plots;
 mod search;
+mod times;

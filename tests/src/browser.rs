@@ -145,6 +145,11 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &media);
     }
 
+    /// Sets the time zone of the reader, by its name in the tz database.
+    pub fn time_zone(&self, name: &str) {
+        self.devtools("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
+    }
+
     /// Presses keys one after the other, as `WebDriver` names them: U+E013 is the arrow up.
     pub fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {

@@ -9,7 +9,7 @@ use trial_protocol::OBJECTIVE;
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
-use super::page::{Refusal, Viewer, page};
+use super::page::{Refusal, Viewer, exact_time, page, zone};
 use super::trials::table;
 use super::words;
 use crate::view::curve::Improvement;
@@ -107,8 +107,8 @@ fn summary(shown: &ExperimentView, title: &str) -> Markup {
             (words::tame(title)) " "
             span.state data-state=(shown.state) { (words::experiment_state(&shown.state)) }
         }
-        p.hint { "Begun " (words::moment(shown.created_at_ms)) " UTC"
-            @if let Some(at) = shown.ended_at_ms { ", ended " (words::moment(at)) " UTC" }
+        p.hint { "Begun " (exact_time(shown.created_at_ms)) " " (zone())
+            @if let Some(at) = shown.ended_at_ms { ", ended " (exact_time(at)) " " (zone()) }
         }
         @if let Some(trouble) = &shown.trouble { p.trouble role="status" { (words::tame(trouble)) } }
         @if let Some(difference) = &shown.code_difference { p.trouble { (words::tame(difference)) } }

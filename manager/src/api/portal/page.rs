@@ -179,6 +179,18 @@ pub(in crate::api) fn time(at_ms: i64, now_ms: i64) -> Markup {
     html! { time datetime=(machine) title={ (exact) " UTC" } { (super::words::ago(at_ms, now_ms)) } }
 }
 
+/// Returns a moment to the second, in universal time. The script writes it in the reader's own zone.
+pub(in crate::api) fn exact_time(at_ms: i64) -> Markup {
+    let exact = super::words::moment(at_ms);
+    let machine = exact.replace(' ', "T") + "Z";
+    html! { time.exact datetime=(machine) { (exact) } }
+}
+
+/// Returns the name of the zone in which moments are written: the script names the reader's own.
+pub(in crate::api) fn zone() -> Markup {
+    html! { span.zone { "UTC" } }
+}
+
 /// A refusal as a page.
 pub(in crate::api) fn refusal(error: &Error) -> Response {
     let (status, _, detail) = error.parts();

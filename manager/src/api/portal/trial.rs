@@ -12,7 +12,7 @@ use super::super::user::{
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
-use super::page::{Refusal, Viewer, page};
+use super::page::{Refusal, Viewer, exact_time, page, zone};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
@@ -108,14 +108,14 @@ async fn rest(shared: &Shared, id: &TrialJobId, detail: &TrialDetail) -> Result<
                 summary { "As a table" }
                 div.scroll tabindex="0" role="region" aria-label="Results" {
                     table {
-                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (UTC)" } } }
+                        thead { tr { th scope="col" { "Metric" } th.number scope="col" { "Step" } th.number scope="col" { "Value" } th scope="col" { "Time (" (zone()) ")" } } }
                         tbody {
                             @for metric in &metrics.metrics {
                                 tr {
                                     td { (words::tame(&metric.name)) }
                                     td.number { @if metric.is_final() { "final" } @else { (metric.step) } }
                                     td.number { (words::brief(&metric.value)) }
-                                    td { (words::moment(metric.observed_at_ms)) }
+                                    td { (exact_time(metric.observed_at_ms)) }
                                 }
                             }
                         }
@@ -304,7 +304,7 @@ fn output(id: &str, stream: &str, name: &str, part: &LogView) -> Markup {
                 @if part.from > 0 { "The first " (part.from) " bytes are not shown. " }
                 a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } { "Full log" }
                 ", " a href={ (url("/api/v1/trials/")) (id) "/log/" (stream) } download={ (id) "-" (stream) ".txt" } { "download" }
-                label.times { input type="checkbox" data-times=(stream); " times (UTC)" }
+                label.times { input type="checkbox" data-times=(stream); " times (" (zone()) ")" }
                 label.follow hidden { input type="checkbox" checked data-follow=(stream); " follow" }
             }
             pre.log id={ "log-" (stream) } tabindex="0" role="log" aria-label=(name) aria-live="off" { (timed(part)) }
@@ -366,11 +366,11 @@ fn timeline(detail: &TrialDetail) -> Markup {
         h2 { "Timeline" }
         div.scroll tabindex="0" role="region" aria-label="Timeline" {
             table {
-                thead { tr { th scope="col" { "Time (UTC)" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
+                thead { tr { th scope="col" { "Time (" (zone()) ")" } th scope="col" { "By" } th scope="col" { "What" } th scope="col" { "Why" } th scope="col" { "Attempt" } } }
                 tbody {
                     @for entry in &detail.timeline {
                         tr {
-                            td { (words::moment(entry.at_ms)) }
+                            td { (exact_time(entry.at_ms)) }
                             td { (entry.by) }
                             td { (words::tame(&entry.what)) }
                             td.why { (entry.message.as_deref().map(words::tame).unwrap_or_default()) }
@@ -408,13 +408,13 @@ async fn files(shared: &Shared, id: &TrialJobId) -> Markup {
         p.hint { "In " code { (words::tame(&found.folder)) } @if found.cut { ", and more than these" } }
         div.scroll tabindex="0" role="region" aria-label="Files" {
             table {
-                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (UTC)" } } }
+                thead { tr { th scope="col" { "File" } th.number scope="col" { "Bytes" } th scope="col" { "Changed (" (zone()) ")" } } }
                 tbody {
                     @for file in &found.files {
                         tr {
                             td { a href=(address(&file.name)) download { (words::tame(&file.name)) } }
                             td.number { (file.bytes) }
-                            td { (words::moment(file.modified_ms)) }
+                            td { (exact_time(file.modified_ms)) }
                         }
                     }
                 }
@@ -428,12 +428,12 @@ fn attempts(detail: &TrialDetail) -> Markup {
         h2 { "Attempts" }
         div.scroll tabindex="0" role="region" aria-label="Attempts" {
         table {
-            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (UTC)" } th scope="col" { "Ended" } } }
+            thead { tr { th scope="col" { "Attempt" } th scope="col" { "Last heard (" (zone()) ")" } th scope="col" { "Ended" } } }
             tbody {
                 @for attempt in &detail.attempts {
                     tr {
                         td { code { (attempt.attempt) } }
-                        td { (words::moment(attempt.last_heard_ms)) }
+                        td { (exact_time(attempt.last_heard_ms)) }
                         td { @if attempt.ended { "yes" } @else { "no" } }
                     }
                 }

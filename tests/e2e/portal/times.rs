@@ -1,0 +1,36 @@
+//! Moments on pages are in the zone of their reader.
+
+use serde_json::json;
+use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
+
+#[test]
+#[ignore = "needs a browser"]
+fn moments_are_in_the_time_zone_of_their_reader() {
+    let browser = Browser::start();
+    let bed = TestBed::new();
+    seed::make(&bed.data(), "small", 4, 5, 2).unwrap();
+    let (_serving, url) = bed.serve("small");
+    // A zone that is not a whole number of hours from universal time.
+    browser.time_zone("Asia/Kolkata");
+    for (page, least) in [("/", 1), ("/trials/t00001", 3)] {
+        browser.open(&format!("{url}{page}"));
+        let ready = "return document.querySelectorAll('time.exact[data-local]').length > 0";
+        browser.wait(page, BOUND, ready);
+        // What a page says, and what it should say of the machine's own moment beside it.
+        let said = browser.script(
+            "return [...document.querySelectorAll('time.exact')].map((one) => {
+               const shifted = new Date(Date.parse(one.dateTime) + 5.5 * 3600e3).toISOString();
+               return [one.textContent, shifted.slice(0, 19).replace('T', ' ')];
+             });",
+        );
+        let said = said.as_array().unwrap();
+        assert!(said.len() >= least, "{page}: {said:?}");
+        for moment in said {
+            assert_eq!(moment[0], moment[1], "{page}");
+        }
+        let zones = browser.script(
+            "return [...new Set([...document.querySelectorAll('.zone')].map((one) => one.textContent))]",
+        );
+        assert_eq!(zones, json!(["GMT+5:30"]), "{page}");
+    }
+}
