@@ -84,6 +84,8 @@ struct ExperimentTask {
     state: State,
     jobs: HashMap<TrialJobId, Job>,
     pending_ends: PendingEnds,
+    /// Attempts whose agents have said how their trials ended, and whose jobs need not be waited for.
+    final_verdicts: Vec<(TrialJobId, AttemptId)>,
     /// The results of the trials that succeeded.
     points: PointResults,
     /// Running time before this run, and when this run began.
@@ -102,7 +104,11 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
     let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
     while !matches!(task.state.state(), ExperimentState::Done | ExperimentState::Stopped) {
-        // First: otherwise an agent that spoke while a disk was waited for would be silent at the next check.
+        // The ends of one batch, before the next.
+        if task.conclude_by_verdicts().await? {
+            continue;
+        }
+        // Before news and deadlines: an agent that spoke while a disk was waited for must not be silent at the next check.
         if let Some(event) = task.recorder.inbox().pop() {
             task.handle_batch(event).await?;
             continue;
@@ -190,6 +196,8 @@ impl ExperimentTask {
                 self.handle_reports(&trial, attempt, fresh).await
             }
             Event::Commanded { command, reply } => {
+                // It finds the trials as their agents left them.
+                self.conclude_by_verdicts().await?;
                 // The caller may have gone; the command is done all the same.
                 self.recorder.inbox().asked(reply);
                 let answer = Box::pin(self.handle_command(command)).await?;
@@ -228,7 +236,7 @@ impl ExperimentTask {
                 self.perform(event).await?;
             }
             if let ReportBody::Ended(verdict) = &report.body {
-                self.conclude_by_verdict(trial, verdict).await?;
+                self.note_final_verdict(trial, verdict);
             }
         }
         Ok(())

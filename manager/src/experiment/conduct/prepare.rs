@@ -86,6 +86,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
         state,
         jobs,
         pending_ends: HashMap::new(),
+        final_verdicts: Vec::new(),
         points,
         before,
         began,

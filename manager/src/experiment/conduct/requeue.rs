@@ -94,25 +94,36 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Ends a trial whose agent has said how, where its job need not be waited for. A pod that was asked to end says
+    /// Notes a trial whose agent has said how it ended, if its job need not be waited for. A pod that was asked to end says
     /// nothing about its trial: its platform may have taken it away, and may run it again.
-    pub(super) async fn conclude_by_verdict(
-        &mut self,
-        trial: &TrialJobId,
-        verdict: &Verdict,
-    ) -> Result<(), store::Error> {
+    pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
         let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
+        let is_final = !is_stopped || verdict.stop.is_some();
+        if let Some(job) = self.jobs.get(trial)
+            && is_final
+            && self.launcher.service().ends_with_verdict()
+        {
+            self.final_verdicts.push((trial.clone(), job.attempt.clone()));
+        }
+    }
+
+    /// Ends the trials of the final verdicts that were noted, all in one commit. Returns whether there were any.
+    pub(super) async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
+        let mut noted = std::mem::take(&mut self.final_verdicts);
         // An interrupted search says what it leaves in the cluster, so it waits for its jobs.
         let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
-        let is_final = !is_interrupted && (!is_stopped || verdict.stop.is_some());
-        if !is_final || !self.launcher.service().ends_with_verdict() {
-            return Ok(());
+        noted.retain(|(trial, attempt)| !is_interrupted && self.is_present(trial, attempt));
+        if noted.is_empty() {
+            return Ok(false);
         }
-        let Some(job) = self.jobs.get(trial) else { return Ok(()) };
-        let event = JobEvent::unexplained(trial.clone(), job.attempt.clone());
-        info!(%trial, "its agent has said how it ended; its job is let go");
-        self.launcher.service().handed_over(trial).await;
+        let mut ends = Vec::new();
+        for (trial, attempt) in noted {
+            info!(%trial, "its agent has said how it ended; its job is let go");
+            self.launcher.service().handed_over(&trial).await;
+            ends.push(JobEvent::unexplained(trial, attempt));
+        }
         // It takes in what has arrived, as the caller does.
-        Box::pin(self.handle_ends(vec![event])).await
+        Box::pin(self.handle_ends(ends)).await?;
+        Ok(true)
     }
 }
