@@ -177,8 +177,9 @@ impl Browser {
         touch("touchEnd", json!([]));
     }
 
-    /// Takes a picture of what is seen.
+    /// Takes a picture of what is seen, without scroll bars.
     pub fn screenshot(&self, path: &Path) {
+        self.devtools("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
         let data = self.ask("GET", "/screenshot", None);
         let text = data.as_str().expect("a picture is base64");
         std::fs::write(path, decode(text)).expect("the folder is writable");

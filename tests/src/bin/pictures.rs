@@ -1,0 +1,89 @@
+//! Takes the pictures of the portal that the documentation shows: `pictures [FOLDER]`, `docs` by default. The same program makes
+//! the same pictures, for the searches that they show are seeded. It needs Debian's chromium and chromium-driver.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program for people who write documentation"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, params};
+use trialkeeper_tests::{BOUND, Browser, TestBed, seed, wait_for};
+
+/// The searches: id, name, tags, number of trials, and the state that the home shows.
+const SEARCHES: [(&str, &str, &str, i64, &str); 5] = [
+    ("k3v9qd2m", "digits, learning rate and width", r#"["digits"]"#, 120, "DONE"),
+    ("p8x1ws4c", "digits, wider layers", r#"["digits"]"#, 240, "DONE"),
+    ("a7m2hf6t", "segmentation baseline", r#"["vision", "baseline"]"#, 60, "STOPPED"),
+    ("z5c8jn3r", "speech, small vocabulary", r#"["speech"]"#, 90, "DONE"),
+    ("e2t6yb9g", "translation, warm-up", r#"["language"]"#, 150, "DONE"),
+];
+
+/// A picture of a page.
+struct Picture {
+    file: &'static str,
+    page: &'static str,
+    /// In pixels; the width is always 1280.
+    height: u32,
+    dark: bool,
+    /// The script that returns `true` once the page is drawn.
+    drawn: &'static str,
+}
+
+const WIDTH: u32 = 1280;
+
+const TWO_CHARTS: &str = "return document.querySelectorAll('figure canvas').length >= 2";
+
+#[rustfmt::skip]
+const PICTURES: [Picture; 5] = [
+    Picture { file: "home.png", page: "/", height: 600, dark: false, drawn: "return document.querySelectorAll('tbody tr').length === 5" },
+    Picture { file: "portal.png", page: "/e/k3v9qd2m/", height: 1740, dark: false, drawn: TWO_CHARTS },
+    Picture { file: "portal-dark.png", page: "/e/k3v9qd2m/", height: 720, dark: true, drawn: TWO_CHARTS },
+    Picture { file: "plots.png", page: "/e/p8x1ws4c/plots", height: 760, dark: false, drawn: "return document.querySelector('[data-plot][data-drawn]') !== null" },
+    Picture { file: "trial.png", page: "/e/k3v9qd2m/trials/t00113", height: 960, dark: false, drawn: "return document.querySelector('figure canvas') !== null" },
+];
+
+fn main() {
+    let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "docs".to_owned()));
+    let bed = TestBed::new();
+    for (at, (id, name, tags, trials, state)) in (1..).zip(SEARCHES) {
+        let path = seed::make(&bed.data(), id, trials, 300, at).unwrap();
+        dress(&path, name, tags, state);
+    }
+    let mut serve = bed.manager();
+    serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
+    let _serving = bed.start(&mut serve);
+    let url = wait_for("the home", BOUND, || {
+        let url = fs::read_to_string(bed.data().join(".home/home.url")).ok()?;
+        Some(url.trim().to_owned())
+    });
+    let browser = Browser::start();
+    browser.time_zone("UTC");
+    for Picture { file, page, height, dark, drawn } in PICTURES {
+        browser.looks(WIDTH, height, dark);
+        browser.open(&format!("{url}{page}"));
+        browser.wait(file, BOUND, drawn);
+        let path = folder.join(file);
+        browser.screenshot(&path);
+        println!("{}", path.display());
+    }
+}
+
+/// Gives a search its name, tags and state. The assessor has stopped every seventh of its trials that succeeded.
+fn dress(store: &Path, name: &str, tags: &str, state: &str) {
+    let store = Connection::open(store).unwrap();
+    let named = "UPDATE experiment SET state = ?1,
+                 canonical = json_set(canonical, '$.experimentName', ?2, '$.tags', json(?3))";
+    store.execute(named, params![state, name, tags]).unwrap();
+    store
+        .execute_batch(
+            "UPDATE trial SET state = 'EARLY_STOPPED' WHERE key % 7 = 4 AND state = 'SUCCEEDED';
+             UPDATE trial_event SET state = 'EARLY_STOPPED' WHERE trial % 7 = 4 AND state = 'SUCCEEDED';
+             DELETE FROM report WHERE kind = 'metric' AND body ->> 'type' = 'final' AND attempt IN
+               (SELECT key FROM trial WHERE state = 'EARLY_STOPPED');",
+        )
+        .unwrap();
+}
