@@ -24,7 +24,7 @@ use trialkeeper::supervise::recorder::NniRecorder;
 const BOUND: Duration = Duration::from_mins(2);
 /// A line of the trial's, newline included, in bytes.
 const LINE: usize = 100;
-/// Lines that travel in one report, in our own protocol: what a pipe holds.
+/// Lines that travel in one report of TrialKeeper's protocol: what a pipe holds.
 const CHUNK_LINES: u64 = 640;
 
 fn main() {
@@ -228,7 +228,7 @@ fn request_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// An ack of our own protocol; NNI's has nothing in it.
+/// An ack of TrialKeeper's protocol. NNI's has nothing in it.
 fn acknowledge(request: &[u8]) -> Vec<u8> {
     if !request.starts_with(b"POST /api/v1/agent/reports") {
         return Vec::new();

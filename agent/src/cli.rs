@@ -388,7 +388,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
     parse_own(words)
 }
 
-/// NNI's keeper's words, as a run of ours.
+/// The words of NNI's keeper, as a run of the agent.
 fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
     let mut legacy = legacy::parse(words).map_err(|error| {
         writeln!(io::stderr(), "trialkeeper: error: {error}").ok();

@@ -1,7 +1,7 @@
 //! The agent: starts a trial's command, watches it, and delivers every observation to the manager.
 //!
-//! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or
-//! delivering, the trial runs on: no error of ours reaches it.
+//! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or delivering, the trial
+//! runs on: no error of the agent reaches it.
 //!
 //! Bottom up: `util` -> `collect, spool` -> `http` -> `delivery` -> `pod` -> `cli` -> `trial` -> `verdict` -> `output` -> `observe` ->
 //! `supervise` -> `commands` -> `run`. A module imports only from its left.
@@ -29,7 +29,7 @@ use run::fallback;
 use trial::guard;
 use trial::hand_over::FALLBACK_WORD;
 
-/// Runs the program and returns its exit code: the trial's own, or 125 for a fault of ours.
+/// Runs the program and returns its exit code: the trial's own, or 125 for a fault of the agent.
 pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if words.get(1).is_some_and(|word| word == FALLBACK_WORD) {

@@ -2,14 +2,14 @@
 //!
 //! Invariants:
 //!
-//! * One thread per stream reads, so that a consumer of ours who stalls holds up that stream and nothing
-//!   else. Reading never waits for the network, and for the disk only as `capture` says.
-//! * What was read is taken in (scanned, copied, kept for the verdict) before it is passed on, whether or not our own
-//!   stdout still takes it, or anybody listens any more. A fault (a panic in a collector, say) costs at most the portion
-//!   at hand, see [`hand_over`](crate::trial::hand_over).
-//! * Once the trial has ended, a reader of ours who stands still cannot keep us from reading to the end: another thread
-//!   does, and lays by what it has read for the pump ([`Outlet::read_out`]).
-//! * The descriptors we inherited keep their flags: others may share them.
+//! * One thread per stream reads, so that a slow reader of the agent's output holds up that stream and nothing else.
+//!   Reading never waits for the network, and for the disk only as `capture` says.
+//! * What was read is taken in (scanned, copied, kept for the verdict) before it is passed on. That holds also if the
+//!   agent's stdout takes no more, or has no reader left. A fault (a panic in a collector, say) costs at most the
+//!   portion at hand, see [`hand_over`](crate::trial::hand_over).
+//! * Once the trial has ended, a stalled reader of the agent's output cannot keep the agent from reading to the end:
+//!   another thread reads on, and keeps what it has read for the pump ([`Outlet::read_out`]).
+//! * The descriptors that the agent inherited keep their flags: other processes may share them.
 
 pub mod capture;
 pub mod log_lines;
@@ -137,7 +137,7 @@ impl Pump {
             held: AtomicUsize::new(0),
         });
         let outlet = Outlet(Arc::clone(&flow));
-        // The thread is never joined: it ends with the trial's last writer, for which we do not wait for ever.
+        // The thread is never joined: it ends with the trial's last writer, for which the agent does not wait for ever.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
             drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
             flow.carry(File::from(sink), &events);
@@ -308,7 +308,7 @@ impl Intake {
     }
 }
 
-/// Our own stdout or stderr.
+/// The agent's stdout or stderr.
 struct Sink {
     file: File,
     open: bool,
@@ -322,7 +322,7 @@ impl Sink {
             match self.file.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The descriptor was made non-blocking by the process that gave it to us.
+                // The process that started the agent has made the descriptor non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
                     // A reader that went away does not come back; a full disk may have room later.
@@ -406,7 +406,7 @@ mod tests {
         let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         let outlet = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
-        // More than our own pipe takes and less than the two of them.
+        // More than the pipe behind the sink takes, and less than both pipes do.
         let bytes: Vec<u8> = (0..CHUNK * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
         trial.write_all(&bytes).unwrap();
         drop(trial);

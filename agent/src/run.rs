@@ -1,10 +1,10 @@
 //! `trialkeeper run`: builds the parts, starts the trial, and puts everything away after it.
 //!
-//! The order is the point. Before the trial starts there is only what it needs itself: its directory with
-//! its parameters, its pipes, and the lock on the spool, which tells whether this very attempt runs already.
-//! Signals that come meanwhile wait. Everything else is built while the trial runs, if it runs long enough. At
-//! the end: its output is read to the end, the verdict is reached and written, the rest is delivered, and then
-//! we exit with its code.
+//! The order is the point. Before the trial starts there is only what it needs itself: its directory with its
+//! parameters, its pipes, and the lock on the spool. The lock tells whether this very attempt runs already. Signals
+//! that come meanwhile wait. Everything else is built while the trial runs, if it runs long enough. At the end the
+//! agent reads the trial's output to the end, reaches and writes the verdict, delivers the rest, and exits with the
+//! trial's code.
 
 use std::cell::OnceCell;
 use std::collections::hash_map::RandomState;
@@ -220,7 +220,7 @@ impl StartedRun {
             }
         };
         let code = runtime.block_on(self.keep(clock));
-        // A name that is still being resolved, say, must not keep us here.
+        // A name that is still being resolved, say, must not keep the agent from exiting.
         runtime.shutdown_background();
         code
     }

@@ -41,7 +41,7 @@ pub struct Plan {
     pub arguments: Vec<OsString>,
     /// The working directory. `None`: the agent's own.
     pub directory: Option<PathBuf>,
-    /// The differences of its environment from ours.
+    /// The differences of its environment from the agent's.
     pub environment: Changes,
     /// The mark of its processes, see [`crate::trial::guard::RUN_VARIABLE`]; `environment` holds it too.
     pub run: String,
@@ -140,23 +140,23 @@ enum OnAgentDeath {
     Detach,
 }
 
-/// Settles what two signals do to us, whatever our parent had set.
+/// Settles what two signals do to the agent, whatever its parent had set.
 ///
 /// Were the end of children ignored, the kernel would reap them, and their exit would be lost (`man 2 wait`, notes).
-/// And a file of ours that grows over a limit (`ulimit -f`) is to be an error of the write, not our end and the trial's
-/// with it.
+/// And if a file of the agent's grows over a limit (`ulimit -f`), the write is to fail; the signal would end the agent
+/// and the trial.
 pub fn settle_signals() {
     let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
     for (signal, handler) in settled {
         #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
-        // SAFETY: neither action is code of ours.
+        // SAFETY: neither action runs code of this program.
         let set = unsafe { nix::sys::signal::signal(signal, handler) };
         // Fails only for a signal that does not exist.
         set.ok();
     }
 }
 
-/// Starts the trial with the given standard output and error; `None`: our own.
+/// Starts the trial with the given standard output and error; `None`: the agent's own.
 ///
 /// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* ends that started it.
 pub fn start(
@@ -227,9 +227,9 @@ impl Trial {
         self.pid.as_raw().unsigned_abs()
     }
 
-    /// Starts the process that ends what is left of the trial if we are killed, or else reads its `outputs` then, for the
-    /// files in `dir`: not at once, since a trial must not wait for it, and a short one needs none. Does nothing while
-    /// there is one.
+    /// Starts the guard: it ends what is left of the trial if the agent is killed, or reads the trial's `outputs` then,
+    /// for the files in `dir`. It is not started at once, since a trial must not wait for it, and a short one needs
+    /// none. Does nothing while there is one.
     pub fn guard(&mut self, outputs: impl FnOnce() -> [Option<OwnedFd>; 2], dir: Option<&Path>) {
         if self.guard.is_some() {
             return;
@@ -251,14 +251,12 @@ impl Trial {
                 self.guards += 1;
             }
             Err(source) => {
-                tracing::debug!(
-                    "no guard ({source}); the trial would not end as it should if we are killed"
-                );
+                tracing::debug!("no guard ({source}) for the case that the agent is killed");
             }
         }
     }
 
-    /// Looks whether the guard has ended before us, and takes leave of it then. `None`: it has not.
+    /// Looks whether the guard has ended before the agent, and forgets it then. `None`: it has not.
     pub fn lost_guard(&mut self) -> Option<LostGuard> {
         let status = self.guard.as_mut()?.ended()?;
         self.guard = None;
@@ -267,8 +265,8 @@ impl Trial {
         Some(LostGuard { status, replaced })
     }
 
-    /// The trial's own process was reaped; `killed`: by a signal. Returns whether it had our terminal, whose user
-    /// can interrupt it without our hearing of it.
+    /// The trial's own process was reaped; `killed`: by a signal. Returns whether the trial had the terminal, whose
+    /// user can interrupt it without the agent's notice.
     pub fn record_reaped(&mut self, killed: bool) -> bool {
         self.reaped = true;
         if let Some(guard) = &mut self.guard {
@@ -283,22 +281,23 @@ impl Trial {
     /// Passes a signal on to the trial's group. Only while its own process has not been reaped.
     pub fn forward(&mut self, signal: Signal) {
         if signal == Signal::SIGCONT {
-            // A shell's `fg` has given the terminal to us.
+            // A shell's `fg` has given the terminal to the agent.
             self.give_terminal();
         }
         self.to_group(signal);
     }
 
-    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then we are too, until a process continues us.
+    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then the agent stops too, until a process
+    /// continues it.
     pub fn follow_stop(&mut self) {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
         if let Some(signal) = self.reaper.stopped(pid) {
-            // One that only wants to read may, if the terminal is ours.
+            // A trial that only wants to read may, if the agent has the terminal.
             if signal != number(Signal::SIGTTIN) || !terminal.is_ours() {
                 terminal.follow(signal);
             }
-            // We were continued in the foreground, or are in a group that no process can continue.
+            // The agent was continued in the foreground, or is in a group that no process can continue.
             if self.give_terminal() {
                 self.to_group(Signal::SIGCONT);
             }
@@ -316,7 +315,7 @@ impl Trial {
         tree::descendants(std::process::id(), &self.reaper.helpers())
     }
 
-    /// Asks the whole tree to end. `reaped`: the trial's own process is gone, its pid not ours any more.
+    /// Asks the whole tree to end. `reaped`: the trial's own process is gone, and its pid may be another's.
     pub fn stop(&self, reaped: bool) {
         self.to_tree(Signal::SIGTERM, reaped);
         // A stopped process hears TERM only when it goes on.

@@ -186,7 +186,7 @@ impl Digits {
     /// Lets the program end.
     fn end(mut self) {
         drop(self.ask);
-        self.child.wait().expect("it is our child");
+        self.child.wait().expect("it is a child of this process");
     }
 }
 

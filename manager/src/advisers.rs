@@ -1,5 +1,5 @@
-//! Tuners and assessors outside the manager: NNI's own dispatcher with any Python algorithm, or a program
-//! that speaks our ask-and-tell protocol (`docs/ask-and-tell.md`).
+//! Tuners and assessors outside the manager: NNI's own dispatcher with any Python algorithm, or a program that speaks
+//! the ask-and-tell protocol (`docs/ask-and-tell.md`).
 //!
 //! The messages are pure ([`nni`], [`ask_and_tell`], over the [`history`]); [`launch`] starts the program, [`process`] listens and
 //! starts it again when it dies. The experiment holds an [`ExternalAdviser`]: it gives orders and hears answers, in

@@ -73,7 +73,7 @@ pub struct State {
     pub closed: CancellationToken,
     /// The streams of events that are open.
     pub streams: TaskTracker,
-    /// Serves pods that share no disk with us.
+    /// Serves pods that share no disk with the manager.
     pub pods: Pods,
     /// The view of the trials.
     pub board: Board,

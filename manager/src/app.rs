@@ -72,7 +72,7 @@ pub struct Settings {
     pub legacy_port: Option<u16>,
     /// The time that an agent may be silent before its trial is `LOST`.
     pub lease: Duration,
-    /// A certificate of the user's. `None`: one of our own where we listen beyond this machine.
+    /// A certificate of the user's. `None`: the manager makes one where it listens beyond this machine.
     pub certificate: Option<OwnCertificate>,
     /// The manager's address for trials on other machines. `None`: what the experiment file says, else a guess.
     pub advertise: Option<String>,

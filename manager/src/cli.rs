@@ -338,7 +338,8 @@ pub fn main() -> ExitCode {
 
 fn start_log() {
     let level = log_level();
-    // Libraries call errors what we try again, and say of the rest where it matters what to do about it.
+    // Libraries log as errors what the manager tries again. Where it matters what to do about one, the manager says so
+    // itself.
     let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -478,8 +479,8 @@ fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
     ExperimentDir::new(&data_dir(given), id)
 }
 
-/// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8). Absolute: what we
-/// start runs elsewhere.
+/// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8). Absolute, since
+/// processes that the manager starts run elsewhere.
 fn data_dir(given: Option<PathBuf>) -> PathBuf {
     let absolute = |variable: &str| {
         std::env::var_os(variable)

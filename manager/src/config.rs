@@ -79,14 +79,14 @@ pub struct ExperimentSpec {
     pub max_experiment_duration: Option<Duration>,
     /// `maxTrialDuration`. `None`: unlimited.
     pub max_trial_duration: Option<Duration>,
-    /// `targetMetric` (ours): a result as good as this ends the search. `None`: none does.
+    /// `targetMetric` (TrialKeeper's): a result as good as this ends the search. `None`: none does.
     pub target_metric: Option<f64>,
-    /// `maxConsecutiveFailures` (ours). 0: failures never hold the search. `None`: they do where the first trials all
-    /// fail alike.
+    /// `maxConsecutiveFailures` (TrialKeeper's). 0: failures never hold the search. `None`: they do where the first
+    /// trials all fail alike.
     pub max_consecutive_failures: Option<u32>,
-    /// `maxTrialRetries` (ours).
+    /// `maxTrialRetries` (TrialKeeper's).
     pub max_trial_retries: u32,
-    /// `trialRepeats` (ours): the number of trials of each point, at least 1.
+    /// `trialRepeats` (TrialKeeper's): the number of trials of each point, at least 1.
     pub trial_repeats: u64,
     /// `tuner`.
     pub tuner: TunerChoice,
@@ -97,27 +97,29 @@ pub struct ExperimentSpec {
     pub optimize_mode_assumed: bool,
     /// `assessor`. `None`: trials are left to run to their end.
     pub assessor: Option<AssessorChoice>,
-    /// `pythonInterpreter` (ours): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
+    /// `pythonInterpreter` (TrialKeeper's): what runs NNI's dispatcher. `None`: `python3`, as `PATH` finds it.
     pub python_interpreter: Option<String>,
-    /// `recordPackages` (ours): whether the packages of the interpreter are listed when the search starts.
+    /// `recordPackages` (TrialKeeper's): whether the packages of the interpreter are listed when the search starts.
     pub record_packages: bool,
     /// `tunerGpuIndices`: GPUs for a tuner outside the manager. `None`: none.
     pub tuner_gpu_indices: Option<Vec<u64>>,
-    /// `tunerPatience` (ours): how long a tuner outside the manager may owe an answer without a word.
+    /// `tunerPatience` (TrialKeeper's): how long a tuner outside the manager may owe an answer without a word.
     pub tuner_patience: Duration,
     /// `trainingService`.
     pub training_service: TrainingServiceSpec,
-    /// `objective` or `objective.metric` (ours): the metric to optimise. `None`: NNI's SDK's, or concluded.
+    /// `objective` or `objective.metric` (TrialKeeper's): the metric to optimise. `None`: NNI's SDK's, or concluded.
     pub objective: Option<String>,
-    /// `objectives` and `constraints` (ours): where there are several objectives, `objective` is the first one.
+    /// `objectives` and `constraints` (TrialKeeper's): where there are several objectives, `objective` is the first
+    /// one.
     pub goals: Goals,
-    /// `initialTrials` (ours): points that are tried first. Each names some of the space's parameters; the others are drawn.
+    /// `initialTrials` (TrialKeeper's): points that are tried first. Each names some of the space's parameters; the
+    /// others are drawn.
     pub initial_trials: Vec<Parameters>,
-    /// `owner` (ours): the person whose search it is. `None`: the user who starts it.
+    /// `owner` (TrialKeeper's): the person whose search it is. `None`: the user who starts it.
     pub owner: Option<String>,
-    /// `tags` (ours): words to find it by.
+    /// `tags` (TrialKeeper's): words to find it by.
     pub tags: Vec<String>,
-    /// `notifications` (ours): whom to tell. `None`: no one.
+    /// `notifications` (TrialKeeper's): whom to tell. `None`: no one.
     pub notifications: Option<NotificationsSpec>,
     /// The whole file in canonical form (camelCase, absolute paths, space inlined): what is stored.
     pub canonical: Value,

@@ -1,4 +1,4 @@
-//! The states of a trial job, in NNI's words (`nni-protocol`: "State machines") and one of ours, `LOST`.
+//! The states of a trial job, in NNI's words (`nni-protocol`: "State machines"), and TrialKeeper's `LOST`.
 
 use std::fmt;
 use std::str::FromStr;

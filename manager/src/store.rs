@@ -53,8 +53,8 @@ pub use rows::{
 pub use service_part::{AttemptPart, ServicePart};
 use writer::{Message, Shared, Write};
 
-/// The number of writes that may wait for the writer; batches of reports beyond it are refused, since their senders can
-/// wait better than we can.
+/// The number of writes that may wait for the writer. Batches of reports beyond it are refused, since their senders can
+/// wait better than the manager can.
 const QUEUE: usize = 1024;
 
 /// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
@@ -216,7 +216,7 @@ impl Store {
         .await
     }
 
-    /// Stores why we mean to stop trials, before we do, all or none; `None` takes it back.
+    /// Stores why the manager means to stop trials, before it does, all or none; `None` takes it back.
     pub async fn set_intents(
         &self,
         intents: &[(TrialJobId, Option<StopReason>)],

@@ -141,8 +141,8 @@ impl Secret {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded }
     }
 
-    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when we began, and what
-    /// has passed since. So a wall clock that jumps while we run shuts no agent out.
+    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when the manager began,
+    /// and the time that has passed since. So a wall clock that jumps while the manager runs shuts no agent out.
     pub fn now_ms(&self) -> i64 {
         let passed = i64::try_from(self.loaded.1.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.loaded.0.saturating_add(passed)

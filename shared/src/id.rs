@@ -65,14 +65,14 @@ macro_rules! id {
 id! {
     /// One search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`.
     ///
-    /// Ours are 8 lower-case characters; the wider rule is NNI's for ids that a user gives.
+    /// TrialKeeper's ids are 8 lower-case characters; the wider rule is NNI's for ids that a user gives.
     ExperimentId, "experiment id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
 id! {
-    /// One trial of an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`. Ours are 5 lower-case characters, so
-    /// that Kubernetes' lower-case names cannot make two of them collide.
+    /// One trial of an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`. TrialKeeper's ids are 5 lower-case characters, so that
+    /// Kubernetes' lower-case names cannot make two of them collide.
     TrialJobId, "trial id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
@@ -96,7 +96,7 @@ mod tests {
         let long = "a".repeat(33);
         #[rustfmt::skip]
         let table = [
-            ("ours",               "a1b2c3d4",     true),
+            ("made here",          "a1b2c3d4",     true),
             ("a user's own",       "My_search-2",  true),
             ("empty",              "",             false),
             ("a path",             "../evil",      false),

@@ -34,7 +34,7 @@ pub enum Cause {
     Succeeded,
     /// Another exit code.
     Exit,
-    /// A signal whose sender is not ours.
+    /// A signal whose sender is not TrialKeeper.
     Signal,
     /// The kernel's out-of-memory killer.
     OomKernel,
@@ -86,7 +86,7 @@ pub enum Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// The kernel, or our own action, says so.
+    /// The kernel says so, or the agent did it itself.
     Certain,
     /// The evidence fits and nothing else does.
     Likely,

@@ -20,7 +20,7 @@ const MARK: &str = "TEST_BED";
 fn take_default_signals() {
     for which in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
-        // SAFETY: the default action runs no code of ours.
+        // SAFETY: the default action runs no code of this program.
         let set = unsafe { signal(which, SigHandler::SigDfl) };
         set.expect("these signals can be set");
     }
@@ -72,7 +72,8 @@ impl TestBed {
     /// Writes a program.
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+            .expect("the test has made the file");
         path
     }
 
@@ -103,7 +104,7 @@ impl TestBed {
     }
 
     fn program(&self, name: &str) -> Command {
-        // A name that is none of ours is looked up in `PATH`.
+        // A name that is no program of this workspace is looked up in `PATH`.
         let own = self.programs().join(name);
         let mut command = Command::new(if own.exists() { own } else { name.into() });
         command.current_dir(self.folder()).env_clear();
@@ -145,7 +146,7 @@ impl TestBed {
             .expect("/proc is mounted")
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         pids.filter_map(|pid| {
-            // A process that ended in between, or that is another user's, is none of ours.
+            // A process that ended in between, or that is another user's, has no readable mark.
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             if !environment.windows(mark.len()).any(|part| part == mark) {
                 return None;
@@ -172,7 +173,7 @@ impl Default for TestBed {
 
 impl Drop for TestBed {
     fn drop(&mut self) {
-        // Parents may start children while we look, hence more than one round.
+        // Parents may start children meanwhile, hence more than one round.
         for _ in 0..20 {
             let left = self.processes();
             if left.is_empty() {

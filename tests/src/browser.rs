@@ -1,5 +1,5 @@
-//! A real browser without a screen, driven as `WebDriver` (W3C) says, by requests of our own: a client
-//! library would be larger than all that is asked here.
+//! A real browser without a screen, driven as `WebDriver` (W3C) says, by plain requests: a client library would be
+//! larger than all that is asked here.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

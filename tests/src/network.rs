@@ -162,7 +162,7 @@ impl<'a> Network<'a> {
         let mut machines = self.machines.lock().expect("no test panics meanwhile");
         let machine = machines.iter_mut().find(|machine| machine.name == name);
         let machine = machine.expect("the machine was added");
-        machine.sshd.wait().expect("it is our child");
+        machine.sshd.wait().expect("it is a child of this process");
         machine.sshd = self.start_sshd(name);
     }
 

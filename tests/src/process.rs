@@ -1,4 +1,4 @@
-//! A started program, whose output is read while it runs so that it never waits for us.
+//! A started program, whose output is read while it runs so that it never waits for its reader.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -33,8 +33,8 @@ impl Snapshots {
         let path = self.folder.join(&name);
         assert!(self.seen.insert(name.clone()), "two texts are called {name}");
         if self.renew {
-            fs::create_dir_all(&self.folder).expect("the fixtures are ours");
-            fs::write(&path, text).expect("the fixtures are ours");
+            fs::create_dir_all(&self.folder).expect("the fixtures can be written");
+            fs::write(&path, text).expect("the fixtures can be written");
             return;
         }
         match fs::read_to_string(&path) {
@@ -52,7 +52,7 @@ impl Snapshots {
                 continue;
             }
             if self.renew {
-                fs::remove_file(self.folder.join(&name)).expect("the fixtures are ours");
+                fs::remove_file(self.folder.join(&name)).expect("the fixtures can be written");
             } else {
                 self.problems.push(format!("{name}: nothing says this any more"));
             }

@@ -82,7 +82,7 @@ impl Terminal {
 
     /// The program's exit code, once it has ended.
     pub fn code(&mut self) -> Option<Option<i32>> {
-        self.child.try_wait().expect("it is ours").map(|status| status.code())
+        self.child.try_wait().expect("it is a child of this process").map(|status| status.code())
     }
 }
 

@@ -47,8 +47,9 @@ pub struct Legacy {
 #[error("--trial_command is needed: the line that the shell is to run")]
 pub struct NoCommand;
 
-/// Returns whether `words`, without the program's name, are the old keeper's: its flags have underscores, ours none. The first
-/// may be one that even the old one does not know; one that it does must come before any command.
+/// Returns whether `words`, without the program's name, are the old keeper's: its flags have underscores, the agent's
+/// have none. The first word may be a flag that even the old keeper does not know. One that it knows must come before
+/// any command.
 pub fn is_legacy(words: &[OsString]) -> bool {
     let Some(first) = words.first() else { return false };
     let mut ours = words.iter().take_while(|word| *word != "--");
@@ -107,7 +108,7 @@ fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     Some((index, value))
 }
 
-/// The words for a run of our own that does the same.
+/// The words for a run of the agent that does the same.
 pub fn as_run(legacy: &Legacy) -> Vec<OsString> {
     let shell = [b"--shell=", legacy.trial_command.as_bytes()].concat();
     ["trialkeeper".into(), "run".into(), OsString::from_vec(shell)].into()

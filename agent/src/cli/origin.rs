@@ -43,7 +43,7 @@ pub(super) fn name_origins(
     refusal
 }
 
-/// The refusal, with what to write instead where a trial's command was given as if it were one of ours.
+/// The refusal, with what to write instead where a trial's command was given as if it were one of the agent's.
 pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = refusal.get(ContextKind::InvalidSubcommand) {
         let advice =

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use super::values::{heartbeat, log_line_bytes, manager, rotate_bytes, sample_interval};
 use super::{Collect, PodArgs, RunArgs, WatchArgs, config_file, duration};
 
-/// The prefix of our variables.
+/// The prefix of the agent's variables.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
 
 /// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.

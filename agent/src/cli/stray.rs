@@ -1,4 +1,4 @@
-//! PURE: variables of the caller's that look like ours and set nothing, most likely misspelt.
+//! PURE: variables that look like the agent's and set nothing, most likely misspelt.
 
 use std::ffi::{OsStr, OsString};
 
@@ -14,7 +14,7 @@ use super::plain::{PREFIX, is_ours};
 const KNOWN_VARIABLES: [&str; 9] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
 
-/// A sentence about each of the variables `names` that is ours by its beginning alone.
+/// A sentence about each of the variables `names` that is the agent's by its prefix alone.
 pub(super) fn sentences(
     command: &mut Command,
     names: impl IntoIterator<Item = OsString>,

@@ -1,9 +1,9 @@
 //! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
 //!
-//! Reports of NNI's SDK are the trial's own word: passed on as numbered, none dropped. Metrics read off text are
-//! bounded, because the text was not written for us: at most [`NAMES`] names, and after [`DENSE`] values of one name
-//! only every second, then every fourth ... value is kept. Everything dropped is counted, and the last value of each
-//! name is always known.
+//! Reports of NNI's SDK are the trial's own word: they are passed on as numbered, and none is dropped. Metrics read off
+//! text are bounded, because that text was not written for TrialKeeper: at most [`NAMES`] names, and after [`DENSE`]
+//! values of one name only every second, then every fourth ... value is kept. Everything dropped is counted, and the
+//! last value of each name is always known.
 
 use std::collections::HashMap;
 

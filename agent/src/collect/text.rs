@@ -17,7 +17,7 @@ use trial_protocol::MetricValue;
 use super::NAME_BYTES;
 use super::objective::is_known;
 
-/// The prefixes of our variables and NNI's: a trial that prints its environment reports nothing.
+/// The prefixes of the agent's variables and NNI's: a trial that prints its environment reports nothing.
 const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour

@@ -88,7 +88,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
     let spec = manager::ManagerSpec { address, token_file, ca_file };
     let mut checks = runtime.block_on(manager::check(&spec));
-    // A name that is still being resolved must not keep us here.
+    // A name that is still being resolved must not keep the doctor from ending.
     runtime.shutdown_background();
     let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));
     let spool_dir = args.spool_dir.unwrap_or_else(|| output_dir.join("spool"));

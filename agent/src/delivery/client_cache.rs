@@ -100,7 +100,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // Who does not trust us hangs up.
+                // A client that does not trust the certificate hangs up.
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 drop(stream.read(&mut [0; 1024]).await);
                 drop(stream.write_all(b"HTTP/1.1 204 x\r\nconnection: close\r\n\r\n").await);

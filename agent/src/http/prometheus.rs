@@ -174,7 +174,7 @@ fn machine(page: &mut Page, sample: &Sample) {
 
 type Reading = fn(&GpuSample) -> Option<f64>;
 
-/// DCGM's fields that mean what we read, in its units: memory in MiB.
+/// DCGM's fields that the agent reads, in its units: memory in MiB.
 const DCGM: [(&str, &str, Reading); 9] = [
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", |gpu| gpu.utilization_percent),
     ("DCGM_FI_DEV_FB_USED", "gauge", |gpu| gpu.memory_used_bytes.map(mib)),

@@ -154,8 +154,8 @@ impl MetricFiles {
     }
 }
 
-/// Wakes the thread when something has changed where it watches, and sets `is_woken`; once that is set, no further wake is
-/// needed. An opened file is no change: we may have opened it.
+/// Wakes the thread when something has changed where it watches, and sets `is_woken`. Once that is set, no further wake
+/// is needed. An opened file is no change: the agent itself may have opened it.
 fn waker(
     wake: blocking::Sender<WatcherCommand>,
     is_woken: Arc<AtomicBool>,

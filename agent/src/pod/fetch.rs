@@ -171,7 +171,8 @@ impl Manager {
     pub async fn code(&self, into: &Path) -> Result<(), Error> {
         let failed = |source| Error::Write { path: into.to_owned(), source };
         std::fs::create_dir_all(into).map_err(failed)?;
-        // Without a name, so that it goes with us; on the disk that has to hold the code anyway.
+        // The file has no name, so that it goes when the agent does. It lies on the disk that has to hold the code
+        // anyway.
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
         let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         loop {

@@ -12,7 +12,7 @@ use crate::delivery::dialect;
 use crate::pod::fetch::{Error, Manager};
 use crate::pod::peers::{self, Role, Task};
 
-/// The time that the manager may keep us waiting for one answer.
+/// The time that the manager may delay one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The way in which the pods of this trial meet.

@@ -284,7 +284,7 @@ pub(super) fn fresh(path: &Path, mode: u32) -> io::Result<File> {
     clear(path)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(mode).open(path)?;
-    // As it was where it came from, whatever our own mask.
+    // The mode is that of the archive, whatever the agent's umask.
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
 }

@@ -56,7 +56,7 @@ impl SdkChannel {
     pub(super) fn serve(self, record: String) -> Served {
         let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
         let (ended, watch_end) = watch::channel(false);
-        // A task, so that a panic in it is not ours. It ends with the runtime at the latest.
+        // A task, so that a panic in it does not end the agent. It ends with the runtime at the latest.
         let task = self.0.map(|channel| {
             tokio::spawn(async move { channel.serve(&record, found, watch_end).await })
         });

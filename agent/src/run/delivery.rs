@@ -52,7 +52,7 @@ impl Delivery {
                 give_up: watch_give_up,
                 counts: counts.clone().unwrap_or_default(),
             };
-            // A task, so that a panic in it is not ours. Joined in `finish`.
+            // A task, so that a panic in it does not end the agent. Joined in `finish`.
             tokio::spawn(delivery::run(settings, spool.clone(), directives_sender, watch_end))
         });
         Self { directives, counts, shutdown: DeliveryShutdown { ended, give_up, task } }
@@ -79,7 +79,7 @@ impl DeliveryShutdown {
             hurry.await;
             sleep(HURRIED_FLUSH).await;
         };
-        // It watches the time itself; ours is for the case that it does not.
+        // Delivery watches the time itself; this timeout is for the case that it does not.
         let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SHUTDOWN_SLACK);
         let done = tokio::select! {
             done = timeout(longest, &mut task) => done,

@@ -83,7 +83,7 @@ struct MinimalSupervisor {
     reaper: Reaper,
     grace: Duration,
     drain: Duration,
-    /// The end of the trial's own process, if the program before us had seen it.
+    /// The end of the trial's own process, if the program before had seen it.
     reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
     /// The trial's own process is gone, and its end is unknown.
@@ -105,7 +105,8 @@ struct Stream {
 
 impl MinimalSupervisor {
     fn new(handed_over: &HandOver) -> Result<Self, io::Error> {
-        // Before anything is opened: what was closed in the last moment must not be taken for what is ours.
+        // Before anything is opened: a descriptor that was closed in the last moment must not be mistaken for a new
+        // one.
         let live = &handed_over.live;
         let reaper = Reaper::default();
         let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
@@ -113,7 +114,7 @@ impl MinimalSupervisor {
             Some(Guard::adopt(&reaper, process.unsigned_abs(), inherited(pipe)?))
         });
         let all = SigSet::all();
-        // They are blocked already, by the program before us: one that came meanwhile is still there.
+        // The program before has blocked them already: one that came meanwhile is still there.
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
@@ -140,11 +141,11 @@ impl MinimalSupervisor {
 
     fn hold(&mut self) {
         let mut phase = Phase::Running;
-        // Its end may have come before us.
+        // The trial may have ended before this program took over.
         let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();
         if events.is_empty() && !self.reaper.sweep() {
             events.extend(self.reap(&phase));
-            // The program before us had reaped it that moment, and could not say so any more.
+            // The program before had reaped the trial at that moment, and could not say so any more.
             self.lost = events.is_empty();
             if self.lost {
                 return;
@@ -200,7 +201,7 @@ impl MinimalSupervisor {
         let mut ended = false;
         while let Ok(Some(heard)) = self.signals.read_signal() {
             if heard.ssi_pid == std::process::id() {
-                // A thread of the program before us has failed as well, and called for what has happened.
+                // A thread of the program before has failed as well, and has sent the signal to hand over.
                 continue;
             }
             let heard = i32::try_from(heard.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
@@ -213,7 +214,7 @@ impl MinimalSupervisor {
                     });
                     self.stop.get_or_insert(STOP_BY_TERM);
                 }
-                // The keyboard's stop is not for us, and a closed pipe is seen when it is written to.
+                // The keyboard's stop is meant for the trial, and a closed pipe is seen when it is written to.
                 Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
                 | None => {}
                 Some(signal) => {
@@ -231,7 +232,7 @@ impl MinimalSupervisor {
     /// Reaps, and says what there is.
     fn reap(&mut self, phase: &Phase) -> Option<Event> {
         let left = self.remaining();
-        // What the program before us had noted, it may have left to us to reap.
+        // The program before may have noted the end and left the process to be reaped here.
         let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
         if let (Some(status), None) = (ended, self.status) {
             self.status = Some(status);

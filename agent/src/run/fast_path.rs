@@ -25,7 +25,7 @@ pub(super) fn wait(
     meanwhile: impl FnOnce(),
     nothing_else: impl FnOnce() -> bool,
 ) -> Option<ExitStatus> {
-    // A stream that cannot be read is one that we would not know the end of.
+    // The agent would not know the end of a stream that it cannot read.
     let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
     let [at_once, brief] = [PROCESSOR_LEFT_ALONE, LONGEST_FAST_RUN]
         .map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));

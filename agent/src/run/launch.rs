@@ -23,7 +23,7 @@ pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
 /// The outcome of the start, and the trial's output.
 pub(super) struct Launched {
     pub(super) started: Result<StartedTrial, trial::Error>,
-    /// Its standard output and error; `None` where it has our own.
+    /// Its standard output and error; `None` where it has the agent's.
     pub(super) outputs: [Option<OwnedFd>; 2],
 }
 
@@ -78,7 +78,7 @@ pub(super) fn launch(
     Launched { started, outputs }
 }
 
-/// A pipe, our end first; nothing where it cannot be had.
+/// A pipe, the agent's end first; nothing where it cannot be had.
 fn output() -> (Option<OwnedFd>, Option<OwnedFd>) {
     match io::pipe() {
         Ok((source, trials)) => (Some(source.into()), Some(trials.into())),

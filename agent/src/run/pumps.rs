@@ -52,7 +52,7 @@ impl<'a> Pumps<'a> {
         Self { settings, capture, events, spool, clock, gate, running }
     }
 
-    /// Reads the trial's standard output and error, and passes them on to our own.
+    /// Reads the trial's standard output and error, and passes them on to the agent's own.
     pub(super) fn start_all(
         mut self,
         outputs: [Option<OwnedFd>; 2],
@@ -68,9 +68,9 @@ impl<'a> Pumps<'a> {
         self.running
     }
 
-    /// Reads `stream` from `source`, and passes it on to `sink`. `None`: the trial has our own.
+    /// Reads `stream` from `source`, and passes it on to `sink`. `None`: the trial writes to the agent's own.
     ///
-    /// A stream that cannot be read would stop the trial once its pipe is full, so that is a fault of ours.
+    /// A stream that cannot be read would stop the trial once its pipe is full, so that is a fault of the agent.
     fn start(
         &mut self,
         stream: Stream,
@@ -80,7 +80,7 @@ impl<'a> Pumps<'a> {
     ) {
         let Some(source) = source else { return };
         let source = Arc::new(File::from(source));
-        // An NNI manager wants lines, and no log of ours.
+        // An NNI manager wants lines, and no log of the agent.
         let legacy = self.settings.legacy.as_ref();
         let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
         let shipper = logs.map(|spec| {

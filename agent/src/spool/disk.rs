@@ -24,8 +24,9 @@ mod tests;
 const SEGMENT_BYTES: u64 = 4 << 20;
 /// Most bytes that are written in one go.
 const GATHER_BYTES: usize = 64 << 10;
-/// The time that a verdict may wait for its fsync: a manager that is there acknowledges it sooner, and then there is
-/// nothing left that would have to be safe. (It outlives us from the first write on; this is about the machine.)
+/// The time that a verdict may wait for its fsync. A manager that is there acknowledges it sooner, and then nothing is
+/// left that would have to be safe. (From the first write on, the verdict outlives the agent; the fsync is for a
+/// machine that fails.)
 const VERDICT_SYNC: Duration = Duration::from_millis(25);
 /// The time from a failed write to the next try.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

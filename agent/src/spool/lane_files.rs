@@ -122,7 +122,7 @@ impl LaneFiles {
             let mut offset = if bytes.starts_with(MAGIC) { MAGIC.len() } else { 0 };
             while let Decoded::Whole(record, length) = record::decode(&bytes[offset..]) {
                 if offset == 0 {
-                    break; // Without its magic it is no segment of ours.
+                    break; // Without its magic it is no segment.
                 }
                 if Some(record.seq) > self.acked.max(last) {
                     summary.last_kept = Some(record.seq);

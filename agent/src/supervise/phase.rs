@@ -214,7 +214,7 @@ impl Phase {
             (Clearing { exit, kill_at }, Event::StopHurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
             }
-            // A process outside the tree holds the output: not ours to end, and not worth waiting for.
+            // A process outside the tree holds the output: the agent must not end it, and need not wait for it.
             (Clearing { exit, .. }, Event::DeadlinePassed(Remaining { processes: false, .. }))
             | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
             (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {

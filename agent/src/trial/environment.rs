@@ -81,7 +81,7 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
     if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
         set.put("NNI_CODE_DIR", dir.as_os_str());
     }
-    // Makes the SDK print its metrics to stdout, where we read them, and leave `sys.stdout` alone.
+    // Makes the SDK print its metrics to stdout, where the agent reads them, and leave `sys.stdout` alone.
     set.put("REUSE_MODE", "true");
     set.put("MULTI_PHASE", "false");
     // Else Python keeps up to 8 KiB back, and with them the metrics of a trial that is killed.

@@ -104,7 +104,7 @@ impl Guard {
         Ok(Self { process: child.id(), pipe, reaper: reaper.clone(), end })
     }
 
-    /// The guard `process` that the program before us has started, and `pipe`, the agent's end of its pipe.
+    /// The guard `process` that the program before has started, and `pipe`, the agent's end of its pipe.
     pub fn adopt(reaper: &Reaper, process: u32, pipe: OwnedFd) -> Self {
         let end = reaper.adopt(process, ChildRole::Helper);
         Self { process, pipe: pipe.into(), reaper: reaper.clone(), end }
@@ -214,7 +214,7 @@ impl DrainedStream {
     }
 }
 
-/// Returns whether the agent, our parent, has ended or is about to.
+/// Returns whether the agent, the guard's parent, has ended or is about to.
 fn is_gone(agent: u32) -> bool {
     (0..GONE_CHECKS).any(|_| {
         let gone = std::os::unix::process::parent_id() != agent || tree::is_ending(agent);

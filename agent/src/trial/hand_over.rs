@@ -62,7 +62,7 @@ pub struct Live {
     pub stopping: bool,
     /// The wait status of the trial's own process, if it was reaped before.
     pub status: Option<i32>,
-    /// The guard's process, and our end of its pipe.
+    /// The guard's process, and the agent's end of its pipe.
     pub guard: Option<(i32, RawFd)>,
 }
 
@@ -98,7 +98,7 @@ static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
 /// `true` if the trial was asked to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// The guard's process and our end of its pipe, -1 while there is none.
+/// The guard's process and the agent's end of its pipe, -1 while there is none.
 static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 impl HandOver {
@@ -211,9 +211,9 @@ fn decimal(number: i32) -> Decimal {
     text
 }
 
-/// From now on a fault of ours hands the trial over, and the `claim` on the spool with it.
+/// From now on a fault of the agent hands the trial over, and the `claim` on the spool with it.
 pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
-    // Without /proc, the name that we were started with must do.
+    // Without /proc, the name that the agent was started with must do.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
     let plan = Plan {
@@ -242,7 +242,7 @@ pub fn guarded(guard: &Guard) {
     GUARD[0].store(process.cast_signed(), Ordering::Release);
 }
 
-/// The trial has ended, and this is the code to exit with, whatever happens to us from now on.
+/// The trial has ended, and this is the code to exit with, whatever happens to the agent from now on.
 pub fn disarm(code: u8) {
     HANDED_OVER.store(i32::from(code), Ordering::Release);
 }
@@ -276,7 +276,7 @@ pub fn hand_over() {
     // SAFETY: it is null or came from `Box::into_raw` in `arm`, is never freed and never changed.
     let Some(plan) = (unsafe { plan.as_ref() }) else { return };
     if nix::unistd::getpid().as_raw() != plan.process {
-        // A child of ours between fork and exec.
+        // A child of the agent's between fork and exec.
         return;
     }
     #[expect(unsafe_code, reason = "what is allowed in the handler of a signal has no safe names")]
@@ -311,7 +311,7 @@ pub fn hand_over() {
         for program in &plan.programs {
             libc::execve(program.as_ptr(), pointers.as_ptr(), environ.cast());
         }
-        // No memory, or no such file any more: then the kernel ends the trial with us.
+        // No memory, or no such file any more: then the kernel ends the trial with the agent.
         libc::_exit(125);
     }
 }
@@ -361,7 +361,7 @@ fn listen() {
     }
 }
 
-/// A descriptor that the program before us left open for us, unless one of its threads has closed it in the last
+/// A descriptor that the program before left open for this one, unless one of its threads has closed it in the last
 /// moment.
 pub fn inherited(number: RawFd) -> Option<OwnedFd> {
     inode(number)?;

@@ -1,8 +1,8 @@
 //! The only waiter of the program: pid -> how it ended, orphans too.
 //!
-//! As PID 1 or child subreaper we inherit every orphan of the trial's tree and must reap it. A second
-//! waiter would steal exit statuses, so whatever the agent itself starts goes through [`Reaper::spawn`]
-//! and learns its child's end from the channel returned there. `tokio::process` is not used at all.
+//! As PID 1 or child subreaper the agent inherits every orphan of the trial's tree and must reap it. A second waiter
+//! would steal exit statuses, so whatever the agent itself starts goes through [`Reaper::spawn`] and learns its child's
+//! end from the channel returned there. `tokio::process` is not used at all.
 //!
 //! `rustix` reads the wait status here instead of `nix`, whose `waitpid` fails for a process that a
 //! real-time signal killed, and with that loses the status for ever.
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 /// The wait status of the trial's own process, -1 until it has ended: once that is reaped it cannot be had again, and
-/// the program that takes our place needs it.
+/// the program that takes the agent's place needs it.
 static TRIAL_STATUS: AtomicI32 = AtomicI32::new(-1);
 
 /// The wait status of the trial's own process, if it has ended. May be called in the handler of a signal.
@@ -51,7 +51,7 @@ pub fn trial_status() -> Option<i32> {
 }
 
 impl Reaper {
-    /// Makes the orphans of the trial's tree ours, as they are anyway for PID 1.
+    /// Makes the agent the parent of the orphans of the trial's tree, as PID 1 is anyway.
     pub fn adopt_orphans() -> Result<(), io::Error> {
         if std::process::id() == 1 {
             return Ok(());
@@ -88,7 +88,7 @@ impl Reaper {
         Ok((pid, told))
     }
 
-    /// Enters a child of ours that the program before us in this process started.
+    /// Enters a child of this process that the program before in it has started.
     pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
         let (tell, told) = oneshot::channel();
         self.lock().insert(pid, Entry { role, tell, stopped: None });
@@ -134,10 +134,10 @@ impl Reaper {
         let mut table = self.lock();
         let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
         let (Some(_), Some(pid)) = (table.remove(&helper), pid) else { return };
-        // A helper that we have adopted may never have been there.
+        // A helper that was adopted may never have been there.
         if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_ok_and(|end| end.is_none()) {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-            // It is ours and was not reaped, so this ends as soon as the kernel has done what it was told.
+            // The helper is a child and was not reaped, so this ends as soon as the kernel has killed it.
             while rustix::process::waitpid(Some(pid), WaitOptions::empty())
                 .is_err_and(|error| error == rustix::io::Errno::INTR)
             {}

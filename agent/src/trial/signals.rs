@@ -1,7 +1,7 @@
 //! The signals that the agent handles, as one stream.
 //!
-//! Invariant: a signal that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored, for us and for
-//! the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
+//! Invariant: a signal that was set to "ignore" when the agent started (`nohup`, a shell's `&`) stays ignored, for the
+//! agent and for the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,7 +38,7 @@ pub struct Signals {
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceivedSignal {
-    /// Some child of ours has ended.
+    /// Some child of the agent has ended.
     Child,
     /// A signal that a process sent.
     Sent(Signal, Sender),
@@ -90,7 +90,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal that asks for our own end. To be dropped at any time.
+    /// Waits for a signal that asks the agent to end. May be dropped at any time.
     pub async fn wait_for_stop_signal(&mut self) {
         let asks = |caught| {
             matches!(
@@ -117,12 +117,12 @@ impl Signals {
     }
 }
 
-/// Signals that wait until they are read: none that comes meanwhile is lost, and none ends us.
+/// Signals that wait until they are read: none that comes meanwhile is lost, and none ends the agent.
 #[derive(Debug)]
 pub struct BlockedSignals(SignalFd);
 
 impl BlockedSignals {
-    /// Holds back what we hear, and lets everything else through.
+    /// Holds back the signals that the agent handles, and lets all others through.
     pub fn begin() -> Result<Self, io::Error> {
         Ok(Self(block_signals(HANDLED_SIGNALS.into_iter(), SfdFlags::empty())?))
     }
@@ -135,10 +135,10 @@ impl AsFd for BlockedSignals {
     }
 }
 
-/// Blocks `handled` and the end of children, so that they are read and not delivered, and nothing else: our parent may
-/// have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops a background process
-/// that writes to it, as we do while the trial has it. Threads that are started later have the same mask; one that
-/// blocked less would be ended by what is meant for us.
+/// Blocks `handled` and the end of children, so that they are read and not delivered. Unblocks all others: the agent's
+/// parent may have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops a
+/// background process that writes to it, as the agent does while the trial has the terminal. Threads that are started
+/// later have the same mask; a thread that blocked less would be ended by a signal for the agent.
 fn block_signals(
     handled: impl Iterator<Item = Signal>,
     flags: SfdFlags,

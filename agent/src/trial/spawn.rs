@@ -1,5 +1,5 @@
-//! Starts a process without copying the agent first, as `posix_spawn` does: the child borrows our memory until it
-//! executes the program. Copying takes longer than everything else that the trial waits for.
+//! Starts a process without copying the agent first, as `posix_spawn` does: the child borrows the agent's memory until
+//! it executes the program. Copying takes longer than everything else that the trial waits for.
 //!
 //! std does so too, but not for a child that asks for a parent-death signal. Everything that needs memory happens
 //! before the child exists; in the child there must be nothing but system calls.
@@ -36,14 +36,14 @@ const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 /// interpreter (`man 3 execvp`, of `ENOEXEC`).
 const SHELL_PATH: &CStr = c"/bin/sh";
 
-/// The child's standard output and error. `None`: ours.
+/// The child's standard output and error. `None`: the agent's.
 pub(super) struct Outputs {
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
 }
 
 /// Starts it as the leader of a group of its own, and returns its pid once it has executed the program.
-/// `take_terminal`: its group goes to the foreground of our terminal. Only for [`reap::Reaper::spawn_with`].
+/// `take_terminal`: its group goes to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
 pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Result<Pid, io::Error> {
     let environment = environment(env::vars_os(), &plan.environment)?;
     let mut words = vec![text(&plan.program)?];
@@ -78,7 +78,7 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
 struct Child<'a> {
     variables: Pointers<'a>,
     directory: Option<&'a CStr>,
-    /// Our pid.
+    /// The agent's pid.
     parent: Pid,
     /// `true` if it is killed when the agent is.
     die_with_us: bool,
@@ -120,7 +120,7 @@ impl Child<'_> {
         }
         if self.die_with_us {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // We may have been killed before the line above took effect; then the trial must not start.
+            // The agent may have been killed before the line above took effect; then the trial must not start.
             if getppid() != self.parent {
                 return Err(Errno::ESRCH);
             }
@@ -129,8 +129,8 @@ impl Child<'_> {
             terminal::take_in_child();
         }
         #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
-        // SAFETY: the default action is no code of ours. Rust programs ignore SIGPIPE, and we SIGXFSZ; others do not
-        // expect that.
+        // SAFETY: the default action runs no code of this program. Rust programs ignore SIGPIPE, and the agent SIGXFSZ;
+        // others do not expect that.
         unsafe {
             signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
             signal(Signal::SIGXFSZ, SigHandler::SigDfl)?;
@@ -140,7 +140,7 @@ impl Child<'_> {
     }
 }
 
-/// Runs `child` in a process that shares our memory, while this thread waits until it has executed a program or
+/// Runs `child` in a process that shares the agent's memory, while this thread waits until it has executed a program or
 /// ended. `child` returns only if it fails, and why.
 fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     let failed = AtomicI32::new(0);
@@ -150,10 +150,10 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
         127
     });
     #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
-    // SAFETY: with CLONE_VFORK this thread stands still until the child has left our memory, so what the child borrows
-    // outlives it and no thread shares its stack. Other threads go on; the child must therefore take no lock and
-    // allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
-    // prepared and returns a number. Our handlers of signals are for faults only.
+    // SAFETY: with CLONE_VFORK this thread stands still until the child has left the agent's memory, so what the child
+    // borrows outlives it and no thread shares its stack. Other threads go on; the child must therefore take no lock
+    // and allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
+    // prepared and returns a number. The agent's handlers of signals are for faults only.
     let pid = unsafe {
         clone(main, &mut stack, CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK, Some(libc::SIGCHLD))
     }?;

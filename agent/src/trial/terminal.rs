@@ -1,13 +1,14 @@
 //! The terminal that the trial reads from, when `trialkeeper` was started at one.
 //!
 //! The trial leads a process group of its own, and a terminal listens to one group only: a reader outside it is
-//! stopped. So the trial's group is put into the foreground while it runs, and ours again when it has ended or was
-//! stopped (Ctrl-Z); then we stop ourselves as well, for the shell that waits for us and says `fg` later.
+//! stopped. So the trial's group is put into the foreground while it runs. The agent's group comes back when the trial
+//! has ended or was stopped (Ctrl-Z). Then the agent stops itself as well, for the shell that waits for it and says
+//! `fg` later.
 //!
 //! In a pipeline it is lent to the trial only once that reads: it is the pager's behind it, or free.
 //!
-//! Invariant: nothing is taken from another job. The foreground is given away only where it is ours, and taken back
-//! only after it was given.
+//! Invariant: nothing is taken from another job. The agent gives the foreground away only where it has it, and takes it
+//! back only after it gave it.
 
 use nix::poll::poll;
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +21,7 @@ use crate::trial::signals::number;
 /// The time in which the last output before a stop is passed on, in milliseconds.
 const PUMPED_IN: u8 = 20;
 
-/// Our standard input, being our session's terminal.
+/// The agent's standard input, where that is the terminal of its session.
 #[derive(Debug)]
 pub struct Terminal {
     /// The trial's group has it.
@@ -30,18 +31,18 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal, if standard input is one of our session's.
+    /// The terminal, if standard input is that of the agent's session.
     pub fn find() -> Option<Self> {
         tcgetpgrp(stdin()).ok().map(|_| Self { given: false, modes: None })
     }
 
-    /// Returns whether it listens to us.
+    /// Returns whether the terminal listens to the agent.
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(stdin()) == Ok(getpgrp())
     }
 
-    /// Returns whether our output goes there, too. Else we may be the first of a pipeline, whose last, a pager say, needs it more
-    /// than a trial that may never read.
+    /// Returns whether the agent's output goes there, too. Else the agent may be the first of a pipeline. The last of
+    /// one, such as a pager, needs the terminal more than a trial that may never read.
     pub fn is_all_ours(&self) -> bool {
         tcgetpgrp(stdout()).is_ok()
     }
@@ -57,7 +58,7 @@ impl Terminal {
         self.given = true;
     }
 
-    /// Gives it to the trial's `group`, if it is ours to give.
+    /// Gives the terminal to the trial's `group`, if the agent has it.
     pub fn give(&mut self, group: u32) {
         let group = i32::try_from(group).ok().and_then(Pid::from_raw);
         if let Some(group) = group.filter(|_| self.is_ours()) {
@@ -71,29 +72,32 @@ impl Terminal {
         if !std::mem::take(&mut self.given) {
             return;
         }
-        // We are in the background now and may do this as SIGTTOU is blocked. A terminal that has gone is free.
+        // The agent is in the background now and may do this as SIGTTOU is blocked. A terminal that has gone is free.
         tcsetpgrp(stdin(), getpgrp()).ok();
         if let Some(modes) = self.modes.as_ref().filter(|_| reset) {
             tcsetattr(stdin(), OptionalActions::Now, modes).ok();
         }
     }
 
-    /// The trial's own process was stopped by `signal`: we follow it, if a terminal's user or the terminal itself did
-    /// that. Returns when we are continued, or at once where no process could continue us and the kernel let us be.
+    /// The trial's own process was stopped by `signal`: the agent follows it, if a terminal's user or the terminal
+    /// itself did that. Returns when the agent is continued, or at once where no process could continue it and the
+    /// kernel let it be.
     pub fn follow(&mut self, signal: i32) {
         let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(number);
         if self.given || job_control.contains(&signal) {
             self.take_back(false);
             // What the trial has printed should be seen before the shell's answer; the pumps are threads of their own.
             poll(&mut [], PUMPED_IN).ok();
-            // Our whole group, as a terminal does: it may be a pipeline, and its shell waits for all of it.
+            // The whole group of the agent, as a terminal does: it may be a pipeline, and its shell waits for all of
+            // it.
             kill(nix::unistd::Pid::from_raw(0), Signal::SIGTSTP).ok();
         }
     }
 }
 
 /// Puts the calling process, which leads its group, into the foreground. For the child before its exec: makes two
-/// system calls and nothing else. It is in the background when it asks; our mask, which it has still, allows it.
+/// system calls and nothing else. The child is in the background when it asks; the signal mask that it has from the
+/// agent allows it.
 pub fn take_in_child() {
     tcsetpgrp(stdin(), getpid()).ok();
 }

@@ -1,6 +1,6 @@
 //! The trial's process tree, found by walking `/proc` by parent.
 //!
-//! As child subreaper (or PID 1) we are the ancestor of everything the trial started, also of what called
+//! As child subreaper (or PID 1) the agent is the ancestor of everything the trial started, also of what called
 //! `setsid` or forked twice. What the agent itself started is left out.
 
 use std::collections::{HashMap, HashSet};
@@ -71,7 +71,7 @@ fn ends(stat: &[u8]) -> bool {
 }
 
 fn everyone() -> Vec<Process> {
-    // A namespace of processes with the old /proc in it shows us strangers under our numbers.
+    // A namespace of processes with the old /proc in it shows other processes under this one's numbers.
     let own = std::process::id().to_string();
     if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != own.as_str()) {
         return Vec::new();

@@ -1,7 +1,7 @@
 //! The agent's own messages: one line each, recognisable, never on stdout.
 //!
-//! A subscriber of our own: `tracing-subscriber` would add 200 KB to a program that goes into every image,
-//! for spans and filters that are not used here.
+//! A small subscriber: `tracing-subscriber` would add 200 KB to a program that goes into every image, for spans and
+//! filters that are not used here.
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -43,7 +43,7 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
     }
 }
 
-/// The time to wait for the reader of our messages.
+/// The time to wait for the reader of the agent's messages.
 pub const PRINT_WAIT: Duration = Duration::from_millis(20);
 
 /// `true` if the reader of stderr stood still the last time.

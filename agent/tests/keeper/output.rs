@@ -102,7 +102,7 @@ fn a_reader_of_our_messages_that_stands_still_holds_up_nothing() {
 
 #[test]
 fn a_reader_that_is_slow_at_the_end_costs_nothing() {
-    // More than a pipe holds, and not more than ours and the trial's do.
+    // More than a pipe holds, and not more than the agent's and the trial's do.
     let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
     let (mut reader, writer) = pipe().unwrap();
     keeper.command.stdout(writer);
@@ -113,7 +113,7 @@ fn a_reader_that_is_slow_at_the_end_costs_nothing() {
     let verdict = read().unwrap();
     assert!(verdict.evidence.leftovers.is_empty());
     assert!(verdict.evidence.stdout_tail.ends_with("20000\nacc=0.9\n"), "{verdict:?}");
-    // The bed keeps our own end of the pipe open, so its end does not tell.
+    // The test keeps its own end of the pipe open, so the end of the pipe does not tell.
     let mut expected =
         (1..=20_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     expected.push_str("acc=0.9\n");

@@ -63,7 +63,7 @@ fn the_trial_starts_with_nothing_blocked_or_ignored() {
     assert_eq!(
         mask(ended.stdout(), "SigIgn:"),
         0,
-        "not even SIGPIPE and SIGXFSZ, which we ignore ourselves"
+        "not even SIGPIPE and SIGXFSZ, which the agent ignores"
     );
 }
 

@@ -57,7 +57,7 @@ fn samples_tell_of_processes_and_gpus() {
     assert_eq!(evidence.gpus[0].uuid.as_deref(), Some("GPU-5f0c"));
     assert!(evidence.gpu_idle_ms.keys().eq(["GPU-1d1e"]), "{:?}", evidence.gpu_idle_ms);
     assert!(evidence.memory_peak_bytes.is_some());
-    assert!(evidence.leftovers.is_empty(), "the probe is ours: {:?}", evidence.leftovers);
+    assert!(evidence.leftovers.is_empty(), "the probe is the agent's: {:?}", evidence.leftovers);
     until("the probe is gone too", || !lives(probe));
 }
 

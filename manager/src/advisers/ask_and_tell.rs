@@ -78,7 +78,7 @@ impl Conversation for AskAndTell {
         let line = match serde_json::from_str(text) {
             Ok(line) => line,
             Err(error) => {
-                // A line that is none of ours may be meant for another; a proposal was asked for.
+                // A line that is no message of the protocol may be meant for another reader; a proposal was asked for.
                 let given: Value = serde_json::from_str(text).unwrap_or_default();
                 let proposal = given["type"] == "proposal" && given["id"].is_u64();
                 let Some(parameters) = given.get("parameters").filter(|_| proposal) else {

@@ -17,8 +17,8 @@
 //!
 //! # Looks
 //!
-//! Of what its assessor does the dispatcher says only when a trial is to be stopped. Ours (`nni.py`) also counts, as `_done_`,
-//! the ends and intermediate results that the assessor is through with.
+//! NNI's dispatcher says of its assessor's work only when a trial is to be stopped. TrialKeeper's (`nni.py`) also
+//! counts, as `_done_`, the ends and intermediate results that the assessor is through with.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -52,7 +52,7 @@ pub(super) struct Dialogue {
     held: VecDeque<(u64, String)>,
     /// Proposals that were not asked for yet.
     stock: VecDeque<(Value, Parameters)>,
-    /// The dispatcher's ids of our proposals.
+    /// The dispatcher's ids of the manager's proposals.
     names: HashMap<u64, Value>,
     /// Ends and intermediate results that were said.
     shown: u64,

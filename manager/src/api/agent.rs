@@ -81,8 +81,8 @@ async fn has_a_say(state: &ApiState, holder: &Holder) -> Result<bool, store::Err
         None => Ok(false),
         Some(row) if !row.state.is_final() => Ok(true),
         Some(_) => {
-            // When we learnt of the end: the agent may have told of it long after, and by another clock. What came later
-            // still is in the record, too.
+            // The time at which the manager learnt of the end: the agent may have told of it long after, and by another
+            // clock. Later events are in the record, too.
             let events = state.store.events(&holder.trial).await?;
             let ended = events.iter().rev().take_while(|event| event.state.is_final()).last();
             let learnt = ended.map(|event| event.at_ms);

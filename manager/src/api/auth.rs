@@ -5,9 +5,10 @@
 //! | the loopback interface | anybody on this machine | the user                  |
 //! | another one            | the user                | the user                  |
 //!
-//! A user shows the token as a bearer token or, in a browser that was given one by [`begin_session`], as a
-//! cookie. A program that knows nothing of us, such as NNI's client, finds it in its `.netrc` and shows it as the password
-//! of the scheme `Basic`; no browser may, and none is ever asked to, for it would remember it and show it for others.
+//! A user shows the token as a bearer token or, in a browser that was given one by [`begin_session`], as a cookie. A
+//! program that knows nothing of TrialKeeper, such as NNI's client, finds it in its `.netrc` and shows it as the
+//! password of the scheme `Basic`. No browser may do that, and none is ever asked to: it would remember the password
+//! and show it for other sites.
 //!
 //! NNI's client asks without a token where no `.netrc` helps it. On NNI's routes of a manager that only this machine
 //! reaches, a change that a program of the manager's own user asks for is the user's ([`local_user`](super::local_user)).
@@ -397,7 +398,7 @@ mod tests {
             ("here too",                         Machine, &post,   &[local, user],             Ok(())),
             ("under any name",                   Machine, &post,   &[evil, user],              Ok(())),
             ("the browser may",                  Network, &post,   &[local, cookie],           Ok(())),
-            ("on our own page",                  Machine, &post,   &[local, cookie, ours],     Ok(())),
+            ("on the portal's page",             Machine, &post,   &[local, cookie, ours],     Ok(())),
             ("behind a proxy",                   Machine, &post,   &[evil, cookie, ours, own], Ok(())),
             ("not on another port's",            Machine, &post,   &[local, cookie, neighbour],     Err("forbidden")),
             ("nor so with a newer browser",      Machine, &post,   &[local, cookie, same],     Err("forbidden")),
@@ -418,7 +419,7 @@ mod tests {
             ("nor an older one's",               Machine, &get,    &[local, basic, linked],    Err("forbidden")),
             ("nor beside a cookie",              Machine, &post,   &[local, basic, cookie],    Err("forbidden")),
             ("another's password reads",         Machine, &get,    &[local, stale_basic],      Ok(())),
-            ("under our name only",              Machine, &get,    &[evil, stale_basic],       Err("unauthorized")),
+            ("under the manager's name only",    Machine, &get,    &[evil, stale_basic],       Err("unauthorized")),
             ("but changes nothing",              Machine, &post,   &[local, stale_basic],      Err("unauthorized")),
             ("and reads nothing elsewhere",      Network, &get,    &[local, stale_basic],      Err("unauthorized")),
             ("a trial is no user so either",     Machine, &post,   &[local, trial_basic],      Err("forbidden")),
@@ -426,7 +427,7 @@ mod tests {
             ("nor here",                         Machine, &get,    &[local, no_basic],         Err("unauthorized")),
             ("a trial is no user",               Machine, &get,    &[local, trial],            Err("forbidden")),
             ("nor elsewhere",                    Network, &post,   &[local, trial],            Err("forbidden")),
-            ("a name made to mean us",           Machine, &get,    &[evil],                    Err("unauthorized")),
+            ("a rebound host name",              Machine, &get,    &[evil],                    Err("unauthorized")),
             ("no name",                          Machine, &get,    &[],                        Err("unauthorized")),
         ];
         for (says, reach, method, pairs, expected) in table {

@@ -21,7 +21,7 @@ const RETRY_ILL_S: u32 = 5;
 pub enum Error {
     /// 400: the request is not what this route takes.
     BadRequest(String),
-    /// 401: no token, or none of ours.
+    /// 401: no token, or none that the manager gave out.
     Unauthorized(String),
     /// 403: a good token for something else.
     Forbidden(String),
@@ -37,19 +37,19 @@ pub enum Error {
     Conflict(String),
     /// 409: too old or too new.
     NoCommonVersion {
-        /// Our offer.
+        /// The manager's offer.
         offer: Offer,
         /// The mismatch.
         detail: String,
     },
     /// 413: more than `limit_bytes`.
     TooLarge {
-        /// Our limit.
+        /// The manager's limit.
         limit_bytes: usize,
     },
     /// 408: the body did not come in time.
     TooSlow,
-    /// 415: compressed in a way that we do not know.
+    /// 415: compressed in a way that the manager does not know.
     UnknownEncoding,
     /// 404: a trial has no such file, or its folder is on another machine.
     NoFile,

@@ -99,8 +99,8 @@ pub(super) async fn parameters(
     Ok(Json(parameter_record(row.parameter_id, &row.parameters)))
 }
 
-/// `POST /api/v1/agent/rendezvous`: says where a pod is; answers when all have, or when its patience or ours
-/// is over.
+/// `POST /api/v1/agent/rendezvous`: says where a pod is. Answers when all have, or when the pod's patience or the
+/// manager's is over.
 pub(super) async fn rendezvous(
     State(Shared { state, memory, .. }): State<Shared>,
     request: Request,

@@ -1,4 +1,4 @@
-//! The agent program, for pods whose image has none: every trial of ours may have it.
+//! The agent program, for pods whose image has none: every trial of the experiment may fetch it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The quota of requests of one trial. An agent of ours stays far below; one that does not must not
-//! take the place of all others.
+//! The quota of requests of one trial. TrialKeeper's agent stays far below; a client that does not must not take the
+//! place of all others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The origin of a request as its headers tell it: the token that it shows, a browser or a program, our own page or another
-//! site's.
+//! The origin of a request as its headers tell it: the token that it shows, a browser or a program, the portal's page
+//! or another site's.
 
 use std::net::IpAddr;
 

@@ -157,7 +157,7 @@ async fn encrypted(
             converse(stream, Origin { peer: Some(peer), connection }, router, watcher).await;
         }
         Some(tls) => {
-            // The protocol tells a client that cannot agree with us; no other cares.
+            // TLS itself tells a client that cannot agree with the manager; no other client cares.
             if let Ok(Ok(stream)) = timeout(HANDSHAKE, tls.accept(stream)).await {
                 let origin = Origin { peer: Some(peer), connection: None };
                 converse(stream, origin, router, watcher).await;
@@ -204,7 +204,7 @@ impl Drop for Seat {
 }
 
 /// Lets this process have a descriptor for each connection, as far as the system allows: the usual limit of 1,024 is
-/// meant for programs that use `select`. What we start inherits it.
+/// meant for programs that use `select`. Processes that the manager starts inherit the limit.
 fn allow_descriptors() {
     let own = getrlimit(Resource::Nofile);
     let connections = u64::try_from(CONNECTIONS).unwrap_or(u64::MAX);

@@ -72,8 +72,8 @@ pub enum Error {
 }
 
 impl Tls {
-    /// Uses the user's certificate (with the chain behind it) and its key, both in PEM form. They are read
-    /// again when the files change, so that the certificate can be replaced while we run.
+    /// Uses the user's certificate (with the chain behind it) and its key, both in PEM form. They are read again when
+    /// the files change, so that the certificate can be replaced while the manager runs.
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, Error> {
         let files = Files::read(certificate, key)?;
         Ok(Self { acceptor: acceptor(Arc::new(files))?, ca_pem: None })

@@ -44,7 +44,7 @@ impl Endpoint {
     ) -> Result<Self, Error> {
         let encrypted = settings.certificate.is_some() || !address.ip().is_loopback();
         let told = reach::told(advertise, address, encrypted, server)?;
-        // What stands in front of us, where a URL was given, has a certificate of its own.
+        // Where a URL was given, the proxy in front of the manager has a certificate of its own.
         let ours = told.host.is_some() || settings.certificate.is_some();
         // What leaves the machine is encrypted; the loopback interface does not leave it.
         let (tls, ca_file) = match &settings.certificate {

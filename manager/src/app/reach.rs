@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 /// The manager's address and certificate as trials get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdvertisedAddress {
-    /// Host name or address, where it is ours to certify.
+    /// Host name or address, where the manager's certificate is to hold it.
     pub(super) host: Option<String>,
     /// The base URL.
     pub(super) url: String,
 }
 
-/// The reason that it is not known where trials reach us.
+/// The reason that it is not known where trials reach the manager.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
     /// An advertised address that is none.
@@ -63,8 +63,8 @@ pub(super) fn told(
     let ip = listener.ip();
     let ip = match server {
         Some(server) if ip.is_unspecified() => {
-            // A cluster that is reached over the loopback interface (kind, k3d, a tunnel) says nothing of how
-            // its pods reach us: they have a loopback interface of their own.
+            // A cluster that is reached over the loopback interface (kind, k3d, a tunnel) says nothing of how its pods
+            // reach the manager: they have a loopback interface of their own.
             let known = [server].into_iter().chain(FAR).filter_map(own_address);
             known.into_iter().find(|ip| !ip.is_loopback()).ok_or(BadAddress::Unknown)?
         }

@@ -1,7 +1,7 @@
 //! The signals that ask a program to end.
 //!
-//! Invariant: one that was set to "ignore" when we started (`nohup`, a shell's `&`) stays ignored. TERM is the
-//! exception: a program that cannot be stopped is of no use.
+//! Invariant: a signal that was set to "ignore" when the program started (`nohup`, a shell's `&`) stays ignored. TERM
+//! is the exception: a program that cannot be stopped is of no use.
 
 use std::future::pending;
 use std::io;

@@ -225,7 +225,7 @@ fn is_skipped(name: &Path) -> bool {
 
 /// Hashes at most the first `size` bytes of a file: one that grows meanwhile is not read for ever.
 fn hash_file(path: &Path, size: u64) -> io::Result<String> {
-    // A pipe put in its place meanwhile must not hang us, nor a link lead elsewhere.
+    // A pipe put in its place meanwhile must not block the manager, nor a link lead elsewhere.
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
     let mut file = File::options().read(true).custom_flags(flags).open(path)?.take(size);
     let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 << 10]);

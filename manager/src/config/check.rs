@@ -17,7 +17,7 @@ use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
 
-/// NNI 3.0's `ExperimentConfig`, in its order, and what is ours.
+/// The fields of NNI 3.0's `ExperimentConfig`, in its order, then TrialKeeper's.
 const FIELDS: [&str; 37] = [
     "experimentName",
     "experimentType",

@@ -116,7 +116,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Where in a shell command we are.
+/// The position of a reader in a shell command.
 #[derive(Debug, Default)]
 struct Shell {
     /// The quotes around this place, outermost first; empty at the top.
@@ -128,7 +128,7 @@ struct Shell {
     word: Word,
 }
 
-/// Where in a word we are.
+/// The position of a reader in a word.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Word {
     /// Before it, where `#` starts a comment.

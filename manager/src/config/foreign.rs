@@ -14,7 +14,7 @@ struct Format {
     counterparts: &'static [(&'static str, &'static str)],
 }
 
-/// Fields that only our own files have: what has one of them is ours, however wrong.
+/// Fields that only TrialKeeper's files have: a document with one of them is an experiment file, however wrong.
 const OURS: [&str; 8] = [
     "searchSpace",
     "searchSpaceFile",
@@ -94,7 +94,7 @@ const FORMATS: [Format; 4] = [
     },
 ];
 
-/// Which tool's file a document is, and the counterparts of its fields; `None` for one of ours.
+/// The tool whose file a document is, and the counterparts of its fields; `None` for an experiment file.
 pub(super) fn recognise(document: &Value) -> Option<String> {
     let members = document.as_object()?;
     if members.keys().any(|key| OURS.iter().any(|ours| folded(ours) == folded(key))) {

@@ -1,6 +1,6 @@
 //! The section `trainingService` of the platforms on Kubernetes. `frameworkcontroller` has NNI 3.0's
-//! `FrameworkControllerConfig`, what its v1 form knew beside it, and fields of our own; `kubernetes` has the same fields,
-//! and those of one role at the section's own level; `kubeflow` has NNI 3.0's `KubeflowConfig`.
+//! `FrameworkControllerConfig`, the fields of its v1 form beside it, and TrialKeeper's own. `kubernetes` has the same
+//! fields, and those of one role at the section's own level. `kubeflow` has NNI 3.0's `KubeflowConfig`.
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
@@ -39,7 +39,7 @@ const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 /// The user that trials run as, where nothing is said: none in particular, and not root.
 const USER: u64 = 65_532;
 
-/// NNI 3.0's fields, v1's `configPath` and `uploadRetryCount`, and ours.
+/// The fields of NNI 3.0, v1's `configPath` and `uploadRetryCount`, and TrialKeeper's.
 const FIELDS: [&str; 32] = [
     "platform",
     "trialCommand",
@@ -80,48 +80,48 @@ const FIELDS: [&str; 32] = [
 pub struct KubernetesSpec {
     /// The kind of object that runs an attempt.
     pub workload: WorkloadKind,
-    /// `queue` (ours): the `LocalQueue` of Kueue that trials wait in. `None`: none.
+    /// `queue` (TrialKeeper's): the `LocalQueue` of Kueue that trials wait in. `None`: none.
     pub queue: Option<String>,
-    /// `priorityClass` (ours): the `WorkloadPriorityClass` of Kueue. `None`: the queue's default.
+    /// `priorityClass` (TrialKeeper's): the `WorkloadPriorityClass` of Kueue. `None`: the queue's default.
     pub priority_class: Option<String>,
-    /// `kubeconfig` (ours): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
+    /// `kubeconfig` (TrialKeeper's): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
     /// the pod that the manager runs in.
     pub kubeconfig: Option<PathBuf>,
-    /// `context` (ours). `None`: the kubeconfig's current one.
+    /// `context` (TrialKeeper's). `None`: the kubeconfig's current one.
     pub context: Option<String>,
     /// `namespace`. `None`: the context's, else `default`.
     pub namespace: Option<String>,
     /// `serviceAccountName` of the pods.
     pub service_account: Option<String>,
-    /// `mounts` (ours): volumes beside, such as data sets.
+    /// `mounts` (TrialKeeper's): volumes beside, such as data sets.
     pub mounts: Vec<MountSpec>,
     /// `storage`: how code reaches the pods.
     pub storage: StorageSpec,
     /// `taskRoles`, at least one.
     pub roles: Vec<RoleSpec>,
-    /// `configPath`'s Framework (ours: `template`), to be completed.
+    /// `configPath`'s Framework (TrialKeeper's: `template`), to be completed.
     pub template: Option<Value>,
-    /// `agent` and `agentImage` (ours).
+    /// `agent` and `agentImage` (TrialKeeper's).
     pub agent: AgentSource,
-    /// `advertise` (ours), else `nniManagerIp`: what pods are to use as the manager's address.
+    /// `advertise` (TrialKeeper's), else `nniManagerIp`: what pods are to use as the manager's address.
     pub advertise: Option<String>,
-    /// `imagePullPolicy` (ours).
+    /// `imagePullPolicy` (TrialKeeper's).
     pub image_pull_policy: Option<String>,
-    /// `imagePullSecrets` (ours): names of secrets that are in the namespace.
+    /// `imagePullSecrets` (TrialKeeper's): names of secrets that are in the namespace.
     pub image_pull_secrets: Vec<String>,
-    /// `nodeSelector` (ours).
+    /// `nodeSelector` (TrialKeeper's).
     pub node_selector: BTreeMap<String, String>,
-    /// `tolerations` (ours), as Kubernetes has them.
+    /// `tolerations` (TrialKeeper's), as Kubernetes has them.
     pub tolerations: Vec<Value>,
-    /// `runAsUser` (ours): the pods' user id. 0 is root.
+    /// `runAsUser` (TrialKeeper's): the pods' user id. 0 is root.
     pub run_as_user: u64,
-    /// `startUpDeadline` (ours): how long a pod may take to start before its trial has failed.
+    /// `startUpDeadline` (TrialKeeper's): how long a pod may take to start before its trial has failed.
     pub start_up_deadline: Duration,
-    /// `handOver` (ours): when the next trial may be submitted.
+    /// `handOver` (TrialKeeper's): when the next trial may be submitted.
     pub hand_over: HandOver,
-    /// `metricsFrom` (ours): role and index whose metrics are the trial's.
+    /// `metricsFrom` (TrialKeeper's): role and index whose metrics are the trial's.
     pub metrics_from: (String, u64),
-    /// `barrierImage` (ours): pods wait for one another with `frameworkbarrier` from this image. `None`: they
+    /// `barrierImage` (TrialKeeper's): pods wait for one another with `frameworkbarrier` from this image. `None`: they
     /// meet at the manager.
     pub barrier_image: Option<String>,
 }
@@ -241,7 +241,7 @@ pub(super) fn section(
     workload::check_roles(workload, &fields, &roles)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
-    // NNI's uploads; ours are repeated until they succeed or the manager is stopped.
+    // NNI counts its uploads. TrialKeeper's are repeated until they succeed or the manager is stopped.
     canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
     let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
     canonical.put("namespace", &namespace);

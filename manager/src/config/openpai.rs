@@ -9,7 +9,7 @@ use super::inherited::{Inherited, Service, no_command};
 use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{PluginSpec, TrainingServiceSpec, document, units};
 
-/// NNI 2.10's `OpenpaiConfig`, and ours: `tokenFile` and `caFile`.
+/// The fields of NNI 2.10's `OpenpaiConfig`, and TrialKeeper's: `tokenFile` and `caFile`.
 const FIELDS: [&str; 21] = [
     "platform",
     "trialCommand",

@@ -14,7 +14,7 @@ use super::section::{Canonical, Shared};
 use super::section::{Problem, Section};
 use super::units;
 
-/// NNI 3.0's `RemoteConfig`, and ours.
+/// The fields of NNI 3.0's `RemoteConfig`, and TrialKeeper's.
 const FIELDS: [&str; 9] = [
     "platform",
     "trialCommand",
@@ -27,7 +27,7 @@ const FIELDS: [&str; 9] = [
     "machinePatience",
 ];
 
-/// NNI 3.0's `RemoteMachineConfig`, and ours from `name` on.
+/// The fields of NNI 3.0's `RemoteMachineConfig`, and TrialKeeper's from `name` on.
 const MACHINE: [&str; 18] = [
     "host",
     "port",

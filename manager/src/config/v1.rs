@@ -97,7 +97,7 @@ const TOP: [&str; 41] = [
     "paiConfig",
     "frameworkcontrollerConfig",
     "sharedStorage",
-    // Ours, under the same names in both forms.
+    // TrialKeeper's, under the same names in both forms.
     "objective",
     "pythonInterpreter",
     "tunerPatience",
@@ -161,7 +161,7 @@ const MACHINE: Renames = &[
     ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
     ("useActiveGpu", "useActiveGpu"),
     ("pythonPath", "pythonPath"),
-    // Ours.
+    // TrialKeeper's.
     ("name", "name"),
     ("knownHosts", "knownHosts"),
     ("proxyJump", "proxyJump"),
@@ -177,7 +177,7 @@ const PAI: Renames = &[
     ("userName", "username"),
     ("token", "token"),
     ("reuse", "reuseMode"),
-    // Ours, under the same names in both forms.
+    // TrialKeeper's, under the same names in both forms.
     ("tokenFile", "tokenFile"),
     ("caFile", "caFile"),
 ];
@@ -221,7 +221,7 @@ const CLUSTER: Renames = &[
     ("namespace", "namespace"),
     ("configPath", "configPath"),
     ("uploadRetryCount", "uploadRetryCount"),
-    // Ours, under the same names in both forms.
+    // TrialKeeper's, under the same names in both forms.
     ("kubeconfig", "kubeconfig"),
     ("context", "context"),
     ("advertise", "advertise"),
@@ -527,7 +527,7 @@ impl Converter {
         let azure: Renames = &[
             ("accountName", "azureAccount"),
             ("azureShare", "azureShare"),
-            // Ours.
+            // TrialKeeper's.
             ("azureKeyFile", "azureKeyFile"),
         ];
         let vault: Renames = &[("vaultName", "keyVaultName"), ("name", "keyVaultKey")];

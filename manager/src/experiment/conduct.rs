@@ -410,7 +410,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Leaves the trial's agent the rules that it is to keep also while it cannot hear us.
+    /// Leaves the trial's agent the rules that it is to keep also while it cannot hear the manager.
     fn push_rules(&mut self, trial: &TrialJobId) {
         let others = self.state.live().saturating_sub(1);
         let is_stopping = self.state.intent(trial).is_some();

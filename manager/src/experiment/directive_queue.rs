@@ -58,8 +58,9 @@ impl Drop for Waiter<'_> {
 }
 
 impl DirectiveQueue {
-    /// Returns an empty queue. An agent obeys an id once, and may outlive us: so that another manager's first directive is not
-    /// taken for one of ours, ids begin with the time, in milliseconds since the Unix epoch.
+    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. Ids begin with the time, in
+    /// milliseconds since the Unix epoch, so that an agent does not mistake the first directive of another manager for
+    /// one of this one.
     pub fn new(now_ms: i64) -> Self {
         let next_id = u64::try_from(now_ms).unwrap_or(0).saturating_mul(IDS_PER_MS);
         Self(Arc::new(Mutex::new(Inner { next_id, by_attempt: HashMap::new() })))

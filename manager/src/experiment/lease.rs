@@ -1,9 +1,9 @@
 //! PURE: the leases of agents. No clock: time comes in as a value.
 //!
-//! Silence is measured in time in which we could have heard something. [`Leases::passed`] is to be told of
-//! every stretch of time when it is over; of one that was longer than it should have been, because this
-//! process was stopped, the machine slept or something held us up, only the expected part counts. So a
-//! manager that comes back finds everybody as it left them, and all have time to speak.
+//! Silence is measured in time in which the manager could have heard something. [`Leases::passed`] must be called with
+//! every stretch of time when it is over. A stretch may be longer than it should have been, because the process was
+//! stopped, the machine slept or something held the manager up. Of such a stretch only the expected part counts. So a
+//! manager that comes back finds all agents as it left them, and all have time to speak.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const BEATS: u32 = 6;
 #[derive(Debug)]
 pub struct Leases {
     lease: Duration,
-    /// The time that we have listened.
+    /// The time that the manager has listened.
     listened: Duration,
     agents: HashMap<TrialJobId, Agent>,
 }

@@ -59,7 +59,7 @@ struct Waiting {
 /// Where the numbering stands. Moves on only when a batch is stored.
 #[derive(Debug)]
 struct Position {
-    /// The attempt that it is about: the trial's current one, as far as we know.
+    /// The attempt that it is about: the trial's current one, as far as the manager knows.
     about: AttemptId,
     /// The attempt under which these reports are kept.
     attempt: AttemptId,
@@ -230,7 +230,8 @@ impl All {
             if !matches!(error, Error::Store(store::Error::Superseded(_))) {
                 return Err(error);
             }
-            // The trial was tried again since we looked. What the attempt before it said is no repetition now.
+            // The trial was tried again since its attempt was read. The reports of the attempt before are no repetition
+            // now.
             *position = self.stored_position(&trial, lane).await?;
             let reports = Arc::unwrap_or_clone(arrival).batch.reports;
             said = reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();

@@ -147,7 +147,7 @@ impl SearchSpace {
         !self.dimensions.is_empty()
     }
 
-    /// Returns whether a parameter is a `lograndint`, which is ours and not NNI's.
+    /// Returns whether a parameter is a `lograndint`, which is TrialKeeper's and not NNI's.
     pub fn has_log_integers(&self) -> bool {
         let is_one = |domain: &Domain| matches!(domain, Domain::Real(real) if real.integer);
         self.dimensions.iter().any(|dimension| is_one(&dimension.domain))

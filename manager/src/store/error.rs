@@ -66,7 +66,7 @@ pub enum Error {
         /// The schema of this build.
         known: i64,
     },
-    /// The file is ours, and broken.
+    /// The file is TrialKeeper's, and broken.
     #[error("the database {} is damaged ({problem}); restore a backup or move it away", .path.display())]
     Damaged {
         /// The file.

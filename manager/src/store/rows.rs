@@ -78,8 +78,8 @@ pub struct TrialChange {
 /// The span of a trial's run, as its agent says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
-    /// When the command was started, by the agent's clock. What lies before the trial was made, or after the change
-    /// that brings it, is brought to there: that clock is not ours.
+    /// The time at which the command was started, by the agent's clock. That clock may be wrong: a time before the
+    /// trial was made, or after the change that brings it, is moved to that bound.
     pub started_at_ms: Option<i64>,
     /// The time that it ran, which no clock that is set can falsify. With [`JobState::is_final`] states only.
     pub duration_ms: Option<u64>,
@@ -100,7 +100,7 @@ pub struct TrialRow {
     pub attempt: AttemptId,
     /// Where it stands.
     pub state: JobState,
-    /// The reason that we mean to stop it. `None`: we do not.
+    /// The reason that the manager means to stop it. `None`: the manager does not.
     pub intent: Option<StopReason>,
     /// The number of times that it was tried again after a failure that may pass.
     pub retries: u32,

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::Error;
 
-/// Marks the file as ours in SQLite's header (`PRAGMA application_id`): `TKdb`.
+/// Marks the file as TrialKeeper's in SQLite's header (`PRAGMA application_id`): `TKdb`.
 const APPLICATION_ID: i64 = 0x544b_6462;
 
 /// The schema's steps; a database at version N has seen the first N. Append only.
@@ -46,7 +46,7 @@ pub(super) struct Opened {
     pub(super) lock: File,
 }
 
-/// Opens the database for writing: locks it, checks that it is ours and whole, migrates it.
+/// Opens the database for writing: locks it, checks that it is TrialKeeper's and whole, migrates it.
 pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
     let lock = lock(path)?;
     protect(path)
@@ -84,7 +84,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Checks that this build can read the database: it is ours, and no migration is missing.
+/// Checks that this build can read the database: it is TrialKeeper's, and no migration is missing.
 pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     let connection = open_reader(path)?;
     let found = recognise(&connection, path)?;
@@ -95,7 +95,7 @@ pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The file's schema version, 0 for an empty file, or why it is not for us.
+/// The file's schema version, 0 for an empty file, or why this build cannot use it.
 pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Error> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let failed = |error| failed_open(path, error);

@@ -99,7 +99,7 @@ fn losses(c: &Connection) -> Result<Vec<String>, Error> {
     Ok(lines.collect::<Result<_, _>>()?)
 }
 
-/// Checks what SQLite cannot know: whether the rows mean something to us.
+/// Checks what SQLite cannot know: whether the rows have a meaning here.
 fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
     let mut problems = Vec::new();
     // What was judged and concluded stands behind all that an agent may say.

@@ -62,7 +62,7 @@ impl UserToken {
         self.reveal().map(|token| digest(&token, session)).ok()
     }
 
-    /// The token as programs find it that know of a `.netrc` (NNI's client, curl) and of us nothing.
+    /// The token for programs that read a `.netrc` (NNI's client, curl) and know nothing of TrialKeeper.
     pub fn netrc(&self) -> Result<String, Error> {
         let token = self.reveal()?;
         let line = |host: &str| format!("machine {host} login user password {token}\n");

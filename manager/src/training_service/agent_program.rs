@@ -57,7 +57,7 @@ fn of(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"#!") {
         return None;
     }
-    // Our builds are of 64 bits and begin with the lesser byte (System V ABI, ELF-64).
+    // TrialKeeper's builds are of 64 bits and begin with the lesser byte (System V ABI, ELF-64).
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return Some("it is no program for Linux on x86-64 or aarch64");
     }

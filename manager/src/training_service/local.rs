@@ -366,7 +366,7 @@ impl Shared {
         }
     }
 
-    /// Takes a trial for one of ours that an earlier manager has started.
+    /// Takes over a trial that an earlier manager has started.
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);
         // It was given GPUs by the earlier manager; how many are taken is what counts here.
@@ -376,8 +376,8 @@ impl Shared {
         }
     }
 
-    /// The agent that has the job in hand, if ours found that another is at work on the very same attempt: its manager was
-    /// killed after it had started it and before it took the lock.
+    /// The agent that has the job in hand, if the started one found that another is at work on the very same attempt.
+    /// That other agent's manager was killed after it had started the agent and before the agent took the lock.
     fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
         let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
         let holder = Holder::of(&file);

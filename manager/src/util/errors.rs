@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// An error and its causes, joined by colons. The one place that prints chains uses it; our messages do not
-/// repeat their sources, and what a library's repeat is said once.
+/// An error and its causes, joined by colons. The one place that prints chains uses it. TrialKeeper's messages do not
+/// repeat their sources, and where a library's do, the text is said once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

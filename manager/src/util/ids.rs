@@ -99,7 +99,8 @@ enum Try<'a> {
 /// The attempt under which is kept what NNI's own keeper says of `attempt`: that knows of no attempts, and numbers
 /// nothing.
 pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
-    // Ours are far shorter than the longest id. Of one that is not, what the keeper says is kept and counts for nothing.
+    // TrialKeeper's ids are far shorter than the longest one. For a longer id, the old keeper's reports are kept and
+    // count for nothing.
     AttemptId::new(format!("{attempt}{OLD_KEEPER}"))
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }

@@ -102,7 +102,7 @@ struct Cursor(PageStart, i64);
 /// A name that cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    /// A text that is no cursor of ours.
+    /// A text that is no cursor of this API.
     #[error("the cursor is not one that this list gave")]
     Cursor,
     /// A parameter that no trial has, and those that some have.

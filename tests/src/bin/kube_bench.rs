@@ -79,7 +79,7 @@ fn main() {
     let outcome = Outcome::of(running.finish(Duration::from_mins(2)));
     assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
-    // The wall clock, as SQLite reads it, and the same moment as ours.
+    // The wall clock, as SQLite reads it, and the same moment of this process's clock.
     let store = store_of(&bed);
     let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();

@@ -41,7 +41,7 @@ fn segment(bytes: &[u8]) -> Vec<i64> {
     values
 }
 
-/// The number that a trial of ours printed.
+/// The number that a trial of these tests printed.
 pub fn whole(value: f64) -> i64 {
     format!("{value:.0}").parse().expect("a whole number in decimal digits")
 }

@@ -93,7 +93,7 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                             &word
                         }
                     };
-                    // At once: three small packets would be our own slowness.
+                    // At once: three small packets would be a delay of the test server's own.
                     writer.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
                     if let Event::Changed(change) = event {
                         shared.objects.is_told(change.version);

@@ -14,7 +14,8 @@ use crate::output::run_dir::COLLECTORS_FILE;
 /// The file of metrics of NNI's SDK, below a run's folder.
 pub const SDK_FILE: &str = ".nni/metrics";
 
-/// The age by which a file may seem older than its writing: a file system's clock is read less often than ours.
+/// The age by which a file may seem older than its writing: a file system reads its clock less often than the agent
+/// does.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
 /// The collected metrics, their files, and the places in them.

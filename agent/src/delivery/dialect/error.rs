@@ -161,7 +161,7 @@ impl Error {
             | Self::NotStored
             | Self::Failed { .. }
             | Self::Busy { after: None, .. }
-            // Another manager may have the address until ours is back.
+            // Another manager may have the address until the agent's own is back.
             | Self::Unauthorized { .. }
             | Self::Unknown { .. } => RetryDecision::Retry,
             Self::Busy { after: Some(after), .. } => RetryDecision::RetryAfter((*after).min(LONGEST_RETRY_AFTER)),

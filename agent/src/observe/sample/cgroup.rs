@@ -193,7 +193,7 @@ fn parse_own(text: &str) -> Own {
 /// The directory of `path` below `mount`, or else `mount` itself, whichever has `file`.
 fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
     let below = path.map(|path| path.trim_start_matches('/')).filter(|path| {
-        // A path out of the mount (`/../..`, from a namespace that is not ours) leads nowhere.
+        // A path out of the mount (`/../..`, from another namespace) leads nowhere.
         !path.is_empty() && !path.split('/').any(|part| part == "..")
     });
     let candidates = below.map(|path| mount.join(path)).into_iter().chain([mount.to_owned()]);

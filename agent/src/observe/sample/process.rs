@@ -160,7 +160,7 @@ mod tests {
         let top = tree.shell.id();
         let first = reader.read(top, &[], Duration::ZERO).unwrap();
         assert_eq!(first.cpu_percent, None);
-        // The clock is ours: however long the loop takes to use a hundredth of a second, a second "passes".
+        // The test gives the time: however long the loop takes to use a hundredth of a second, a second "passes".
         let used = (1..1_000_000).find_map(|second| {
             let sample = reader.read(top, &[], Duration::from_secs(second)).unwrap();
             sample.cpu_percent.filter(|percent| *percent > 0.0)

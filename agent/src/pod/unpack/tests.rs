@@ -161,7 +161,7 @@ fn unchanged_code_is_removed() {
     longer.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
     fs::remove_file(into.join("gone")).unwrap();
     fs::write(into.join("outputs/model"), "").unwrap();
-    // A folder that became a link: what it leads to is not ours.
+    // A folder that became a link: unpacking must not touch what it leads to.
     fs::rename(into.join("moved"), folder.path().join("elsewhere")).unwrap();
     symlink(folder.path().join("elsewhere"), into.join("moved")).unwrap();
     fs::remove_file(into.join("turned")).unwrap();

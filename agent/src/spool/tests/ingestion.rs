@@ -102,7 +102,7 @@ fn as_left(dir: &Path) -> tempfile::TempDir {
     // Cursors last: what a cursor lets be deleted must not be missed because of it.
     files.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "ack"));
     for path in files {
-        // A file may be deleted, or not yet have its name, as we come.
+        // A file may be deleted, or not yet have its name, while the folder is read.
         drop(fs::copy(&path, own.join(path.file_name().unwrap())));
     }
     copy

@@ -231,8 +231,8 @@ pub(super) async fn login_page(
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
     headers.insert(header::SET_COOKIE, cookie);
-    // A redirection would still count as the step from wherever the address stood, and a browser shows a strict
-    // cookie on our own pages' steps only.
+    // A redirection would still count as the step from wherever the address stood, and a browser shows a strict cookie
+    // on steps between the portal's pages only.
     headers.insert(header::REFRESH, refresh);
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)

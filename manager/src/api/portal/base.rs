@@ -38,7 +38,8 @@ fn base() -> Base {
     BASE.try_with(Base::clone).unwrap_or_default()
 }
 
-/// Returns the address of a page of ours, from the path that its route has. Every link, form and redirection is made with it.
+/// Returns the address of one of the portal's pages, from the path that its route has. Every link, form and redirection
+/// is made with it.
 pub(in crate::api) fn url(path: &str) -> String {
     format!("{}{path}", base().prefix)
 }

@@ -12,7 +12,7 @@ use super::super::{Error, percent};
 use super::base::{Site, site, url};
 use super::parts::Has;
 
-/// Only our own style, script and data; no frame may hold us; no form leads elsewhere.
+/// Allows only the portal's own style, script and data. No frame may hold a page, and no form leads elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Where one logs in, and goes back from to a page of ours.
+/// The page to log in at, which leads back to one of the portal's pages.
 fn login_path(way_back: Option<&str>) -> String {
     match way_back.map(local).filter(|page| *page != "/") {
         Some(page) => url(&format!("/login?next={}", percent::encoded(page))),
@@ -83,8 +83,8 @@ fn login_path(way_back: Option<&str>) -> String {
     }
 }
 
-/// A page of ours, from what a browser brings; for anything else the first. A browser drops control characters, takes a
-/// backslash for a slash, and finds another host behind two of them.
+/// One of the portal's pages, from a browser's request; for any other address the first. A browser drops control
+/// characters, takes a backslash for a slash, and finds another host behind two of them.
 pub(super) fn local(page: &str) -> &str {
     let ours = page.starts_with('/')
         && !page.starts_with("//")

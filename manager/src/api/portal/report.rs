@@ -1,4 +1,5 @@
-//! The whole search as one page that opens without us: its style is within it, its plot is a picture of its own.
+//! The whole search as one page that opens without the manager: its style is within it, its plot is a picture of its
+//! own.
 
 use axum::extract::State;
 use axum::http::{HeaderValue, header};

@@ -87,7 +87,7 @@ async fn a_client_without_a_trial_s_token_is_refused() {
     let bed = Bed::new().await;
     #[rustfmt::skip]
     let table = [
-        ("no token of ours",    "Bearer x".to_owned(),   "unauthorized"),
+        ("an unknown token",     "Bearer x".to_owned(),   "unauthorized"),
         ("another experiment's", bed.token("x", "t"),    "forbidden"),
         ("no such trial's",     bed.token("e", "x"),     "unknown-trial"),
     ];

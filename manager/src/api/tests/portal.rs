@@ -199,7 +199,7 @@ async fn a_user_with_the_token_may_press_buttons() {
 
     let wrong = bed.post_form("/login", None, "token=tku1.wrong").await;
     assert_eq!((wrong.status(), wrong.headers().get(header::SET_COOKIE)), (StatusCode::OK, None));
-    // The page they came from is where they go, if it is one of ours.
+    // Login leads back to the page that it was reached from, if that is one of the portal's.
     let (_, page) = bed.page("/trials?q=a%26b", "localhost", None).await;
     assert!(page.contains("/login?next=%2Ftrials%3Fq%3Da%2526b"), "{page}");
     let (_, page) = bed.page("/login?next=%2Ftrials%3Fq%3Da%2526b", "localhost", None).await;

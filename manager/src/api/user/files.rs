@@ -83,7 +83,7 @@ pub(super) async fn file(
     let (file, bytes) = file.await?;
     // A file that a running trial lengthens is given as it is now.
     let content = tokio::fs::File::from_std(file).take(bytes);
-    // A page that a trial wrote must not run beside ours. The name is encoded as in RFC 8187.
+    // A page that a trial wrote must not run beside the portal's. The name is encoded as in RFC 8187.
     let disposition = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{saved_as}"));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),

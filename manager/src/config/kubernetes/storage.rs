@@ -12,9 +12,9 @@ use crate::util::nearest::advice;
 /// The way of the code to the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorageSpec {
-    /// Ours, and what is taken where nothing is said: the agent fetches it from the manager.
+    /// TrialKeeper's, and the default: the agent fetches the code from the manager.
     Http,
-    /// Ours: it is in the image.
+    /// TrialKeeper's: the code is in the image.
     Image,
     /// `K8sNfsConfig`.
     Nfs {
@@ -25,7 +25,7 @@ pub enum StorageSpec {
     },
     /// v1's `pvc`.
     Pvc {
-        /// The claim, in the namespace (ours). `None`: the template mounts it.
+        /// The claim, in the namespace (TrialKeeper's). `None`: the template mounts it.
         claim: Option<String>,
         /// Where NNI's manager finds the claim mounted; kept, and not needed here.
         path: String,
@@ -40,7 +40,7 @@ pub enum StorageSpec {
         vault: Option<String>,
         /// `keyVaultKey`: the key's name in it.
         vault_key: Option<String>,
-        /// `azureKeyFile` (ours): a file with the account's key.
+        /// `azureKeyFile` (TrialKeeper's): a file with the account's key.
         key_file: Option<String>,
     },
 }

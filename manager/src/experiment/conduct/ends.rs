@@ -129,8 +129,8 @@ impl ExperimentTask {
         }
     }
 
-    /// Lets the service deliver what an agent left; its reports come through our own intake, which must
-    /// not wait for us meanwhile.
+    /// Lets the service deliver what an agent left. Its reports come through the manager's own intake, which must not
+    /// wait for the experiment's task meanwhile.
     async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let service = Arc::clone(self.launcher.service());
         let recover = service.recover(trial);

@@ -100,7 +100,7 @@ impl Inbox {
     }
 
     /// Does something while events are kept for later: they must not fill the channel, or the agents' delivery would
-    /// wait for us.
+    /// wait for the experiment's task.
     pub(super) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {

@@ -299,7 +299,7 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
         }
     };
     let first = trials(20, JobState::Waiting).await;
-    // What is seen is counted a moment later; a write of our own comes after both.
+    // What is seen is counted a moment later; the test's own write comes after both.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for trial in &first {
@@ -311,7 +311,7 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
     assert!(second.iter().all(|row| row.sequence >= 20));
     bed.store.probe().await.unwrap();
     let commits = bed.store.commits() - before;
-    assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of our own");
+    assert_eq!(commits, 3, "one for twenty ends, one for twenty beginnings, one of the test's own");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Random points. The distributions are NNI's; the bits are ours, since `NumPy`'s generator is not.
+//! Random points. The distributions are NNI's; the bits are TrialKeeper's, since `NumPy`'s generator is not.
 
 use std::f64::consts::{SQRT_2, TAU};
 

@@ -49,7 +49,7 @@ fn draws_are_distributed_as_nni_draws_them() {
         values.sort_by(f64::total_cmp);
         for pair in case["at"].as_array().unwrap() {
             let (p, expected) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
-            // Where the value stands among ours, which a discrete distribution knows as an interval.
+            // The place of NNI's value among the drawn ones. For a discrete distribution it is an interval.
             let share = |count: usize| f64::from(u32::try_from(count).unwrap()) / 20_000.0;
             let below = share(values.partition_point(|v| *v < expected));
             let through = share(values.partition_point(|v| *v <= expected));

@@ -84,7 +84,7 @@ fn grid_search_proposes_what_nni_proposes_in_nnis_order() {
     }
 }
 
-/// Equal, but for the last digits: `SciPy`'s and our error functions round differently.
+/// Equal, but for the last digits: `SciPy`'s error function and TrialKeeper's round differently.
 fn close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

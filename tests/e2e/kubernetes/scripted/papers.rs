@@ -1,5 +1,5 @@
-//! Who we are, and to whom we talk: certificates, tokens that run out; what the cluster says of pods before one is made;
-//! and lists that come in parts.
+//! Credentials and trust: certificates, tokens that run out; what the cluster says of pods before one is made; and
+//! lists that come in parts.
 
 use serde_json::json;
 use trialkeeper_tests::kube::{Kube, Play, Tls};
@@ -27,7 +27,7 @@ fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
         ("files beside the kubeconfig, as minikube has it", "certificate-authority: ca.crt", files, "ok    place"),
         ("an unchecked server", "insecure-skip-tls-verify: true", &data, "ok    place"),
         ("another cluster's authority", &other, &data, "no trusted connection to the cluster"),
-        ("no certificate of ours", &known, "username: ''", "no trusted connection to the cluster"),
+        ("no known certificate",        &known, "username: ''", "no trusted connection to the cluster"),
         ("a key that is none", &known, &format!("client-certificate-data: {certificate}, client-key-data: {ca}"), "FAIL  place"),
     ];
     let search = search(&bed, &kube, TRIAL, 2).write(&bed);
@@ -127,7 +127,7 @@ fn more_than_a_list_holds_and_a_past_that_is_forgotten_are_no_obstacle() {
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("all trials", BOUND, || (kube.made("frameworks").len() == 4).then_some(()));
-    // What is listed comes in parts of 500: ours are among the first and among the last.
+    // Lists come in parts of 500: the search's objects are among the first and among the last.
     let ours = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
     for i in 0..1200 {
         let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": ours});

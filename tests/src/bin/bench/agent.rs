@@ -59,12 +59,12 @@ enum Keeper {
     Nobody,
     TiniStatic,
     Nni,
-    /// Ours, on its own.
+    /// TrialKeeper's agent, on its own.
     Alone,
-    /// Ours, with a manager that wants no logs, or logs.
+    /// The agent, with a manager that wants no logs, or logs.
     Managed,
     Logging,
-    /// Ours, in the place of NNI's.
+    /// The agent, in the place of NNI's keeper.
     Legacy,
 }
 
@@ -340,7 +340,8 @@ impl Bench {
         let lines = count.to_string();
         let direct = |copy: &str| {
             let (mut load, dir) = self.load(Keeper::Nobody, None, &["lines", &lines]);
-            let mut load = load.stdout(Stdio::piped()).spawn().expect("we can be started");
+            let mut load =
+                load.stdout(Stdio::piped()).spawn().expect("the benchmark can be started");
             let mut copier = Command::new(copy);
             if copy == "tee" {
                 copier.arg(dir.path().join("copy"));
@@ -348,7 +349,7 @@ impl Bench {
             let began = Instant::now();
             copier.stdin(load.stdout.take().expect("it is piped")).stdout(Stdio::null());
             copier.status().expect("the copier can be started");
-            load.wait().expect("it is ours");
+            load.wait().expect("it is a child of this process");
             f64::from(count) / began.elapsed().as_secs_f64()
         };
         let ours = || {
@@ -384,7 +385,7 @@ impl Bench {
             command.status().expect("the program can be started");
             drop(command);
             if let Some(mut cat) = cat {
-                cat.wait().expect("it is ours");
+                cat.wait().expect("it is a child of this process");
             }
             let (waited, took) = two_numbers(&stamps);
             100.0 * waited / took

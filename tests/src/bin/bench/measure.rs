@@ -22,7 +22,7 @@ pub(super) fn peak_then_end(mut child: Child, gate: &str) -> f64 {
     let pid = i32::try_from(child.id()).expect("Linux has pids below 2^22");
     let peak = megabytes(pid, "VmHWM");
     fs::write(gate, "").expect("the folder is writable");
-    child.wait().expect("it is ours");
+    child.wait().expect("it is a child of this process");
     fs::remove_file(gate).expect("it was made just now");
     peak
 }

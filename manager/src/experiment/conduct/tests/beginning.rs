@@ -91,7 +91,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
         }
     };
     let waiting = all(JobState::Waiting).await;
-    // What is seen is counted a moment later; a write of our own comes after it.
+    // What is seen is counted a moment later; the test's own write comes after it.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for row in waiting {
@@ -101,7 +101,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
     let running = all(JobState::Running).await;
     assert!(running.iter().all(|row| row.started_at_ms == Some(row.created_at_ms)));
     bed.store.probe().await.unwrap();
-    assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of our own");
+    assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of the test's own");
 }
 
 /// Its attempt's own agent sees the end and no metric, as where the keeper's output is put aside.

@@ -25,7 +25,7 @@ async fn why_many_trials_are_stopped_is_one_commit() {
     let commits = bed.store.commits() - before;
     assert_eq!(
         commits, 3,
-        "how the search stands, why twenty trials are stopped, and one of our own"
+        "how the search stands, why twenty trials are stopped, and one of the test's own"
     );
     let rows = bed.store.trials().await.unwrap();
     assert!(rows.iter().all(|row| row.intent == Some(StopReason::ManagerShutdown)), "{rows:?}");
