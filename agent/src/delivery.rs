@@ -8,8 +8,8 @@
 //! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
 //! the spool. What only memory holds would be lost, so a manager that asks to wait is then waited for longer.
 //!
-//! The parts: `manager_session` sends one request, `batch` sends one batch until it is settled, `lane` and `older` have
-//! the loops over batches, `long_poll` keeps a request open, `deadline` has the time that is left.
+//! The parts: `manager_session` sends one request, and `batch` sends one batch until it is settled. `lane` and `older`
+//! have the loops over batches, `long_poll` keeps a request open, and `deadline` has the time that is left.
 
 use std::path::PathBuf;
 use std::sync::Arc;

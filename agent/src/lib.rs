@@ -3,8 +3,8 @@
 //! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or delivering, the trial
 //! runs on: no error of the agent reaches it.
 //!
-//! Bottom up: `util` -> `collect, spool` -> `http` -> `delivery` -> `pod` -> `cli` -> `trial` -> `verdict` -> `output` -> `observe` ->
-//! `supervise` -> `commands` -> `run`. A module imports only from its left.
+//! Bottom up: `util` -> `collect, spool` -> `http` -> `delivery` -> `pod` -> `cli` -> `trial` -> `verdict` -> `output`
+//! -> `observe` -> `supervise` -> `commands` -> `run`. A module imports only from its left.
 
 pub mod cli;
 pub mod collect;

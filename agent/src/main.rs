@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// The C library's own, musl's, asks the kernel for every few pages anew and gives them back at once, which is a
-/// third of what a short trial costs.
+/// Musl's own allocator asks the kernel for every few pages anew and gives them back at once. That is a third of the
+/// cost of a short trial.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -225,8 +225,8 @@ impl StartedRun {
         code
     }
 
-    /// Sees a trial to its end, and returns the exit code, if it ends at once without having sent or printed anything,
-    /// and no request to watch it came.
+    /// Sees a short trial to its end, and returns its exit code. `None`: the trial has run too long, has sent or
+    /// printed something, or was asked about, and must be supervised.
     fn try_fast_path(&mut self, held_back: &BlockedSignals) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.identity != Identity::None || settings.sdk_channel {

@@ -5,11 +5,11 @@
 //!
 //! # Invariants
 //!
-//! 1. Within a lane `seq` rises with every append and is never used twice: a process that works for a manager, or goes
-//!    on with an attempt, numbers from its own time on ([`Options::now_ms`]), since an earlier process may have sent
-//!    what is on no disk, or on another container's. Should the clock have
-//!    been set back meanwhile, it leaves out as many numbers after those on the disk as were not synced at most; only
-//!    where nothing is left on the disk, or there is none, the clock is all there is.
+//! 1. Within a lane `seq` rises with every append and is never used twice. A process that works for a manager, or goes
+//!    on with an attempt, numbers from its own time on ([`Options::now_ms`]). For an earlier process may have sent
+//!    reports that are on no disk, or on another container's. If the clock was set back meanwhile, the process skips as
+//!    many numbers after those on the disk as were at most not synced. Only where nothing is left on the disk, or there
+//!    is none, the process relies on the clock alone.
 //! 2. A report is offered for delivery once it was written to its segment, or when the disk does not
 //!    answer: delivery is then all that keeps it.
 //! 3. A report is forgotten when the manager has acknowledged it, or, on the bulk lane only, when the
@@ -124,11 +124,11 @@ impl Dialect {
 /// The worth of a text when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// It is dropped.
+    /// The report is dropped.
     IfRoom,
-    /// It is kept.
+    /// The report is kept.
     Always,
-    /// It is kept, and safe on the disk at once: the last one of an attempt.
+    /// The report is kept, and safe on the disk at once: the last one of an attempt.
     AtOnce,
 }
 
@@ -442,9 +442,9 @@ fn without_claim(dir: &Path, error: &lock::Error) -> String {
     }
 }
 
-/// Above whatever an earlier process of the same attempt can have used: two thousand reports in each millisecond since
-/// the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are floating-point tell one from
-/// the next, and below 2^63 whatever the clock says.
+/// The first number, above all that an earlier process of the same attempt can have used: two thousand reports in each
+/// millisecond since the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are
+/// floating-point tell one from the next. It is below 2^63 whatever the clock says.
 fn first_of_a_later_process(now_ms: i64) -> u64 {
     u64::try_from(now_ms).unwrap_or(0).min(1 << 51) << 11
 }

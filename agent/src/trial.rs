@@ -61,7 +61,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// It is there and cannot be executed.
+    /// The program is there and cannot be executed.
     #[error("cannot execute {}; is it a program for this machine, with permission to execute?", .program.display())]
     NotExecutable {
         /// The program that was tried.
@@ -134,9 +134,9 @@ const MOST_GUARDS: u32 = 4;
 /// The fate of a trial if the agent is killed.
 #[derive(Debug)]
 enum OnAgentDeath {
-    /// It ends; this marks its processes.
+    /// The trial ends; this marks its processes.
     EndTrial(String),
-    /// It lives on.
+    /// The trial lives on.
     Detach,
 }
 

@@ -68,10 +68,10 @@ pub struct Observations {
 /// The end of a trial's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum TrialEnd {
-    /// It has not: the verdict is written ahead.
+    /// The trial has not ended: the verdict is written ahead.
     #[default]
     Running,
-    /// It ended by itself or by a signal.
+    /// The trial ended by itself or by a signal.
     Exited {
         /// The exit that the kernel reported.
         exit: TrialExit,

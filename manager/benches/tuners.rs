@@ -3,9 +3,10 @@
 //! * milliseconds for one proposal after 1,000 results in 20 dimensions;
 //! * the best loss after 100 trials on standard functions, median of 30 seeds, one trial at a time.
 //!
-//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_table.py` sets them beside NNI's and Optuna's. With
-//! `--json` a line of JSON for each figure and no times, with `--seeds N` other seeds than 30, with `--digits PYTHON` the
-//! search of `benches/tuners_digits.py` besides. `--problems 'NAME;...'` and `--tuners 'NAME;...'` leave the others out.
+//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_table.py` sets them beside NNI's and Optuna's.
+//! `--json` prints a line of JSON for each figure and no times. `--seeds N` takes other seeds than 30. `--digits
+//! PYTHON` adds the search of `benches/tuners_digits.py`. `--problems 'NAME;...'` and `--tuners 'NAME;...'` leave the
+//! others out.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

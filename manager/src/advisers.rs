@@ -193,7 +193,8 @@ pub enum AdviserEvent {
         /// Why, if the program says.
         reason: Option<String>,
     },
-    /// It does not do what it should, or was started again; a user is to be told. `None`: it answers again.
+    /// The adviser does not do its work, or was started again; the manager tells a user. `None`: the adviser answers
+    /// again.
     Trouble(Option<String>),
     /// The program is lost for good; nothing more will be said.
     Lost {

@@ -1,4 +1,4 @@
-//! HTTP: the routes as a table, one line each; what they answer is in the modules below.
+//! HTTP: the table of routes, one line each. The modules below have the handlers.
 //!
 //! The only place that knows status codes and headers. It must not touch SQL or decide about trials.
 
@@ -79,7 +79,7 @@ pub struct State {
     pub board: Board,
     /// Talks to the experiment.
     pub handle: Handle,
-    /// The training service, once it runs: what a trial prints whose agent is not heard is asked of it.
+    /// The training service, once it runs. It knows the output of a trial whose agent is silent.
     pub service: Arc<OnceLock<Arc<dyn TrainingService>>>,
     /// Where all this is.
     pub place: ServerInfo,

@@ -92,7 +92,7 @@ pub enum What {
     Named(ExperimentId, Box<ExperimentSpec>),
     /// A new one with an id that was chosen elsewhere, whose folder may be there.
     NewAs(ExperimentId, Box<ExperimentSpec>),
-    /// One that was interrupted.
+    /// The experiment of this id, which was interrupted.
     Resume(String),
 }
 
@@ -117,7 +117,7 @@ pub struct Running {
     pub dir: ExperimentDir,
     /// Base URL of the manager, as this machine reaches it.
     pub url: String,
-    /// Base URL of the manager, as trials elsewhere are told to reach it.
+    /// Base URL of the manager for trials on other machines.
     pub advertised: Option<String>,
     /// The notices.
     pub notices: mpsc::UnboundedReceiver<Notice>,
@@ -290,8 +290,8 @@ pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), Stri
 }
 
 impl Running {
-    /// Waits for the experiment's end and ends the jobs' watchers. Others are told, also of an end that is a failure. The
-    /// server goes on: an agent may still be saying its last word.
+    /// Waits for the experiment's end and ends the jobs' watchers. Notifications go out, also for an end that is a
+    /// failure. The server goes on: an agent may still be sending its last report.
     pub async fn end(self) -> Result<Ended, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
@@ -315,7 +315,7 @@ impl Running {
 }
 
 impl Ended {
-    /// Ends the server. A follower of a stream of events is told the end and may look once more, for a moment.
+    /// Ends the server. A follower of a stream of events gets the end and may look once more, for a moment.
     pub async fn stop_serving(&mut self) {
         self.server.stop().await;
     }

@@ -282,7 +282,7 @@ pub fn from_client(document: Value) -> Result<ExperimentSpec, Error> {
         .map_err(|problems| Problem::all_in_file(problems, Path::new("the posted experiment")))
 }
 
-/// Checks a document in v1 or v2 form; what is wrong with it is told in its own words.
+/// Checks a document in v1 or v2 form. Its faults are reported in the document's own words.
 fn of_any_form(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     if !v1::is_v1(&document) {
         return checked(document, base);
@@ -329,7 +329,7 @@ fn find_in_template(places: &Places, path: &str) -> Option<Location> {
     places.find(&found?)
 }
 
-/// Checks a document in v2 form; what is wrong with it is told all at once.
+/// Checks a document in v2 form. All its faults are reported at once.
 fn checked(mut document: Value, base: Base<'_>) -> Result<ExperimentSpec, Vec<Problem>> {
     let missing = registered::resolve(&mut document, base);
     let spec = check::check(document.clone(), base).map_err(|first| {

@@ -46,8 +46,8 @@ struct Inner {
     experiment: ExperimentId,
     clock: Arc<dyn Clock>,
     offer: Offer,
-    /// Held from the commit until the experiment has been told, so that two deliveries of one attempt
-    /// (a request that timed out, and its repetition) cannot overtake each other in between.
+    /// Held from the commit until the experiment has been told. Two deliveries of one attempt (a request that timed
+    /// out, and its repetition) so cannot overtake each other in between.
     turns: Vec<Mutex<()>>,
     hasher: RandomState,
 }
@@ -125,9 +125,9 @@ impl Intake {
     pub async fn accept(&self, batch: impl Into<Arrival>) -> Result<ReportAck, Error> {
         let inner = Arc::clone(&self.inner);
         let arrival = Arc::new(batch.into());
-        // A task of its own: it goes on when the agent hangs up and the request is dropped, for a report
-        // that was stored and not told would never reach the tuner. It ends by itself, and what a
-        // shutdown cuts off is found in the store at the next start.
+        // A task of its own: it goes on when the agent hangs up and the request is dropped. A report that was stored
+        // and not told would never reach the tuner. The task ends by itself, and the next start finds in the store what
+        // a shutdown cuts off.
         let task = tokio::spawn(async move { inner.accept(arrival).await });
         let ack = task.await.unwrap_or(Err(Error::Stopping))?;
         Ok(ReportAck { lease_ms: self.lease_ms, ..ack })

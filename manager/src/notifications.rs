@@ -1,10 +1,10 @@
 //! Tells others what happened to an experiment: a server and a program of the user's ([`NotificationsSpec`]).
 //!
-//! What is to be told lies in the store, written together with what it tells of, and is told until it has been taken or
-//! given up: at least once, under an id by which a second time is known. What tells that the store itself is ill cannot
-//! lie there and dies with this process; that it is well again is owed by the next manager, as an empty file says. No
-//! failure to tell reaches the experiment: each way of telling has a task of its own, which is bounded in time and
-//! tries.
+//! Events to be told lie in the store, written together with the change that they tell of. Each is told until it has
+//! been taken or given up: at least once, under an id by which a second time is known. News that the store itself is
+//! ill cannot lie there and dies with this process. An empty file says that the next manager owes the news that the
+//! store is well again. No failure to tell reaches the experiment: each way of telling has a task of its own, which is
+//! bounded in time and tries.
 
 mod channel;
 pub mod event;

@@ -386,8 +386,8 @@ impl Store {
         *self.inner.shared.commits.borrow()
     }
 
-    /// The number of commits, for those who wait for the next one. Of a store that is only read it never changes, and a
-    /// waiter is told so: its writer is somewhere else.
+    /// The number of commits, for callers that wait for the next one. It never changes for a store that is only read,
+    /// whose writer is in another process; a waiter then gets an error.
     pub fn watch(&self) -> watch::Receiver<u64> {
         if self.inner.reads_only {
             return watch::channel(0).1;

@@ -1,9 +1,9 @@
 //! The tokens of trials: a secret per experiment, and tokens made from it. The experiment's user has a
 //! token of their own, [`UserToken`].
 //!
-//! A trial's token names its experiment, its trial and its end in clear and carries an HMAC-SHA256 over them, so that
-//! checking needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own
-//! trial's reports and nothing else. Neither secret nor token may reach a log.
+//! A trial's token names its experiment, its trial and its end in clear and carries an HMAC-SHA256 over them. So
+//! checking needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own trial's
+//! reports and nothing else. Neither secret nor token may reach a log.
 
 mod file;
 mod user;
@@ -74,13 +74,13 @@ impl Holder {
 /// The reason that a token does not open what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It was not made from this secret.
+    /// The token was not made from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
-    /// It was good, for this.
+    /// The token was good, for this.
     #[error("the token has expired")]
     Expired(Holder),
-    /// It is good, for something else.
+    /// The token is good, for something else.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
     Other(Holder),
 }

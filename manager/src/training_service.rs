@@ -85,7 +85,7 @@ pub struct JobEvent {
 }
 
 impl JobEvent {
-    /// It is gone, and the service knows no more.
+    /// The job is gone, and the service knows no more.
     pub fn unexplained(trial: TrialJobId, attempt: AttemptId) -> Self {
         Self {
             trial,
@@ -169,9 +169,9 @@ pub enum JobNews {
 pub enum FreeRoom {
     /// The service does not know; a job that it cannot begin with waits there.
     Unknown,
-    /// It begins at once with so many jobs.
+    /// The service begins at once with so many jobs.
     Jobs(usize),
-    /// It begins with none: it cannot be reached. The reason, for a person.
+    /// The service cannot begin, since it is out of reach. The reason, for a person.
     Unreachable(String),
 }
 
@@ -182,7 +182,7 @@ pub struct PartStatus {
     pub platform: String,
     /// Jobs that are there.
     pub jobs: usize,
-    /// Those of them that wait there.
+    /// The jobs of these that wait there.
     pub waiting: usize,
     /// Jobs that it could take beside them. `None`: it does not know.
     pub free: Option<usize>,
@@ -196,11 +196,11 @@ pub type JobEvents = mpsc::UnboundedSender<JobNews>;
 /// The fate of a job that was submitted before a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Adopted {
-    /// It is; its event will come.
+    /// The job is there; its event will come.
     Alive,
-    /// It is not. What its agent left behind was delivered, and this is all that the service knows.
+    /// The job is gone. What its agent left behind was delivered, and this is all that the service knows.
     Gone(JobEvent),
-    /// It never was there: it may be submitted.
+    /// The job was never there: it may be submitted.
     Unknown,
 }
 
@@ -267,8 +267,8 @@ pub trait TrainingService: Send + Sync {
         None
     }
 
-    /// Waits until the service has been out of reach for so long that who wants to leave should not wait for the ends of its
-    /// jobs. [`Self::close`] then says what is left where, and why.
+    /// Waits until the service has been out of reach for so long that a stopping manager should not wait for the ends
+    /// of its jobs. [`Self::close`] then says what is left where, and why.
     async fn out_of_reach(&self) {
         std::future::pending::<()>().await;
     }

@@ -1,6 +1,5 @@
-//! The view of an experiment: its trials with their results, kept in memory and brought up to date from
-//! the store's own record of what changed, so that no page asks for everything again. It decides nothing
-//! and writes nothing.
+//! The view of an experiment: its trials with their results, kept in memory. The store's own record of changes keeps
+//! the view up to date, so that no page asks for everything again. The view decides nothing and writes nothing.
 
 pub mod attempts;
 mod board;
@@ -301,8 +300,8 @@ fn is_secret(name: &str) -> bool {
     plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
 }
 
-/// Returns whether a character turns the direction of writing around, so that a text reads otherwise than it is (Unicode's
-/// bidirectional marks, embeddings, overrides and isolates; Unicode Technical Report 36, section 3.1).
+/// Returns whether a character turns the direction of writing around, so that a text reads otherwise than it is. These
+/// are Unicode's bidirectional marks, embeddings, overrides and isolates (Unicode Technical Report 36, section 3.1).
 pub fn turns_writing(character: char) -> bool {
     matches!(
         character,

@@ -1,4 +1,4 @@
-//! Orders that ride down on an ack.
+//! Directives: instructions of the manager to an agent, delivered with an acknowledgement.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,8 @@
 //! The negotiation between two sides of different age: protocol version and capabilities.
 //!
-//! There is no equality check anywhere: each side offers the range of protocol versions it speaks and the
-//! capabilities it has, the newest common version is used, and a missing capability costs just that
-//! capability. The agent sends its offer with every batch, so a manager that was replaced in the middle of
-//! a trial needs no second greeting.
+//! There is no equality check anywhere. Each side offers the range of protocol versions it speaks and the capabilities
+//! it has. The newest common version is used, and a missing capability costs just that capability. The agent sends its
+//! offer with every batch, so a manager that was replaced in the middle of a trial needs no second greeting.
 
 use std::collections::BTreeSet;
 

@@ -152,9 +152,9 @@ pub struct Evidence {
     /// The time that each GPU had nothing to do, in milliseconds, by UUID or else by index: between two samples that both say so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_idle_ms: BTreeMap<String, u64>,
-    /// Processes that were still there long after the trial's own process had ended, and were ended, or that were killed with
-    /// it at the end of the grace, as `pid name`; of very many the first, and how many more there were. What not even SIGKILL
-    /// has ended is followed by `(still there)`.
+    /// Processes that were still there long after the trial's own process had ended, and were ended; or that were
+    /// killed with it at the end of the grace. Each as `pid name`; of very many the first, and how many more there
+    /// were. A process that even SIGKILL has not ended is followed by `(still there)`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
     /// Raw wait status as `waitpid` gave it.

@@ -9,7 +9,7 @@ use super::source::{self, Source, sources};
 const ALLOWED: [(&str, usize); 8] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
-    ("sentences of comments with more than 40 words", 2),
+    ("sentences of comments with more than 30 words", 0),
     ("public types whose name another public type of the crate has", 4),
     ("constants of a single word that says nothing of what", 0),
     ("functions of more than 60 lines", 25),
@@ -93,7 +93,7 @@ fn long_sentences(text: &str) -> usize {
             Some(rest) if !rest.trim().is_empty() && !rest.contains('|') => block.push_str(rest),
             _ => {
                 let sentences = block.split(['.', ':', ';', '?']);
-                count += sentences.filter(|one| one.split_whitespace().count() > 40).count();
+                count += sentences.filter(|one| one.split_whitespace().count() > 30).count();
                 block.clear();
             }
         }
@@ -197,7 +197,7 @@ fn each_count_finds_what_it_is_about() {
         2
     );
     assert_eq!(hidden_subjects("// Nobody knows.\nlet nobody = 1;\n/// For whoever asks.\n"), 2);
-    let words = "word ".repeat(41);
+    let words = "word ".repeat(31);
     assert_eq!(long_sentences(&format!("// {words}.\nlet a;\n/// Short. {words}\n/// end.\n")), 2);
     assert_eq!(bare_constants("const PATIENCE: u8 = 1;\npub const CONNECT_PATIENCE: u8 = 1;\n"), 1);
     let file = |path: &str, code: &str| Source::for_test(path, code);

@@ -1,6 +1,5 @@
-//! Faults between real agents and a real manager, at points that a seed chooses, and afterwards an exact
-//! comparison of what the trials printed with what the store holds: every metric once and in order, every
-//! line of output, one end.
+//! Faults between real agents and a real manager, at points that a seed chooses. Afterwards the test compares exactly
+//! what the trials printed with what the store holds: every metric once and in order, every line of output, one end.
 //!
 //! Nothing here knows the programs from inside; it must not repair anything either: what a fault breaks,
 //! the programs mend.

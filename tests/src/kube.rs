@@ -1,6 +1,6 @@
-//! A Kubernetes API server that does what a test says, with a `FrameworkController` and a kubelet behind it:
-//! objects are created, read, patched, deleted and watched as with the real one, and Frameworks either replay
-//! what was recorded on a real cluster or run, as processes of this machine or as containers.
+//! A Kubernetes API server that does what a test says, with a `FrameworkController` and a kubelet behind it. Objects
+//! are created, read, patched, deleted and watched as with the real one. Frameworks either replay what was recorded on
+//! a real cluster or run, as processes of this machine or as containers.
 //!
 //! It must not know the manager: it answers whoever speaks the protocol.
 

@@ -1,5 +1,5 @@
-//! PURE: the command line of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`), so that an
-//! image or a script that was made for it starts this program instead.
+//! PURE: the command line of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`). An image or a script
+//! that was made for NNI's keeper starts this program instead.
 //!
 //! It must not decide what the words mean for a run: it only reads them. Unknown flags are no error, as they
 //! were none: managers of several ages call keepers of several ages.

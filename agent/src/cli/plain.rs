@@ -1,6 +1,6 @@
-//! PURE: the commonest command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD` with the flags and variables that
-//! a program that starts many trials sets. They are read here because a table of fifty flags takes longer to build than
-//! a trial takes to start, and leaves a quarter of a megabyte behind that nothing needs again.
+//! PURE: the commonest command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD`. They have the flags and variables
+//! that a program that starts many trials sets. This module reads them because the table of fifty flags takes longer to
+//! build than a trial takes to start. The table also leaves a quarter of a megabyte behind that nothing needs again.
 //!
 //! What it gives is what the table gives; a test compares them. Whatever is not understood is left to the table, which
 //! alone knows how to complain.

@@ -7,9 +7,9 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::plain::{PREFIX, is_ours};
 
-/// Variables that set no flag and are rightly there: a keeper's version for old managers, what a trial is told, which
-/// may itself run a keeper, what a plugin is told and passes on to its jobs, and what this project's tests are told. One
-/// that ends with `_` stands for all that begin so.
+/// Variables that set no flag and are rightly there: a keeper's version for old managers; those of a trial, which may
+/// itself run a keeper; those that a plugin passes on to its jobs; and those of this project's tests. A name that ends
+/// with `_` stands for all that begin so.
 #[rustfmt::skip]
 const KNOWN_VARIABLES: [&str; 9] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
@@ -42,8 +42,8 @@ fn is_known(command: &Command, name: &OsStr) -> bool {
     flags.any(|flag| flag.get_env() == Some(name)) || KNOWN_VARIABLES.into_iter().any(is)
 }
 
-/// The beginning of what Kubernetes puts into every pod about a Service, such as one called `trialkeeper`, if this is
-/// the variable that each Service has.
+/// The prefix of the variables that Kubernetes sets in every pod for a Service, such as one called `trialkeeper`.
+/// `None`: this is not the variable that each Service has.
 fn service(name: &OsString) -> Option<&[u8]> {
     name.as_encoded_bytes().strip_suffix(b"_SERVICE_HOST")
 }

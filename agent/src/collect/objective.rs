@@ -1,5 +1,5 @@
-//! PURE: which printed metric speaks for a trial whose objective has no name: what its name is taken to mean, and what is
-//! never a result.
+//! PURE: the choice of the printed metric that speaks for a trial whose objective has no name. It knows which names
+//! mean a result, and which never do.
 
 use std::str::FromStr;
 
@@ -168,9 +168,9 @@ pub(super) fn is_known(name: &str) -> bool {
     likelihood(name, None).is_some() && !is_setting(name)
 }
 
-/// Returns how likely a name means the result: the least is the likeliest. What says itself that it is the result comes
-/// before measures of quality, these before losses unless the search minimizes, and among each kind what was measured on
-/// data that the trial was not trained on. `None`: the name says nothing.
+/// Returns how likely a name means the result: the least is the likeliest. A name that says so itself comes first, then
+/// measures of quality, then losses; where the search minimizes, losses come before quality. Within each kind, a
+/// measure of data that the trial was not trained on comes first. `None`: the name says nothing.
 fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, usize)> {
     let last = parts(name).next_back()?;
     let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));

@@ -36,7 +36,7 @@ pub struct Pattern {
 /// The errors of reading a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
-    /// It is no regular expression.
+    /// The pattern is no regular expression.
     #[error("{pattern:?} is not a regular expression that this program reads")]
     Syntax {
         /// The text.

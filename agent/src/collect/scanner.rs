@@ -1,8 +1,8 @@
 //! PURE: one output stream's bytes -> findings, at the speed of `memchr`.
 //!
-//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`, `epoch`), so that
-//! ordinary output is never cut into lines. Only the unterminated tail of a chunk is kept, and of a tail
-//! that grows too long only what may still become a marker.
+//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`, `epoch`), so ordinary
+//! output is never cut into lines. Only the unterminated tail of a chunk is kept. Of a tail that grows too long, only
+//! what may still become a marker is kept.
 //!
 //! A line is a sequence of *pieces*: ordinary text, and marked records (`NNISDK_MEb'{...}'`) in between, as
 //! two processes that print at once leave them. Of ordinary text, what a carriage return has overwritten is
@@ -65,9 +65,9 @@ pub struct StreamScanner {
 /// The reasons for not reading a piece, though more of it may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clipped {
-    /// It cannot be a metric.
+    /// The piece cannot be a metric.
     NoMetric,
-    /// It is too long. `textured`: it may have held metrics.
+    /// The piece is too long. `textured`: it may have held metrics.
     TooLong { textured: bool },
 }
 
@@ -199,8 +199,8 @@ impl StreamScanner {
         self.look_at = self.limits.look;
     }
 
-    /// Reads the pieces of `line`, which is whole if it `ended`, from left to right as far as they are
-    /// decided, and says how far that is.
+    /// Reads the pieces of `line` from left to right as far as they are decided, and returns how far that is. `ended`:
+    /// the line is whole.
     fn consume(&mut self, line: &[u8], ended: bool, found: &mut Vec<Finding>) -> usize {
         let mut at = 0;
         while let Some(length) = self.marker.find(&line[at..]) {

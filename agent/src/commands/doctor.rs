@@ -1,4 +1,4 @@
-//! `trialkeeper doctor`: what a trial would find here, and which hop to the manager fails first.
+//! `trialkeeper doctor`: checks what a trial needs on this machine, and finds the first hop to the manager that fails.
 //!
 //! The probes look and change nothing; what their findings mean is said here, without I/O. A hop behind one that failed is not
 //! looked at: its failure would say nothing new.

@@ -1,7 +1,7 @@
 //! `trialkeeper inspect`: the end of a trial, from the files in its directory.
 //!
-//! The spool knows everything as long as no manager has taken it; else the output and the files of metrics are read again,
-//! as the run was told to, and give the same metrics, but for those that went over the SDK's channel.
+//! As long as no manager has taken its reports, the spool knows everything. Else the output and the files of metrics
+//! are read again, as the run was told to. They give the same metrics, but for those that went over the SDK's channel.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -22,9 +22,9 @@ impl ManagerAddress {
         url.map(Self::Url).or_else(|| file.map(Self::File))
     }
 
-    /// The socket of a manager on this machine: `manager.sock` beside the file with the address. A manager that has one
-    /// is asked there and nowhere else, since any user of the machine may take a TCP port once the manager has ended.
-    /// `None`: the manager runs elsewhere, is of an earlier version, or was named by its URL.
+    /// The socket of a manager on this machine: `manager.sock` beside the file with the address. The agent asks a
+    /// manager that has one there and nowhere else: any user of the machine may take a TCP port once the manager has
+    /// ended. `None`: the manager runs elsewhere, is of an earlier version, or was named by its URL.
     pub fn socket(&self) -> Option<PathBuf> {
         let Self::File(file) = self else { return None };
         let path = file.with_file_name("manager.sock");

@@ -1,10 +1,10 @@
 //! A loopback HTTP endpoint that speaks the command channel of NNI's SDK (version 3: the variable
 //! `NNI_TRIAL_COMMAND_CHANNEL`), so that an unmodified trial never feels a manager that is slow or gone.
 //!
-//! The SDK puts commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and
-//! without a second try (NNI 3.0, `nni/runtime/command_channel/http.py`). So every answer is given at once
-//! from what the agent holds, a metric is handed on before its `PUT` is answered, and only a `GET` with
-//! nothing to say waits, for at most [`POLL_INTERVAL`].
+//! The SDK puts commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and without a
+//! second try (NNI 3.0, `nni/runtime/command_channel/http.py`). So every answer is given at once from what the agent
+//! holds, and a metric is handed on before its `PUT` is answered. Only a `GET` with nothing to say waits, for at most
+//! [`POLL_INTERVAL`].
 //!
 //! The socket listens on 127.0.0.1 alone; the URL's path is random, new for each run, and is what entitles
 //! to speak. No request makes the agent do anything but record a metric.
@@ -84,7 +84,7 @@ impl Channel {
         format!("http://{}{}", self.address, self.path)
     }
 
-    /// Serves until `ended` is true; then a poll that waits is told that the channel is closed.
+    /// Serves until `ended` is true; then a waiting poll hears that the channel is closed.
     ///
     /// `record` is the parameter record (the content of `parameter.cfg`), the answer to every request for
     /// parameters: each process of a trial may ask. What trials report is sent to `found`; while that is

@@ -1,7 +1,7 @@
 //! `--listen`: `/healthz` and `/metrics`.
 //!
-//! Every answer comes from the task that watches the trial, so that `/healthz` tells of that one and not of this. It
-//! must not cost it anything: the texts are made one at a time, and a client that is slow is slow alone.
+//! The task that watches the trial makes every answer, so `/healthz` tells of that task and not of this server. Answers
+//! must not slow that task down: the texts are made one at a time, and a slow client delays only itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -75,9 +75,9 @@ impl Default for DetectSpec {
 /// An observation of the trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DetectorInput<'a> {
-    /// It reported an intermediate result: the end of a step.
+    /// The trial reported an intermediate result: the end of a step.
     Metric,
-    /// It printed something.
+    /// The trial printed something.
     Output,
     /// A reading.
     Sample(&'a Sample),

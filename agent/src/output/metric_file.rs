@@ -169,8 +169,8 @@ fn waker(
     })
 }
 
-/// Waits until there is reason for another look, and for so long at least as whatever changes may gather; that the trial
-/// has ended is told at once.
+/// Waits until there is reason for another look, and at least for `pause`, so that changes may gather. The end of the
+/// trial ends the wait at once.
 fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
     let begun = Instant::now();
     let mut left = LOOK_EVERY.max(pause);

@@ -35,7 +35,7 @@ pub enum Error {
         #[source]
         source: Box<dialect::Error>,
     },
-    /// It arrived damaged.
+    /// The code arrived damaged.
     #[error("the code arrived damaged (tried for {} s): its checksum differs from the one that the manager gave", .tried.as_secs())]
     Damaged {
         /// For how long it was tried.
@@ -50,7 +50,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// It cannot be put where it belongs.
+    /// The code cannot be put where it belongs.
     #[error("cannot keep the code in {}", .path.display())]
     Write {
         /// Path of the directory.
@@ -91,7 +91,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Nothing is asked yet; all that will be has to come within `timeout` from now.
+    /// Asks nothing yet; all requests have to be answered within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
         token_file: Option<PathBuf>,

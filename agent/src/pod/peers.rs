@@ -81,7 +81,7 @@ fn name(text: &str) -> Option<String> {
     ((1..=63).contains(&text.len()) && text.bytes().all(allowed)).then(|| text.to_owned())
 }
 
-/// The roles as the manager is told.
+/// The roles in the form of the manager's protocol.
 pub fn sizes(roles: &[Role]) -> Vec<RoleSize> {
     roles.iter().map(|role| RoleSize { role: role.name.clone(), number: role.number }).collect()
 }

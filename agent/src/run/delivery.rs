@@ -12,7 +12,7 @@ use crate::delivery::{self, Counts, Credentials, LAST_PATIENCE};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
-/// The time that delivery may go on when the agent is asked to end: the sender of TERM sends KILL after a while.
+/// The time that delivery may go on once the agent has got TERM: the sender of TERM sends KILL after a while.
 const HURRIED_FLUSH: Duration = Duration::from_secs(5);
 
 /// The time that delivery may take to see that its time is up.
@@ -65,8 +65,8 @@ impl DeliveryShutdown {
         self.ended.subscribe()
     }
 
-    /// Ends delivery, and waits until it is done or out of time. `hurry` ends when the agent itself is asked to
-    /// end: then there are only [`HURRIED_FLUSH`] left.
+    /// Ends delivery, and waits until it is done or out of time. `hurry` ends when the agent itself has got TERM: then
+    /// there are only [`HURRIED_FLUSH`] left.
     pub(super) async fn finish(
         self,
         spool: &Spool,

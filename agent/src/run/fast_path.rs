@@ -14,9 +14,10 @@ use crate::trial::signals::BlockedSignals;
 const LONGEST_FAST_RUN: Duration = Duration::from_millis(20);
 const PROCESSOR_LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits until the trial prints something, a signal comes, or [`LONGEST_FAST_RUN`] is over; then it is to be watched, and this
-/// returns `None`. What is to be done `meanwhile` begins after [`PROCESSOR_LEFT_ALONE`]. Else it has exited by itself, has printed
-/// nothing, no process is left of it, and `nothing_else` says that it left nothing to be read either.
+/// Waits for the end of a short trial. Returns `None`, and the trial must be supervised, if it prints something, a
+/// signal comes, or [`LONGEST_FAST_RUN`] is over. The work of `meanwhile` begins after [`PROCESSOR_LEFT_ALONE`].
+/// Otherwise the trial has exited by itself, has printed nothing, and no process is left of it. `nothing_else` then
+/// says that it left nothing to be read either.
 pub(super) fn wait(
     signals: &BlockedSignals,
     outputs: &[Option<OwnedFd>; 2],

@@ -1,5 +1,4 @@
-//! Starts the trial, with pipes for its output. It must not read them: what comes after the start is not worth
-//! a delay of it.
+//! Starts the trial, with pipes for its output. It must not read them: nothing that comes after the start may delay it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -61,8 +61,8 @@ impl<'a> PodSetup<'a> {
         self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
     }
 
-    /// Returns the directory with the trial's code, after fetching or unpacking it, and the trial's variables about its pod
-    /// and its peers. No directory: no code is asked for. `dir` is the run's directory.
+    /// Returns the directory with the trial's code, after fetching or unpacking it, and the trial's variables about its
+    /// pod and its peers. No directory: the trial needs no code. `dir` is the run's directory.
     pub(super) fn code_and_peers(
         &mut self,
         dir: Option<&Path>,

@@ -1,4 +1,4 @@
-//! PURE: what a person reads at the end of a run.
+//! PURE: the report that a person reads at the end of a run.
 
 use std::fmt::Write;
 use std::path::Path;

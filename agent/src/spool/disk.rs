@@ -217,18 +217,18 @@ struct Round {
     requests: Vec<SpoolRequest>,
     terminal: bool,
     closing: bool,
-    /// It is time to try again what failed, and nothing waits to be written: it was a sync.
+    /// The failed step is due again, and nothing waits to be written: it was a sync.
     sync_again: bool,
 }
 
 /// The thread's state when nothing waits to be written.
 #[derive(Debug, PartialEq, Eq)]
 enum Pause {
-    /// It tries the sync again that failed.
+    /// The thread tries the sync again that failed.
     SyncAgain,
-    /// It waits for work, and so long at most.
+    /// The thread waits for work, and so long at most.
     AtMost(Duration),
-    /// It waits for work.
+    /// The thread waits for work.
     ForWork,
 }
 

@@ -95,12 +95,12 @@ pub(super) struct State {
 /// The state of the reports on disk: whether they are safe there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum DiskState {
-    /// They are kept in memory only.
+    /// Reports are kept in memory only.
     #[default]
     Absent,
     /// The disk took the last write.
     Well,
-    /// It did not; until it does, reports are offered for delivery unwritten.
+    /// The disk did not answer; until it does, reports are offered for delivery unwritten.
     Failing,
 }
 
@@ -236,8 +236,8 @@ impl State {
         self.bulk.handed = 0;
     }
 
-    /// Reports what was shed: at once when it begins, then whenever the count has doubled, and at the
-    /// end, so that shedding does not fill the spool with news of itself.
+    /// Reports how many reports were shed: at once when it begins, whenever the count has doubled, and at the end. More
+    /// often would fill the spool with news of itself.
     pub(super) fn report_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
         let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
         if grown(self.shed.log_bytes, self.shed_reported.log_bytes)

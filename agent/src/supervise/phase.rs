@@ -5,8 +5,8 @@
 //! * The trial's tree is asked (TERM) before it is killed (KILL), and always has some time in between.
 //! * A stop that comes a second time on another way (a directive, then the platform's TERM) never shortens
 //!   the grace; only a second TERM does.
-//! * After the trial's own process has ended, everything ends within the drain (or what is left of the
-//!   grace), plus [`KILL_WAIT`] for a process that even KILL does not end at once.
+//! * After the trial's own process has ended, everything ends within the drain (or what is left of the grace). A
+//!   process that even KILL does not end at once has [`KILL_WAIT`] more.
 //! * [`Phase::Done`] is final.
 
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub enum Phase {
     Draining {
         /// The end of the process.
         exit: TrialExit,
-        /// The time at which the leftovers are asked to end.
+        /// The time at which the leftovers get TERM.
         ask_at: Instant,
         /// The time at which it is killed.
         kill_at: Instant,

@@ -18,7 +18,7 @@ use crate::trial::parameters::Parameters;
 pub const LONGEST_VALUE: usize = 100 * 1024;
 
 /// The most that all variables for parameters take together, in bytes. The kernel's limit for arguments and variables
-/// is a quarter of the stack's (`man 2 execve`), 2 MiB as a rule, of which this is a quarter.
+/// is a quarter of the stack's (`man 2 execve`), as a rule 2 MiB. This is a quarter of that.
 pub const LONGEST_TOTAL: usize = 512 * 1024;
 
 /// The changes to make. Everything else is inherited.

@@ -1,9 +1,10 @@
 //! Kills what is left of the trial when the agent itself is killed with SIGKILL.
 //!
-//! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but what the trial
-//! has forked would live on. So a second process of this program waits on a pipe whose other end only the agent holds.
-//! Once that closes, the guard kills every process that bears the trial's mark in its environment, is below such a process, or
-//! is in the trial's group: those that called `setsid` or have another parent by now, too.
+//! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but processes that
+//! the trial has forked would live on. So a second process of this program waits on a pipe whose other end only the
+//! agent holds. Once that closes, the guard kills every process that bears the trial's mark in its environment, is
+//! below such a process, or is in the trial's group. It so finds those that called `setsid` or have another parent by
+//! now, too.
 //!
 //! A trial that is to live on is drained instead: it would die of its next line, since its pipes have no reader any
 //! more. Its guard has them too, and what comes out of them after the agent goes to the ends of the trial's own files.

@@ -280,9 +280,9 @@ pub fn hand_over() {
         return;
     }
     #[expect(unsafe_code, reason = "what is allowed in the handler of a signal has no safe names")]
-    // SAFETY: only calls that POSIX allows in a handler of a signal, with valid arguments: the words end with a null
-    // and point into texts of their own, `environ` is the C library's and never changes (`set_var` is denied in this
-    // workspace), and the set is initialised by `sigfillset`.
+    // SAFETY: only calls that POSIX allows in a handler of a signal, with valid arguments. The words end with a null
+    // and point into texts of their own. `environ` is the C library's and never changes (`set_var` is denied in this
+    // workspace). The set is initialised by `sigfillset`.
     unsafe {
         // Not `gettid()`: std names it as a weak symbol, and a static program has it as a null pointer then.
         if libc::syscall(libc::SYS_gettid) != libc::c_long::from(plan.process) {
@@ -366,7 +366,7 @@ fn listen() {
 pub fn inherited(number: RawFd) -> Option<OwnedFd> {
     inode(number)?;
     #[expect(unsafe_code, reason = "a number on the command line names a descriptor")]
-    // SAFETY: it is open, the program that executed this one told its number, and nothing here was opened under it,
+    // SAFETY: it is open, and the program that executed this one told its number. Nothing here was opened under it,
     // since this is called before anything is opened.
     unsafe {
         Some(OwnedFd::from_raw_fd(number))

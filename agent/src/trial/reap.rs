@@ -1,11 +1,11 @@
 //! The only waiter of the program: pid -> how it ended, orphans too.
 //!
 //! As PID 1 or child subreaper the agent inherits every orphan of the trial's tree and must reap it. A second waiter
-//! would steal exit statuses, so whatever the agent itself starts goes through [`Reaper::spawn`] and learns its child's
+//! would steal exit statuses. So whatever the agent itself starts goes through [`Reaper::spawn`] and learns its child's
 //! end from the channel returned there. `tokio::process` is not used at all.
 //!
-//! `rustix` reads the wait status here instead of `nix`, whose `waitpid` fails for a process that a
-//! real-time signal killed, and with that loses the status for ever.
+//! `rustix` reads the wait status here instead of `nix`. The `waitpid` of `nix` fails for a process that a real-time
+//! signal killed, and so loses the status for ever.
 
 use std::collections::HashMap;
 use std::io;
@@ -59,7 +59,7 @@ impl Reaper {
         nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
     }
 
-    /// Starts a child whose end is told on the receiver.
+    /// Starts a child. The receiver gets its end.
     pub fn spawn(
         &self,
         command: &mut Command,
@@ -73,7 +73,7 @@ impl Reaper {
         Ok((child.expect("it was started"), told))
     }
 
-    /// The same for whatever `start` starts. If that fails, it has reaped what there was.
+    /// Starts a child with `start`, and reaps it alike. If `start` fails, it has reaped what there was.
     pub fn spawn_with(
         &self,
         role: ChildRole,

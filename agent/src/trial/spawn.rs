@@ -150,8 +150,8 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
         127
     });
     #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
-    // SAFETY: with CLONE_VFORK this thread stands still until the child has left the agent's memory, so what the child
-    // borrows outlives it and no thread shares its stack. Other threads go on; the child must therefore take no lock
+    // SAFETY: with CLONE_VFORK this thread stands still until the child has left the agent's memory. So what the child
+    // borrows outlives it, and no thread shares its stack. Other threads go on; the child must therefore take no lock
     // and allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
     // prepared and returns a number. The agent's handlers of signals are for faults only.
     let pid = unsafe {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// So many bytes of the end are kept, if there were so many.
+/// The number of bytes of the end that are kept, if there were so many.
 pub const KEPT_BYTES: usize = 64 * 1024;
 
 /// The end of one stream.

@@ -53,9 +53,9 @@ pub fn termination_message(verdict: &Verdict) -> String {
 /// The exit code for `FrameworkController`, which retries by it: 200 transient, 210 permanent, anything else
 /// as the trial's own (its `pkg/apis/frameworkcontroller/v1/completion.go`).
 ///
-/// A repeated command fails again, so a user error is permanent there. 201, a conflict between frameworks
-/// over a gang of machines, is nothing that an agent inside one pod can see. A trial that ended as wanted
-/// keeps its code, and a reserved code (200 to 219) that the trial chose itself is not passed on as one.
+/// A repeated command fails again, so a user error is permanent there. An agent inside one pod cannot see 201, a
+/// conflict between frameworks over a gang of machines. A trial that ended as wanted keeps its code. A reserved code
+/// (200 to 219) that the trial chose itself is not passed on as one.
 pub fn exit_code_for_frameworkcontroller(class: Class, code: u8) -> u8 {
     match class {
         Class::Transient => 200,

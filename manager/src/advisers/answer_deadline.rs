@@ -1,4 +1,5 @@
-//! PURE: the deadlines of a program that owes an answer: the user is told of it, then it is taken for dead. Time comes in as a value.
+//! PURE: the deadlines of a program that owes an answer. At the first one the user is told; at the second one the
+//! program is taken for dead. Time comes in as a value.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ pub(super) enum SilenceAction {
     Nothing,
     /// The user is told, once for each answer that does not come.
     Tell,
-    /// It is taken for dead.
+    /// The program is taken for dead.
     End,
 }
 
@@ -33,7 +34,7 @@ impl SilenceTimer {
         Self { limit, owed_since: None, last_word: now, told: false }
     }
 
-    /// Returns the time at which a user is told.
+    /// Returns the time after which the user is told.
     pub(super) fn slow(&self) -> Duration {
         SLOW.min(self.limit / 2)
     }

@@ -1,4 +1,4 @@
-//! PURE: everything that a program outside was told, so that another one can be told it again.
+//! PURE: everything that an adviser's program was told, so that its successor can be told it again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Starts the program outside: its folder, its command line, its environment, the way to it.
+//! Starts an adviser's program: its folder, its command line, its environment, and the wire to it.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,5 @@
-//! Looks whether what would be asked outside the manager is there, and runs none of it: a class that cannot be loaded,
-//! or a program that is not there, is better known before a search is begun.
+//! Checks that the classes and programs of a tuner or an assessor outside the manager are there, and runs none of them.
+//! The user should learn before the search begins that one is missing.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,5 +1,5 @@
-//! The program outside as a supervised child: it is started, spoken with, and started again when it dies,
-//! with everything it has to know. What is said is decided elsewhere.
+//! An adviser's program as a supervised child. It is started, spoken with, and started again when it dies, with
+//! everything it has to know. This module does not decide what the messages say.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,5 +1,5 @@
-//! The wire to a program outside: over a WebSocket that it opens, or over its standard
-//! input and output. It understands nothing of what is said.
+//! The wire to an adviser's program: a WebSocket that the program opens, or its standard input and output. The wire
+//! does not understand the messages.
 //!
 //! A task of its own writes the messages: a program that does not listen holds up no other.
 
@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-/// The time that one who connects may take to say where they want to go.
+/// The time that a client may take, once it has connected, to name the path that it wants.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bytes of one line at most: no proposal is longer, and a program that prints without end must not fill the memory.

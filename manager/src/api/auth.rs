@@ -10,8 +10,8 @@
 //! password of the scheme `Basic`. No browser may do that, and none is ever asked to: it would remember the password
 //! and show it for other sites.
 //!
-//! NNI's client asks without a token where no `.netrc` helps it. On NNI's routes of a manager that only this machine
-//! reaches, a change that a program of the manager's own user asks for is the user's ([`local_user`](super::local_user)).
+//! NNI's client asks without a token where no `.netrc` helps it. NNI's routes let a program of the manager's own user
+//! change things without a token, if only this machine reaches the manager ([`local_user`](super::local_user)).
 //!
 //! A browser also carries what others make it say, so two more things are checked:
 //!
@@ -64,7 +64,7 @@ struct Inner {
     cookie: String,
 }
 
-/// Someone who may do what is asked: in a handler's arguments, for every route that is the user's. Reading
+/// A user who may do what the request asks: in a handler's arguments, for every route that is the user's. Reading
 /// (`GET`, `HEAD`) and changing (anything else) are told apart by the method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User(());
@@ -137,7 +137,7 @@ impl Gate {
         (file.into_owned(), folder)
     }
 
-    /// Lets in who may do what is asked.
+    /// Admits a request whose token may do what the request asks.
     pub(super) fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<User, Error> {
         let reads = matches!(*method, Method::GET | Method::HEAD);
         if !reads && !of_our_own_page(headers) {

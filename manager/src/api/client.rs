@@ -61,8 +61,8 @@ pub enum Client {
         token: Option<String>,
         /// The manager's own authority, PEM, where it encrypts. Absence means the public ones.
         ca_pem: Option<String>,
-        /// The manager's Unix socket, where it runs on this machine: it is asked there and nowhere else. Absence means
-        /// TCP.
+        /// The manager's Unix socket, where it runs on this machine: then requests go there and nowhere else. Absence
+        /// means TCP.
         socket: Option<PathBuf>,
     },
     /// The routes over a store.
@@ -150,7 +150,8 @@ impl Client {
         Err(Error::Refused { status: status.as_u16(), detail })
     }
 
-    /// Hands a request on as the user's, and returns whatever is answered. It is asked to answer for a page below `prefix`.
+    /// Hands a request on as the user's, and returns the answer, whatever it is. The manager answers for a page below
+    /// `prefix`.
     pub(super) async fn forward(
         &self,
         request: Request<Body>,

@@ -1,6 +1,6 @@
-//! The user whose process is at the other end of a connection over the loopback interface. NNI's client shows no token: what the
-//! manager's own user asks over this machine's loopback interface counts as the user's, for such a process could
-//! read the token's file as well.
+//! The user whose process is at the other end of a connection over the loopback interface. NNI's client shows no token.
+//! A request of the manager's own user over this machine's loopback interface counts as the user's: that user's
+//! processes could read the token's file as well.
 
 use std::net::{IpAddr, SocketAddr};
 

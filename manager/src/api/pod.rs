@@ -21,7 +21,7 @@ use crate::code_archive::CodeArchive;
 use crate::store::TrialRow;
 use crate::training_service::parameter_record;
 
-/// The longest that a pod is kept waiting for the others before it is told who is missing.
+/// The longest time that a pod waits for the others before the manager answers which ones are missing.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Bytes of the archive that are read at a time.

@@ -142,7 +142,7 @@ async fn run(
     connections.shutdown().await;
 }
 
-/// Agrees on keys where that is asked for, and answers.
+/// Agrees on keys where the connection is encrypted, and answers requests.
 async fn encrypted(
     stream: TcpStream,
     peer: Peer,

@@ -1,5 +1,5 @@
-//! The sessions of browsers: each has an id of its own, ends on the server, and is kept in the store, so that a manager
-//! that starts again still knows it. Only digests are kept: a reader of the store can use none.
+//! The sessions of browsers. Each has an id of its own, ends on the server, and is kept in the store, so a manager that
+//! starts again still knows it. Only digests are kept: a reader of the store can use none.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! The manager's certificate: the user's own, or one made on the first start.
 //!
-//! Without one of the user's, the manager has an authority of its own in its folder, `ca.pem` and
-//! `ca-key.pem`, and signs itself a certificate for its present names at each start. Agents are given
-//! `ca.pem` and trust nothing else, so the names may change while they live. The certificates do not
-//! expire: they are trusted because they were handed over, and a trial's machine may have a wrong clock.
+//! Without a certificate of the user's, the manager has an authority of its own in its folder, `ca.pem` and
+//! `ca-key.pem`. At each start it signs a certificate for its present names. Agents are given `ca.pem` and trust
+//! nothing else, so the names may change while they live. The certificates do not expire: they are trusted because they
+//! were handed over, and a trial's machine may have a wrong clock.
 
 use std::fs;
 use std::io;

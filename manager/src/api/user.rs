@@ -1,5 +1,5 @@
-//! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and to change
-//! something about them. What it all looks like is in [`view`](crate::view).
+//! The routes of users, below `/api/v1`: the experiment, its trials, their curves and output, and changes to them.
+//! [`view`](crate::view) has the shapes of the answers.
 
 mod act;
 mod curves;

@@ -1,4 +1,4 @@
-//! Builds an experiment's tuner and assessor, and starts what of them is outside the manager. It asks them
+//! Builds an experiment's tuner and assessor, and starts the programs of those outside the manager. It asks them
 //! nothing.
 
 use serde_json::{Map, json};

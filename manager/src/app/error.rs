@@ -102,7 +102,7 @@ pub enum Error {
     /// The training service cannot run trials.
     #[error(transparent)]
     Platform(#[from] BoxError),
-    /// The address that trials elsewhere are told.
+    /// The address for trials on other machines.
     #[error(transparent)]
     Advertise(#[from] reach::BadAddress),
     /// The certificate for encrypted connections.

@@ -1,4 +1,4 @@
-//! Under which address trials elsewhere reach the manager: what the user says, or a guess.
+//! The address under which trials on other machines reach the manager: the user's, or a guess.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
@@ -31,9 +31,9 @@ pub enum BadAddress {
 /// An address far away, of those that belong to no network (RFC 5737, RFC 3849): the way there is the way out.
 const FAR: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
 
-/// Works out what trials are told. A URL is taken as it is: something stands in front of the manager. A
-/// host, with or without a port, is the manager itself. `server` is what trials are near to, if they are not on
-/// this machine.
+/// Works out the address for trials. A URL is taken as it is: a proxy stands in front of the manager. A host, with or
+/// without a port, is the manager itself. `server` is the host that trials are near to, if they are not on this
+/// machine.
 pub(super) fn told(
     advertise: Option<&str>,
     listener: SocketAddr,

@@ -1,5 +1,6 @@
-//! The detection of a database that is older than what it has confirmed to agents, as a restored backup is, when `resume`
-//! opens it. Tells it and changes nothing: agents say by themselves what they were told was stored (`store/gap.rs`).
+//! Detects, when `resume` opens a database, that it is older than what it has confirmed to agents, as a restored backup
+//! is. It reports this and changes nothing: agents themselves send which reports were confirmed to them
+//! (`store/gap.rs`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -56,7 +57,7 @@ fn acknowledged(attempt: &Path) -> Option<u64> {
 }
 
 impl StoreBehindAgents {
-    /// Returns what is told of it. `None`: the database is as new as the folders.
+    /// Returns the warning for the user. `None`: the database is as new as the folders.
     fn words(&self) -> Option<String> {
         let mut sentences = vec![
             "the database is older than what it has confirmed to its trials, as a restored backup is."

@@ -56,7 +56,7 @@ impl Served {
         });
     }
 
-    /// Ends the servers. A follower of a stream of events is told the end and may look once more, for a moment.
+    /// Ends the servers. A follower of a stream of events gets the end and may look once more, for a moment.
     pub(super) async fn stop(&mut self) {
         self.closing.cancel();
         self.streams.close();

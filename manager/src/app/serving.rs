@@ -48,7 +48,7 @@ pub(super) struct Serving {
     pub(super) server: Served,
     /// Base URL of the manager, as this machine reaches it.
     pub(super) url: String,
-    /// Base URL of the manager, as trials are told to reach it.
+    /// Base URL of the manager for trials.
     pub(super) told: String,
     /// The authority that agents trust. `None`: there is no TLS.
     pub(super) ca_file: Option<PathBuf>,

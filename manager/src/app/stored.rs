@@ -1,4 +1,4 @@
-//! An experiment without a manager, to look at: the same answers over its store, which is only read.
+//! Reads an experiment that has no manager: gives the API's answers from its store, and changes nothing.
 
 use std::io;
 use std::net::SocketAddr;

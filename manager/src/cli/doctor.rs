@@ -99,7 +99,7 @@ async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
 /// The findings, part by part.
 struct Checks {
     format: Format,
-    /// For a program, which is told at the end.
+    /// The results for a program, which are printed at the end.
     told: Vec<Value>,
 }
 

@@ -1,4 +1,4 @@
-//! `experiment`: asked of a manager or of a store, shown as tables or as data.
+//! The command `experiment`: asks a manager or a store, and shows the answers as tables or as data.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! `trial logs -f`: a trial's output as it grows, until the trial ends. Who was cut off goes on where it was, with the same
-//! manager or the next one. What a pod prints whose agent is not heard goes to standard error: it is not the trial's output yet.
+//! `trial logs -f`: a trial's output as it grows, until the trial ends. After a lost connection it continues where it
+//! was, with the same manager or the next one. While an agent is silent, the output of its pod goes to standard error:
+//! it is not the trial's output yet.
 
 use std::io::Write as _;
 use std::time::Duration;

@@ -29,8 +29,8 @@ use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
 
-/// The most time that the client waits for the answer to its experiment: it gives up after 20 s. What takes longer to
-/// fail is told by the status.
+/// The most time that the client waits for the answer to its experiment: it gives up after 20 s. The status tells of a
+/// start that takes longer to fail.
 const START_REPLY: Duration = Duration::from_secs(12);
 
 /// The time in which a client reads the reason of a refusal.

@@ -1,4 +1,4 @@
-//! Standard output: what was asked for, for a person or for a program.
+//! Standard output: the result of a command, for a person or for a program.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};

@@ -68,7 +68,7 @@ impl Summary {
         Ok(Self { id, state, mode, objective, goals, repeats, trials, unasked: false })
     }
 
-    /// The same of an experiment whose stop was not requested.
+    /// The report of an experiment whose stop was not requested.
     pub(super) fn unasked(self) -> Self {
         Self { unasked: true, ..self }
     }
@@ -159,7 +159,7 @@ impl Summary {
         said
     }
 
-    /// Says how results are told, where trials succeeded and none told any.
+    /// Returns the advice how a trial reports results, where trials succeeded and none has reported any.
     pub(super) fn silence(&self) -> Option<String> {
         let mut succeeded =
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();

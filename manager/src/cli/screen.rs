@@ -1,5 +1,5 @@
-//! A terminal that is drawn on: its size, keys without Enter, and everything as it was before at the end. What is drawn
-//! is for others to say.
+//! A terminal that is drawn on: its size, keys without Enter, and everything as it was before at the end. The caller
+//! decides what is drawn.
 
 use std::io::{self, IsTerminal as _, Read as _, Stdin, Stdout, Write as _};
 use std::os::fd::AsFd as _;

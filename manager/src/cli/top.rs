@@ -1,5 +1,5 @@
-//! `top`: a search as it goes, on a terminal: its numbers, and the trials that run with their curves,
-//! memory and GPUs. Drawn anew every second; elsewhere than on a terminal, once.
+//! `top`: shows a running search on a terminal: its numbers, and the running trials with their curves, memory and GPUs.
+//! It draws anew every second; elsewhere than on a terminal, it prints once.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use controls::{Controls, Effect, HELP, Pane};
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// Trials that are shown.
 const ROWS: usize = 20;
-/// Trials that are asked about at a time.
+/// The number of trials that are read at a time.
 const AT_ONCE: usize = 4;
 /// Bytes of a trial's output that are looked at.
 const OUTPUT: usize = 32 << 10;
@@ -296,7 +296,7 @@ fn cut(line: &str, width: usize) -> String {
     shown
 }
 
-/// A running trial's line, with what is asked for it.
+/// A running trial's line, with the numbers that are read for it.
 async fn asked(client: &Client, trial: Value) -> Result<Row, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");

@@ -1,4 +1,4 @@
-//! `trial` and `metrics`: asked of a manager or of a store, shown as tables or as data.
+//! The commands `trial` and `metrics`: ask a manager or a store, and show the answers as tables or as data.
 
 use std::io::Write as _;
 

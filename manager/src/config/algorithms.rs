@@ -20,9 +20,9 @@ use crate::util::nearest::folded;
 /// The tuner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TunerChoice {
-    /// One that is built in.
+    /// A built-in tuner.
     Native(TunerSpec),
-    /// One that NNI's dispatcher runs.
+    /// A tuner that NNI's dispatcher runs.
     Nni {
         /// The algorithm.
         algorithm: Algorithm,
@@ -41,9 +41,9 @@ pub enum TunerChoice {
 /// The assessor that stops hopeless trials.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AssessorChoice {
-    /// One that is built in.
+    /// A built-in assessor.
     Native(AssessorSpec),
-    /// One that NNI's dispatcher runs.
+    /// An assessor that NNI's dispatcher runs.
     Nni(Algorithm),
 }
 

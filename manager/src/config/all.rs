@@ -1,7 +1,7 @@
-//! All that is wrong with an experiment file, as far as it can be told at once: [`check`] stops at the first fault, so that
-//! is put right in a copy, by what is certainly good, and the copy is checked again.
+//! Finds all faults of an experiment file that can be found at once. [`check`] stops at the first fault. So that fault
+//! is repaired in a copy, by a value that is certainly good, and the copy is checked again.
 //!
-//! It must not tell a fault that its own repair brought about: what depends on a repaired section is not told.
+//! It must not report a fault that its own repair caused: faults that depend on a repaired section are left out.
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,11 @@ use super::check::check;
 use super::section::Problem;
 use crate::util::nearest::folded;
 
-/// The most faults that are told; a user with more begins anew.
+/// The most faults that are reported; a user with more begins anew.
 const MOST: usize = 20;
 
-/// Pairs of fields that are checked against each other: once one of the first is repaired, nothing is told of the
-/// others.
+/// Pairs of fields that are checked against each other: once one of the first is repaired, faults of the others are
+/// left out.
 const DEPENDENT: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],

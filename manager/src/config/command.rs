@@ -1,6 +1,6 @@
-//! PURE: `{{name}}` in a trial command. The placeholder gives way to the parameter's value, quoted so that
-//! the shell, be it `bash` or a plain `sh`, sees that value, whatever is in it and whether the placeholder stands bare,
-//! within quotes, or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
+//! PURE: `{{name}}` in a trial command. The placeholder gives way to the parameter's value, quoted for `bash` and for a
+//! plain `sh`. The shell then sees exactly that value, whatever is in it. The placeholder may stand bare, within
+//! quotes, or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
 //!
 //! `{{FC_...}}` is left for `FrameworkController`, and so is whatever is no name at all (`{{ $1 }}`).
 

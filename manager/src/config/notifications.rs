@@ -30,11 +30,11 @@ pub enum EventKind {
     FailureBudgetReached,
     /// Something is wrong with a tuner or an assessor outside the manager.
     TunerTrouble,
-    /// It does what it should again.
+    /// The adviser works again.
     TunerRecovered,
     /// The store cannot be written.
     ManagerDegraded,
-    /// It can again.
+    /// The manager can write its database again.
     ManagerRecovered,
 }
 
@@ -49,7 +49,7 @@ impl EventKind {
         Self::ManagerRecovered,
     ];
 
-    /// The word for it, in files and in what is told.
+    /// The word for it, in files and in notifications.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ExperimentEnded => "experiment_ended",
@@ -73,7 +73,7 @@ pub struct NotificationsSpec {
     pub command: Option<String>,
 }
 
-/// A server that is told.
+/// A server that gets notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookSpec {
     /// Where its URL is.

@@ -1,8 +1,8 @@
 //! Algorithms that `nnictl algo register` has made known to NNI, found by their names.
 //!
-//! NNI keeps them in `registered_algorithms.yml` of its configuration folder, which depends on the interpreter. A name that is
-//! neither built in nor NNI's own is replaced by the class that was registered under it, once, when the file is loaded: the
-//! stored form has the class, and needs no registry.
+//! NNI keeps them in `registered_algorithms.yml` of its configuration folder, which depends on the interpreter. A name
+//! that is neither built in nor NNI's own is replaced by the class that was registered under it. That happens once,
+//! when the file is loaded: the stored form has the class, and needs no registry.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! One object of an experiment file: its fields by name, in any case and with or without underscores,
-//! each one checked for its type, and an error for what does not belong.
+//! One object of an experiment file: its fields by name, in any case and with or without underscores. Each field is
+//! checked for its type, and a field that does not belong is an error.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl Problem {
         Self { path: path.into(), what: problem.into(), file: None, at: None, others: Vec::new() }
     }
 
-    /// The same in another file.
+    /// The fault of the same field in another file.
     pub(super) fn in_other_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
@@ -114,8 +114,8 @@ impl Section {
         section.without_unknown(&unknown, known)
     }
 
-    /// The section, unless it has unknown fields: each is told with the name that is nearest, and the last one with all that
-    /// are allowed.
+    /// The section, unless it has unknown fields. Each fault names the allowed field that is nearest, and the last one
+    /// all that are allowed.
     fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
         let mut problems = unknown.iter().enumerate().map(|(i, key)| {
             let plain = folded(key);

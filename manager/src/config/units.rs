@@ -40,8 +40,8 @@ const MEBIBYTES: [(&str, f64); 14] = [
     ("tb", 1_048_576.0),
 ];
 
-/// A duration such as `90`, `"1.5h"` or `"1h30m"`: seconds where no unit is given. Fractions of a second
-/// are rounded up, as NNI does, unless they are asked for in `ms`.
+/// A duration such as `90`, `"1.5h"` or `"1h30m"`: seconds where no unit is given. Fractions of a second are rounded
+/// up, as NNI does, unless the unit is `ms`.
 pub fn duration(value: &Value) -> Result<Duration, String> {
     let form = "a duration such as 90, 90s, 10m, 1.5h or 2d";
     let seconds = amount(value, &SECONDS).ok_or_else(|| wrong(value, form))?;

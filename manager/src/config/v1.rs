@@ -255,7 +255,7 @@ pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
 struct Converter {
     /// v2 path -> v1 path of what could be given.
     possible: Vec<(String, String)>,
-    /// The same of what is given.
+    /// The names of the fields that the document has.
     names: Vec<(String, String)>,
 }
 
@@ -569,7 +569,7 @@ impl Converter {
         self.names.push((v2.to_owned(), v1.to_owned()));
     }
 
-    /// Remembers where fields could stand in v1: one that is missing is asked for there.
+    /// Remembers where fields could stand in v1: the error for a missing field names that place.
     fn possible(&mut self, renames: Renames, v1_path: &str, v2_path: &str) {
         let at = |path: &str, name: &str| {
             if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }

@@ -1,5 +1,6 @@
-//! The advisers of an experiment: its tuner and its assessor, built in or outside, behind one face. What is built
-//! in answers at once; what is outside answers later, through [`Advice::next_event`]. It decides nothing itself.
+//! The advisers of an experiment: its tuner and its assessor, built in or outside, behind one interface. A built-in
+//! adviser answers at once; one outside answers later, through [`Advice::next_event`]. This module decides nothing
+//! itself.
 
 use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};

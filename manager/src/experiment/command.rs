@@ -108,7 +108,7 @@ pub enum Refused {
         "the search starts nothing any more, and its last trials run; raise its limits with `trial-manager experiment limit`"
     )]
     LastTrials,
-    /// It has no manager, and it is not done.
+    /// The experiment has no manager, and is not done.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,
     /// The experiment waits for a disk, and why: nothing can be recorded, so nothing is done.
@@ -116,10 +116,10 @@ pub enum Refused {
         "nothing was done, since nothing can be recorded now: {0}; ask again once that is mended"
     )]
     Held(String),
-    /// It had begun when the disk failed, and why.
+    /// The command had begun when the disk failed, and why.
     #[error("it cannot be recorded now: {0}; it is done as soon as that is mended")]
     Delayed(String),
-    /// It could not be recorded.
+    /// The command could not be recorded.
     #[error("it could not be recorded")]
     Store(#[from] store::Error),
 }

@@ -295,8 +295,8 @@ impl ExperimentTask {
         self.give_up(trial, reason)
     }
 
-    /// Judges the trials that run by the steps in the store: those that agents delivered before this manager had read it
-    /// are no news, and the last of them may be one that its trial is to be given up for.
+    /// Judges the trials that run by the steps in the store. Steps that agents delivered before this manager had read
+    /// them come as no news. The last of them may be one that its trial is to be given up for.
     async fn judge_stored(&mut self) -> Result<(), store::Error> {
         let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
         let running = self.jobs.iter().filter(|(_, job)| runs(job));

@@ -32,7 +32,7 @@ struct AttemptDirectives {
     /// There is a directive that no ack has carried yet.
     news: bool,
     wake: Arc<Notify>,
-    /// Those who wait for news.
+    /// The number of requests that wait for news.
     waiters: usize,
 }
 
@@ -42,7 +42,7 @@ impl AttemptDirectives {
     }
 }
 
-/// Counts one who waits, for as long as it does.
+/// Counts a waiting request, for as long as it waits.
 struct Waiter<'a>(&'a DirectiveQueue, &'a Address);
 
 impl Drop for Waiter<'_> {
@@ -58,9 +58,9 @@ impl Drop for Waiter<'_> {
 }
 
 impl DirectiveQueue {
-    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. Ids begin with the time, in
-    /// milliseconds since the Unix epoch, so that an agent does not mistake the first directive of another manager for
-    /// one of this one.
+    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. So ids begin with the time, in
+    /// milliseconds since the Unix epoch: an agent does not mistake another manager's first directive for one of this
+    /// manager's.
     pub fn new(now_ms: i64) -> Self {
         let next_id = u64::try_from(now_ms).unwrap_or(0).saturating_mul(IDS_PER_MS);
         Self(Arc::new(Mutex::new(Inner { next_id, by_attempt: HashMap::new() })))

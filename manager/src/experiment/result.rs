@@ -25,10 +25,10 @@ pub struct TrialResult {
 /// Picks the results of `attempt` from a trial's metrics, given in the order in which they were
 /// reported.
 ///
-/// The first final result counts. Where NNI's SDK reports an object and the configured `objective` names a member of it
-/// that is a number, that member is the value, else the member `default`. Intermediate results are those of the same metric; of a trial
-/// without a final one, those of the configured `objective`, else of NNI's SDK, else of the only metric
-/// there is.
+/// The first final result counts. NNI's SDK may report an object: then its value is the member that the configured
+/// `objective` names, if that is a number, else the member `default`. Intermediate results are those of the same
+/// metric. A trial without a final result has those of the configured `objective`, else of NNI's SDK, else of the only
+/// metric there is.
 ///
 /// What NNI's own keeper said of the attempt counts where the attempt's agent reported nothing itself: where both see
 /// the trial's output, both tell of the same metrics.
@@ -194,7 +194,7 @@ impl Steps {
         self.name.as_deref()
     }
 
-    /// The same, if its values are what counts and not a member of theirs.
+    /// The metric's name, if its values are what counts and not a member of theirs.
     pub fn plain_name(&self) -> Option<&str> {
         let name = self.name.as_deref()?;
         self.objective.as_deref().is_none_or(|objective| objective == name).then_some(name)

@@ -39,7 +39,7 @@ struct Live {
 enum Bound {
     /// Nothing is started after it.
     Holds,
-    /// It has passed, and the state machine knows.
+    /// The deadline has passed, and the state machine knows.
     Told,
     /// The experiment was done; what a person wants to run again is started whatever it says.
     Lifted,
@@ -95,14 +95,14 @@ impl State {
         }
     }
 
-    /// The same experiment, which was done: only what is to run again is started.
+    /// The experiment after it was done: only the trials that are to run again are started.
     #[must_use]
     pub fn once_done(mut self) -> Self {
         (self.phase, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
         self
     }
 
-    /// The same experiment under a policy.
+    /// The experiment under another policy.
     #[must_use]
     pub fn under(mut self, policy: Policy) -> Self {
         self.budget = self.budget.under(policy);

@@ -117,8 +117,8 @@ impl Unnumbered {
         // come faster than commits.
         if first {
             let (all, trial) = (Arc::clone(&self.0), trial.clone());
-            // A task of its own, since others' posts may be in the batch, and numbers must not be used twice
-            // because this one's sender hung up.
+            // A task of its own, since others' posts may be in the batch. Numbers must not be used twice because the
+            // sender of this post hung up.
             tokio::spawn(async move { all.store_waiting(&queue, trial, lane).await });
         }
         stored.await.unwrap_or(Err(Error::Stopping))

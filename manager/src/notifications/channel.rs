@@ -1,5 +1,5 @@
-//! One way of telling: takes what lies in the store and what is only in memory, tries each until it is told or
-//! given up, and notes that.
+//! One way to notify, a server or a program: takes notifications from the store and those that are only in memory,
+//! tries each until it is delivered or given up, and records that.
 
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ impl Means {
 enum Fate {
     /// Nothing yet.
     Open,
-    /// It was told, which the store does not know yet.
+    /// The notification was delivered, which the store does not know yet.
     Told,
-    /// It was given up, and why, which the store does not know yet.
+    /// The notification was given up, and why, which the store does not know yet.
     GivenUp(String),
 }
 

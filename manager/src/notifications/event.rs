@@ -35,9 +35,9 @@ pub struct Best {
 /// A change of the store's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It cannot be written; why.
+    /// The store cannot be written; why.
     Degraded(String),
-    /// It can again.
+    /// The store can be written again.
     Recovered,
 }
 
@@ -48,7 +48,7 @@ pub struct Event {
     pub id: String,
     /// The kind.
     pub kind: EventKind,
-    /// All that is told.
+    /// The whole message.
     pub value: Value,
     at_ms: i64,
 }
@@ -104,7 +104,7 @@ pub fn ended(
     Event::new(EventKind::ExperimentEnded, about, &text, at_ms, more)
 }
 
-/// Too many failures hold the search; `why` as a person is told.
+/// Too many failures hold the search; `why` is a sentence for a person.
 pub fn held(about: &About, why: &str, at_ms: i64) -> Event {
     let text = format!("{}: {why}", called(about));
     Event::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))

@@ -1,5 +1,5 @@
-//! PURE: the moments at which a store that fails now and then is called ill, and well. An illness is told at once; that it is
-//! over only after it has stayed away for a while, so that one that comes and goes is told of twice and not a
+//! PURE: the moments at which a store that fails now and then is called ill, and well. An illness is told at once. Its
+//! end is told only after it has stayed away for a while: an illness that comes and goes is told of twice and not a
 //! hundred times.
 
 use std::time::Duration;

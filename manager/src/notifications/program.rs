@@ -1,5 +1,5 @@
-//! Tells a program of the user's: the event on its standard input and in few variables. It has a bound; then it
-//! is killed, with all that it started.
+//! Notifies a program of the user's: the event is on its standard input and in a few variables. After a bounded time
+//! the program is killed, with all that it started.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,5 +1,4 @@
-//! Tells a server: one POST, whose answer's status is all that is read of it. The URL may be a secret: no message
-//! holds it.
+//! Notifies a server: one POST, of whose answer only the status is read. The URL may be a secret: no message holds it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! PURE: what stops hopeless trials early.
 //!
-//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. What it
-//! keeps about running trials follows from their results, so after a restart it is rebuilt from the ended ones,
-//! and from the running ones as they go on.
+//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. All that it keeps
+//! about running trials follows from their results. So after a restart it is rebuilt from the ended trials, and from
+//! the running ones as they go on.
 
 mod asha;
 mod curvefitting;

@@ -1,5 +1,5 @@
-//! PURE: `classArgs` of tuners and assessors: each one is read by the name that NNI gives it, and what is never read is
-//! unknown.
+//! PURE: `classArgs` of tuners and assessors. Each argument is read by the name that NNI gives it, and an argument that
+//! is never read is unknown.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

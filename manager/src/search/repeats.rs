@@ -1,4 +1,4 @@
-//! PURE: what several results of one point say together: their mean, and how far it can be trusted.
+//! PURE: the results of one point that was tried several times: their mean, and its uncertainty.
 
 use std::collections::HashMap;
 

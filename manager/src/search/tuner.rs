@@ -1,8 +1,8 @@
-//! PURE and seeded: what proposes the next parameters.
+//! PURE and seeded: the tuners, which propose the next parameters.
 //!
-//! A tuner's state is a function of the parameters that were proposed and of the outcomes that are known,
-//! never of the order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`],
-//! then [`Tuner::observe`]) goes on exactly as the one that was lost would have.
+//! A tuner's state is a function of the parameters that were proposed and of the outcomes that are known, never of the
+//! order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`], then
+//! [`Tuner::observe`]) goes on exactly as the lost one would have.
 
 mod anneal;
 mod batch;
@@ -50,7 +50,7 @@ pub enum Proposal {
 pub enum Outcome {
     /// The final result, as reported; the objective's number is `value.number()`.
     Result(trial_protocol::MetricValue),
-    /// It failed, was stopped, or reported nothing usable.
+    /// The trial failed, was stopped, or reported nothing usable.
     Failed,
 }
 

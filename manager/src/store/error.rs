@@ -187,8 +187,8 @@ impl From<rusqlite::Error> for Error {
 }
 
 impl Error {
-    /// Returns whether the request itself was wrong, so that the database is as healthy as before and other
-    /// writes of the same commit are not touched. Such an error comes before anything was written.
+    /// Returns whether the request itself was wrong. Then the database is as healthy as before, and other writes of the
+    /// same commit are not touched. Such an error comes before anything was written.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Exists(_)

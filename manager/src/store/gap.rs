@@ -13,7 +13,7 @@ pub(super) enum Gap {
     None,
     /// The agent can still send some of them.
     Recoverable,
-    /// Those up to `through` are gone for good.
+    /// The reports up to `through` are gone for good.
     Lost {
         /// Highest number that is gone.
         through: u64,

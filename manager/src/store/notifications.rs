@@ -1,4 +1,4 @@
-//! SQL of what is to be told to others: kept from the moment it happened until it was told or given up.
+//! SQL of notifications: each is kept from its event until it was delivered or given up.
 
 use rusqlite::{Connection, params};
 use serde_json::Value;

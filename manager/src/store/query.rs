@@ -32,8 +32,8 @@ const REPORTED: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
 const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
-// The planner takes the primary key of a table without row ids for better than any other index, and would pass over all
-// metrics of an attempt to find the few reports that are none: hence the names of indexes.
+// The planner prefers the primary key of a table without row ids to any other index. It would pass over all metrics of
+// an attempt to find the few reports that are none. So the statements name their index.
 const SUMS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =

@@ -194,7 +194,7 @@ struct Heard {
 
 /// The outcome of [`heard`].
 enum Spoken {
-    /// It was noted.
+    /// The reports were noted.
     Heard(Heard),
     /// Nothing was: the store lacks what it confirmed after this number, and the agent can send it again.
     Behind(Option<u64>),

@@ -1,4 +1,4 @@
-//! Opening a database file: what it is, whether it may be used, and bringing it up to date.
+//! Opens a database file: identifies it, checks that it may be used, and brings it up to date.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -149,8 +149,8 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     compile_once(connection)
 }
 
-/// Has SQLite compile a statement once. Without its "query planner stability guarantee" it compiles many anew for each
-/// value that they are run with, in case another plan suits that better, which costs several times as much as to run them.
+/// Has SQLite compile a statement once. Without its "query planner stability guarantee" SQLite compiles many statements
+/// anew for each value, in case another plan suits that better. Compiling costs several times as much as running them.
 pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)

@@ -1,4 +1,4 @@
-//! Copies and check-ups, on the database of a running manager as well as on one that rests.
+//! Copies and checks a database, whether or not a manager is using it.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A store that cannot be written: why, and how it is found well again.
+//! A store that cannot be written: the reason, and the detection that it can be written again.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The one thread that writes. Writes that wait while a commit is under way share the next one, so that
-//! the cost of making a commit durable (an fsync, some tenths of a millisecond) is paid once for all.
+//! The one thread that writes. Writes that wait while a commit is under way share the next one. So the cost of making a
+//! commit durable (an fsync, some tenths of a millisecond) is paid once for all.
 //!
 //! Invariants:
 //! 1. A write's caller is answered only after the commit that holds it.
@@ -78,7 +78,7 @@ pub(super) trait Job: Send {
     fn weight(&self) -> usize;
 }
 
-/// The usual [`Job`]: a closure, its outcome, and who waits for it.
+/// The usual [`Job`]: a closure, its outcome, and the caller that waits for it.
 pub(super) struct Write<T, F> {
     work: F,
     weight: usize,
@@ -222,7 +222,7 @@ fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn Job>> {
     }
 }
 
-/// Runs `work` in a transaction of its own and makes it durable; everyone is told how that went.
+/// Runs `work` in a transaction of its own and makes it durable. Every caller hears how that went.
 fn commit(
     connection: &mut Connection,
     shared: &Shared,

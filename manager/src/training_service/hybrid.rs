@@ -28,7 +28,7 @@ use crate::util::layout::ExperimentDir;
 mod platform;
 mod schedule;
 
-/// The interval at which parts are asked for room while trials wait.
+/// The interval at which the parts' room is read while trials wait.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 /// Name of the file in a trial's folder that says to which part which attempt was submitted.
 const PART: &str = "training-service";

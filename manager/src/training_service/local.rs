@@ -1,8 +1,8 @@
 //! Trials as processes of this machine, each under an agent of its own.
 //!
-//! An agent outlives the manager on purpose: it runs in a process group of its own, writes to files and
-//! not to pipes of the manager, and holds a lock on its spool as long as it lives. A manager that comes
-//! back waits on that lock, which no other process can be mistaken for, unlike a process id.
+//! An agent outlives the manager on purpose. It runs in a process group of its own, and writes to files and not to
+//! pipes of the manager. As long as it lives it holds a lock on its spool. A manager that comes back waits on that lock.
+//! Unlike a process id, the lock cannot be another process's.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,6 @@
-//! The choice of a training service. [`platform`] is the only table of the services that there are: the section of an
-//! experiment file is the [`Platform`], which is checked before anything of the experiment is made, so that an
-//! experiment that cannot run leaves nothing behind. What the check has found is a [`CheckedPlatform`], which starts
-//! the service.
+//! The choice of a training service. [`platform`] is the only table of the services that there are. The section of an
+//! experiment file is the [`Platform`]. It is checked before anything of the experiment is made, so an experiment that
+//! cannot run leaves nothing behind. The check's findings are a [`CheckedPlatform`], which starts the service.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -121,12 +121,13 @@ impl ExperimentDir {
         self.0.join("user.token")
     }
 
-    /// The same for programs that read a `.netrc`; readable by its owner only.
+    /// The user's token for programs that read a `.netrc`; readable by its owner only.
     pub fn netrc(&self) -> PathBuf {
         self.0.join("netrc")
     }
 
-    /// There from when others were told that the database cannot be written until they are told that it can.
+    /// A mark that the database cannot be written. It lies there from the notification of that to the notification that
+    /// it can be written again.
     pub fn degraded(&self) -> PathBuf {
         self.0.join("degraded")
     }

@@ -1,6 +1,6 @@
-//! All trials in memory. The store numbers every step of every trial's life, and every report that comes after its end;
-//! a caller brings the board up to date from the last number it knows, and looks at how far the reports of the trials
-//! that have not ended are stored.
+//! All trials in memory. The store numbers every step of every trial's life, and every report that comes after its end.
+//! A caller brings the board up to date from the last number it knows. It also looks up how far the reports of the
+//! trials that have not ended are stored.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::search::goals::Goals;
 use crate::search::repeats::Estimate;
 use crate::store::{self, Store};
 
-/// Changes that are asked for at once.
+/// The number of changes that are read at once.
 const CHANGES: u32 = 10_000;
 
 /// The trials as of one moment, by position.

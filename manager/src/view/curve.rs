@@ -36,8 +36,8 @@ fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> 
     curve.into_iter().zip(kept).filter_map(|(point, keep)| keep.then_some(point)).collect()
 }
 
-/// A curve that is thinned as it comes, so that however long it is it needs no more room than about four times what is
-/// wanted of it, and no part of it is thinner than another.
+/// A curve that is thinned as it comes. However long it is, it needs no more room than about four times the number of
+/// points that are wanted, and all its parts are equally dense.
 #[derive(Debug)]
 pub struct Thinner<T> {
     points: usize,

@@ -1,5 +1,5 @@
-//! PURE: trials filtered, sorted and cut into pages. A cursor names the last row that was shown by what it
-//! was sorted by, so that rows that come and go meanwhile neither repeat nor hide others.
+//! PURE: trials filtered, sorted and cut into pages. A cursor names the last row that was shown by its sorting key. So
+//! rows that come and go meanwhile neither repeat nor hide others.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -94,8 +94,8 @@ enum Key {
 #[derive(Debug, Serialize, Deserialize)]
 struct PageStart(Key, u64);
 
-/// The last row of a page, and when the first page was made: how long a trial has run so far is told as of then on all
-/// pages, or rows would pass one another between two of them.
+/// The last row of a page, and when the first page was made. All pages tell how long a trial has run so far as of that
+/// time; else rows would pass one another between two pages.
 #[derive(Debug, Serialize, Deserialize)]
 struct Cursor(PageStart, i64);
 
@@ -161,7 +161,7 @@ pub fn page<'a>(
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, first: from, next })
 }
 
-/// Checks that what is asked for can be meant. Nothing is known where there is no trial yet.
+/// Checks that the filter and the order name columns that can be meant. Nothing is known where there is no trial yet.
 fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     if let Column::Parameter(name) = &wanted.by {

@@ -5,9 +5,10 @@
 //! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set. Or the scripted one whose pods are processes of this
 //! machine, which shows that these tests are sound as far as they need no container: `TRIALKEEPER_TEST_PROCESSES` is set.
 //!
-//! For the first two `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a login, and
-//! `TRIALKEEPER_TEST_AGENT_IMAGE`, if it is set, one made from it with `Dockerfile.trial`. `TRIAL_MANAGER_AGENT` may name the
-//! agent that pods are to fetch; a static one (`cargo static`, which is taken if it is there) runs in any image.
+//! For the first two `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a
+//! login. `TRIALKEEPER_TEST_AGENT_IMAGE`, if it is set, names one made from it with `Dockerfile.trial`.
+//! `TRIAL_MANAGER_AGENT` may name the agent that pods are to fetch; a static one (`cargo static`, which is taken if it
+//! is there) runs in any image.
 
 use std::fs::{self, File};
 use std::net::TcpListener;

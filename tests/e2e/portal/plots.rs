@@ -1,5 +1,5 @@
-//! The page of plots in a real browser: what is drawn, what the pointer and the keyboard do, what is downloaded, and how it looks
-//! on a phone, a laptop and a large screen.
+//! The page of plots in a real browser: what is drawn, what the pointer and the keyboard do, and what is downloaded.
+//! Also its look on a phone, a laptop and a large screen.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};

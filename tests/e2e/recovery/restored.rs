@@ -88,8 +88,8 @@ impl Story {
         });
     }
 
-    /// Copies the database after six steps, lets the trials take six more, kills the manager, does `meanwhile` to the
-    /// folder of each attempt's spool, and puts the copy back.
+    /// Copies the database after six steps, lets the trials take six more, and kills the manager. Then does `meanwhile`
+    /// to the folder of each attempt's spool, and puts the copy back.
     fn restored(meanwhile: impl Fn(&Path)) -> Self {
         let story = Self::begin();
         story.take(3, 6);

@@ -17,8 +17,8 @@ read _ <"$BED/gate"
 echo score=0.5
 "#;
 
-/// A plugin that runs each job and says everything wrong: banners, prints, half lines, answers twice, answers without
-/// a question, the end before the answer and again afterwards, the end of a job that there is not.
+/// A plugin that runs each job and says everything wrong: banners, prints, half lines, answers twice, answers without a
+/// question. It tells an end before the answer and again afterwards, and the end of a job that does not exist.
 const BABBLER: &str = r#"
 import json, subprocess, sys
 def say(message): print(json.dumps(message), flush=True)

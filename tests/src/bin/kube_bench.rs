@@ -1,7 +1,7 @@
-//! Measures how a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time, against the scripted API server
-//! that replays what real controllers did: requests, memory, and the time from a state in the API to the same in the store. The part of
-//! that time that passes until the scripted server has written the news is shown by itself, and so is what both programs
-//! take of the processors, which does not depend on what else runs there.
+//! Measures how a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time: requests, memory, and the
+//! time from a state in the API to the same in the store. The scripted API server replays what real controllers did.
+//! The part of that time that passes until the scripted server has written the news is shown by itself. So is the
+//! processor time of both programs, which does not depend on other load.
 //!
 //! `cargo run --release -p trialkeeper-tests --bin kube_bench [jobs|frameworks [TRIALS [CONCURRENCY [SPEED]]]]`, after building the
 //! programs in the same profile. `kube_bench hand-over [TRIALS]` measures what is between two trials.

@@ -3,9 +3,9 @@
 //! prints each figure beside its goal; no figure is ever asserted but what does not depend on the machine's load: the
 //! bytes of the first view, in `e2e charts`.
 //!
-//! `cargo build --release --workspace && target/release/portal_bench [TRIALS [STEPS]]` makes the store in a folder of its
-//! own (about 2 GB for the usual size), serves it, measures and removes it. It needs Debian's chromium and
-//! chromium-driver.
+//! `cargo build --release --workspace && target/release/portal_bench [TRIALS [STEPS]]` makes the store in a folder of
+//! its own (about 2 GB for the usual size). It serves the store, measures, and removes it. It needs Debian's chromium
+//! and chromium-driver.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
 

@@ -30,9 +30,9 @@ pub enum Play {
     Pods,
     /// The same, and a Job's pods start as late after it, and end as late before it, as on a real cluster.
     Paced,
-    /// The same, and a job of the training operator's is told of as badly as a real one: it is never called created, its
-    /// conditions stand in another order, and it is both succeeded and failed where some of its pods did the one and some
-    /// the other.
+    /// The same, and a job of the training operator's is told of as badly as a real one. It is never called created,
+    /// and its conditions stand in another order. It is both succeeded and failed where some of its pods succeeded and
+    /// some failed.
     Raced,
     /// Its pods run as containers, with Docker.
     Containers,

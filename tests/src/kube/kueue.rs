@@ -1,5 +1,5 @@
-//! Kueue: keeps a Workload for each object that names a queue, lets as many run at a time as there is quota for, and takes
-//! them back, each in the steps of a real one (0.19).
+//! Kueue: keeps a Workload for each object that names a queue, lets as many run at a time as there is quota for, and
+//! takes them back. Each of these has the steps of a real Kueue (0.19).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

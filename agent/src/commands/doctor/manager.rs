@@ -290,7 +290,7 @@ fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
     Check::ok("clock", "as the manager's")
 }
 
-/// Asks with a body that no manager can take: a good token is told that, a bad one is refused before.
+/// Asks with a body that no manager can take: a manager says so to a good token, and refuses a bad one before.
 async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
     let token = match file.map(std::fs::read_to_string) {
         None => None,

@@ -163,7 +163,7 @@ mod tests {
     }
 
     impl Recipe {
-        /// The same with NNI's file of another folder.
+        /// The recipe with NNI's file of another folder.
         fn at(mut self, dir: &Path) -> Self {
             self.files = vec![(dir.join(SDK_FILE), 0)];
             self

@@ -135,9 +135,9 @@ fn json(text: &(impl Serialize + ?Sized)) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PostOutcome {
     Taken,
-    /// It will never be taken, so nothing behind it shall wait.
+    /// The manager will never take it, so nothing behind it shall wait.
     Rejected,
-    /// It may be taken later.
+    /// The manager may take it later.
     PollPermit,
 }
 

@@ -10,7 +10,7 @@ use crate::collect::{Finding, SdkRecord, Source, read_record};
 /// A request of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Command {
-    /// It wants its parameters.
+    /// The trial wants its parameters.
     RequestParameter,
     /// A metric, or something that should be one.
     CollectedMetric(Finding),

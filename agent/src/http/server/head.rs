@@ -35,7 +35,7 @@ pub enum Method {
 /// The reasons for not serving a request; its connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is no HTTP/1 request.
+    /// The head is no HTTP/1 request.
     Malformed,
     /// Its head is too large.
     HeadTooLarge,

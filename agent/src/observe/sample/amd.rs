@@ -16,7 +16,7 @@ pub fn read(root: &Path) -> Vec<GpuSample> {
     (0..).zip(cards).map(|(index, (_, device))| read_device(index, &device)).collect()
 }
 
-/// Returns whether there is any. Waits for no driver: who made a card is told by the bus.
+/// Returns whether there is any. Waits for no driver: the bus tells who made a card.
 pub fn is_there(root: &Path) -> bool {
     cards(root).next().is_some()
 }

@@ -1,9 +1,9 @@
 //! The container's control group, version 1 or 2, read from the kernel's files.
 //!
-//! The directory of the own group is the one that `/proc/self/cgroup` names below the mount point or, in a container
-//! with a mount but no namespace of its own, the mount point itself. Limits are the smallest of the group
-//! and its ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that
-//! is off) leave their fields absent.
+//! The directory of the agent's group is the one that `/proc/self/cgroup` names below the mount point. In a container
+//! with a mount but no namespace of its own, it is the mount point itself. Limits are the smallest of the group and its
+//! ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that is off) leave their
+//! fields absent.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -13,23 +13,23 @@ pub struct Leftovers {
     named: Vec<(u32, String)>,
     seen: HashSet<u32>,
     killed: HashSet<u32>,
-    /// Those that are still there after all, not all of them named.
+    /// The processes that are still there after all, not all of them named.
     alive: Vec<(u32, String)>,
 }
 
 /// The number of leftovers that ended in each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftoverCounts {
-    /// They ended when they were asked to.
+    /// The processes that ended after TERM.
     pub asked: usize,
     /// KILL ended them.
     pub killed: usize,
-    /// They are still there.
+    /// The processes that are still there.
     pub alive: usize,
 }
 
 impl Leftovers {
-    /// Adds the processes of `tree` that are not among them yet: they are asked to end.
+    /// Adds the processes of `tree` that are not among them yet: they are to get TERM.
     pub fn add(&mut self, tree: &[Process]) {
         for member in tree {
             if self.seen.insert(member.pid) && self.named.len() < MOST_NAMED {

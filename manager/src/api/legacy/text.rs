@@ -1,5 +1,5 @@
-//! PURE: a text in a post's JSON, whatever it holds. A Python keeper escapes a byte of the output that it could not decode
-//! as half of a pair of surrogates, and such a text is none in Rust; the line is worth more than that character.
+//! PURE: a text in a post's JSON, whatever it holds. A Python keeper escapes a byte of the output that it could not
+//! decode as half of a pair of surrogates. Rust cannot hold that in a text. The line is worth more than that character.
 
 use std::fmt;
 

@@ -93,8 +93,9 @@ fn shape(trial: &TrialSummary, at_ms: i64, kind: &str, sequence: u64, value: &Va
     })
 }
 
-/// A stored metric as a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0. NNI's pages put
-/// results in that place of a list and bear no hole in it, such as steps that a trial numbers by itself leave.
+/// A stored metric as a `MetricDataRecord`: the trial's intermediate result number `step`, counted from 0. NNI's pages
+/// put each result at that place of a list. They fail at a hole in it, such as a trial leaves that numbers its steps
+/// itself.
 pub(super) fn record(trial: &TrialSummary, row: &MetricRow, step: u64) -> Value {
     let (kind, sequence) = match row.metric.kind {
         MetricKind::Intermediate => ("PERIODICAL", step),

@@ -1,5 +1,5 @@
-//! What buttons do, and how a browser comes to be allowed to press them. Plain forms: they work without
-//! JavaScript, and lead back to a page.
+//! The actions of the portal's buttons, and the login that allows a browser to use them. They are plain forms: they
+//! work without JavaScript, and lead back to a page.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, header};
@@ -231,8 +231,8 @@ pub(super) async fn login_page(
     let mut response = page(&viewer, "Logged in", None, &content);
     let headers = response.headers_mut();
     headers.insert(header::SET_COOKIE, cookie);
-    // A redirection would still count as the step from wherever the address stood, and a browser shows a strict cookie
-    // on steps between the portal's pages only.
+    // A redirection would still count as the step from the address before. A browser shows a strict cookie on steps
+    // between the portal's pages only.
     headers.insert(header::REFRESH, refresh);
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)

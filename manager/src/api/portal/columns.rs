@@ -6,7 +6,7 @@ use trial_protocol::OBJECTIVE;
 use crate::search::goals::Goals;
 use crate::view::{self, TrialSummary};
 
-/// Parameters that have a column unless others are asked for.
+/// The number of parameters that have a column unless the request names columns.
 const USUAL_PARAMETERS: usize = 12;
 /// Columns that can be chosen from.
 const MOST: usize = 200;
@@ -109,7 +109,7 @@ pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     columns
 }
 
-/// The columns that are asked for, or the usual ones.
+/// The columns that the request names, or the usual ones.
 pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
     if let Some(asked) = asked {
         return all.iter().filter(|column| asked.contains(&column.key)).cloned().collect();

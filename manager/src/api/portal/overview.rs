@@ -1,4 +1,4 @@
-//! The first page: how the search stands, what it found, what failed and why. And its configuration.
+//! The first page: the state of the search, its best results, its failures with their causes, and its configuration.
 
 use axum::extract::State;
 use axum::response::Response;

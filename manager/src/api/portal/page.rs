@@ -1,5 +1,5 @@
-//! What all pages share: who looks, the frame around the content, and headers that let a page do nothing
-//! but show itself.
+//! The parts that all pages share: the reader, the frame around the content, and headers that let a page do nothing but
+//! show itself.
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
@@ -37,7 +37,7 @@ pub(in crate::api) struct Viewer {
     pub(in crate::api) may_change: bool,
     /// The page they asked for.
     pub(super) path: String,
-    /// The same with its query, where they may want to come back to it.
+    /// The path with its query, where the reader may want to come back to it.
     pub(super) way_back: Option<String>,
     /// The parts of the page that the browser has.
     pub(in crate::api) has: Has,

@@ -1,6 +1,6 @@
-//! PURE: the parts of a page that change, each named by a digest of what it holds. A page that keeps itself up to date says
-//! which parts it has, and is sent those empty: whatever was sorted, filtered or renamed meanwhile, the server alone
-//! decides what stands where, and only what is new is sent.
+//! PURE: the parts of a page that change, each named by a digest of its content. A page that keeps itself up to date
+//! says which parts it has, and the server sends those empty. So only new parts are sent, and the server alone decides
+//! the order, whatever was sorted, filtered or renamed meanwhile.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -1,4 +1,4 @@
-//! The page of plots. What is drawn is the script's (`manager/portal/plots*.js`); what can be read without it stands here:
+//! The page of plots. A script (`manager/portal/plots*.js`) draws them. This module writes what can be read without it:
 //! the improvements, the importance of the parameters, and the failures by cause.
 
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! A trial's own page: what it tried, how it went, why it ended, what it wrote.
+//! A trial's own page: its parameters, its curves, its end and the reasons, and its output.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -76,8 +76,8 @@ pub(super) async fn trial(
 #[derive(Default)]
 struct Rest {
     content: Markup,
-    /// Where the stream of events goes on: what the page's curves fetch by themselves is told once more. `None`: the
-    /// current attempt was not heard of.
+    /// The place at which the stream of events goes on: events that the page's curves fetch by themselves are sent once
+    /// more. `None`: the current attempt has sent nothing.
     after: Option<String>,
 }
 

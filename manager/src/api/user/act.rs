@@ -1,5 +1,6 @@
-//! Changes: stop a trial, run one again, order its agent something, stop the experiment, bound it otherwise, give its
-//! tuner results or another space. Each may carry an `Idempotency-Key`, so that a client that heard no answer can ask again.
+//! Changes: stop a trial, run one again, send its agent a directive, stop the experiment, change its limits, give its
+//! tuner results or another search space. Each may carry an `Idempotency-Key`, so that a client that heard no answer
+//! can ask again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Server-sent events (HTML, section 9.2): what changes, as it changes. Each event's id says how far the
-//! client has seen, so that one that was cut off goes on where it was.
+//! Server-sent events (HTML, section 9.2): changes as they happen. Each event's id says how far the client has seen, so
+//! that a client that was cut off continues there.
 
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ const SILENCE: Duration = Duration::from_secs(15);
 const STILL_HERE: &str = ": still here\n\n";
 /// Time between two looks whether a client that was told the end has gone.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Values of one kind that are told at once.
+/// Values of one kind that are sent at once.
 const BURST: u32 = 1000;
-/// Bytes of one stream that are told at once.
+/// Bytes of one stream that are sent at once.
 const LOG_BURST: usize = 64 << 10;
 
 /// Where a stream of events begins.
@@ -310,8 +310,8 @@ pub(super) async fn trial_events(
             if !silent_agent_output::is(summary.state) && std::mem::take(&mut ear).told && !ended {
                 seen.again();
             }
-            // Once the client was shown output that the agent has not brought, the agent's own waits until the trial's
-            // state says that the agent is heard: the client must first be told to begin anew.
+            // The client was shown output that the agent has not brought. The agent's own output waits until the
+            // trial's state says that the agent is heard: the client must first be told to begin anew.
             if !(silent_agent_output::is(summary.state) && ear.told) {
                 while one_look(&mut line, &trial, &mut seen, ended).await? {}
             }

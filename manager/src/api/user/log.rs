@@ -105,7 +105,7 @@ pub(in crate::api) async fn speaker(
     if named.is_some() { Ok(heard) } else { Ok(shared.state.store.writing(id).await?) }
 }
 
-/// The part that is asked for.
+/// The part that the request names.
 pub(in crate::api) async fn view(
     shared: &Shared,
     id: &TrialJobId,

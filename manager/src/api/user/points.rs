@@ -25,7 +25,7 @@ use crate::view::{self, Snapshot, TrialSummary};
 /// Columns of parameters: as many as a chart has axes for.
 const COLUMNS: usize = 40;
 
-/// The columns that are given when they are asked for.
+/// The columns that an answer has only if the request names them.
 const MORE: [&str; 9] =
     ["created", "started", "ended", "cause", "latest", "host", "attempts", "space", "objectives"];
 
@@ -190,7 +190,7 @@ fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
     }
 }
 
-/// A column of what each trial has, where it is asked for.
+/// A column with a value of each trial, if the request names it.
 fn column<T>(wanted: bool, snapshot: &Snapshot, of: impl Fn(&TrialSummary) -> T) -> Option<Vec<T>> {
     wanted.then(|| snapshot.trials.iter().map(|trial| of(trial)).collect())
 }

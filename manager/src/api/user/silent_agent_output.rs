@@ -16,7 +16,7 @@ use crate::training_service::Output;
 
 /// Between two tries to have it.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// The time that more of it is waited for once there is some, and how much is told at once, in bytes.
+/// The time that more output is waited for once there is some, and the most bytes that are sent at once.
 const GATHER: Duration = Duration::from_millis(250);
 const MOST: usize = 64 << 10;
 
@@ -37,11 +37,11 @@ pub(super) struct Ear {
     open: Option<Output>,
     /// Bytes of a character that has not come whole.
     rest: Vec<u8>,
-    /// Nothing is asked before.
+    /// The platform is not asked again before this time.
     again: Option<Instant>,
     /// When something came last.
     last: Option<Instant>,
-    /// It never will be had.
+    /// The platform will never have the output.
     deaf: bool,
     /// The client was told something that its agent may bring anew.
     pub(super) told: bool,

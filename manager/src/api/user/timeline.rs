@@ -1,4 +1,4 @@
-//! All attempts in time: who ran where and when, what was tried again, and what waited.
+//! All attempts in time: when and on which machine each ran, which were retries, and which waited.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Trials: a page of them, one with all that explains it, its curves and its samples.
+//! Trials: a page of the list, one trial with all that explains it, its curves and its samples.
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ pub(in crate::api) struct TrialPage {
     pub(in crate::api) pages: usize,
 }
 
-/// Checks which trials are asked for, and in which order.
+/// Checks which trials the request names, and in which order.
 pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
     let bad = |problem: String| Error::BadRequest(problem);
     let words = query.state.as_deref().unwrap_or_default().split(',').map(str::trim);
@@ -93,7 +93,7 @@ pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
     Ok(TableQuery { states, cause, text, filter, by, descending })
 }
 
-/// The page that is asked for.
+/// The page that the request names.
 pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
     let wanted = wanted(query)?;
     let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
@@ -235,7 +235,7 @@ pub(in crate::api) struct MetricPage {
     pub(in crate::api) next: Option<u64>,
 }
 
-/// The attempt that is asked for, if it was heard of; the current one by default.
+/// The attempt that the request names, if it was heard of; the current one by default.
 pub(in crate::api) async fn attempt(
     shared: &Shared,
     id: &TrialJobId,
@@ -256,7 +256,7 @@ pub(in crate::api) async fn attempt(
     }
 }
 
-/// The metrics that are asked for.
+/// The metrics that the request names.
 pub(in crate::api) async fn metric_page(
     shared: &Shared,
     id: &TrialJobId,
@@ -359,7 +359,7 @@ pub(in crate::api) struct SamplePage {
     pub(in crate::api) next: Option<u64>,
 }
 
-/// The samples that are asked for.
+/// The samples that the request names.
 pub(in crate::api) async fn sample_page(
     shared: &Shared,
     id: &TrialJobId,

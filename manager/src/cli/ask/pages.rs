@@ -1,4 +1,4 @@
-//! Lists that the API gives a page at a time, whole.
+//! Reads whole the lists that the API gives a page at a time.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use super::Error;
 use crate::api::client::Client;
 use crate::api::percent;
 
-/// Trials that are asked for at a time.
+/// The number of trials in one page.
 const PAGE: usize = 1000;
 
 /// All trials that a query finds, at most `limit`.

@@ -131,7 +131,7 @@ impl Controls {
         }
     }
 
-    /// The last line of the screen. `pointed` names the trial that is asked about.
+    /// The last line of the screen. `pointed` names the trial under the pointer.
     pub(super) fn hint(&self) -> String {
         if let Some(typed) = &self.typed {
             return format!("filter: {typed}▏");

@@ -1,5 +1,5 @@
-//! `taskRoles`: groups of like pods. Each is a list entry of the experiment file, completed by the entry of
-//! the same name in the user's template, or the other way round.
+//! `taskRoles`: groups of like pods. Each is a list entry of the experiment file and an entry of the same name in the
+//! user's template. Each of the two completes the other.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! PURE: the checks of values that Kubernetes would refuse, often only later: in a pod that waits, in every trial, or in
-//! `FrameworkController`, which reads all Frameworks of a cluster at once and none as long as one of them has a field of
+//! PURE: the checks of values that Kubernetes would refuse, often only later: in a pod that waits, or in every trial.
+//! `FrameworkController` reads all Frameworks of a cluster at once. It reads none as long as one of them has a field of
 //! another type than it knows.
 
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! A file or folder that is not there is told with the field that names it, in the words of the form that the user wrote.
+//! An error for a missing file or folder names the field, in the words of the form that the user wrote.
 
 use super::*;
 

@@ -31,7 +31,7 @@ pub(super) struct Announcer {
     best: Option<Best>,
     /// The trouble with a tuner or an assessor outside, as the store has it.
     trouble: Option<String>,
-    /// It was said which metric an agent took for the result.
+    /// The user was told which metric an agent took for the result.
     has_told_objective: bool,
 }
 

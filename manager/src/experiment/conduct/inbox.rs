@@ -92,7 +92,7 @@ impl Inbox {
         self.asker = Some(asker);
     }
 
-    /// It is done, or refused. Who asked may have gone, or have been told already that it takes longer.
+    /// The command is done, or refused. Its client may have gone, or may have heard already that it takes longer.
     pub(super) fn answer(&mut self, answer: Answer) {
         if let Some(asker) = self.asker.take() {
             drop(asker.send(answer));

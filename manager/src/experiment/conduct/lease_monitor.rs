@@ -4,9 +4,9 @@
 //! an end: the trial keeps its place among the concurrent ones (its job uses what it uses), the tuner learns nothing,
 //! deadlines and stops hold. The service says when the job is gone, and then it ends like any other.
 //!
-//! An agent that has said how its command ended and is silent then is not lost: it has nothing more to say. A job that is
-//! still there after that (a pod with a sidecar that runs on, a node that went down) is asked to end, and the trial ends
-//! as its agent said.
+//! An agent that has said how its command ended and is silent then is not lost: it has nothing more to say. A job may
+//! still be there after that, for instance a pod with a sidecar that runs on, or on a node that went down. That job is
+//! asked to end, and the trial ends as its agent said.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The beginning of an experiment's task: what the store remembers becomes its state, the tuner and the assessor learn
-//! again what they knew, and jobs that outlived an earlier manager are adopted. It starts nothing.
+//! The beginning of an experiment's task. The task takes its state from the store, teaches the tuner and the assessor
+//! again what they knew, and adopts jobs that outlived an earlier manager. It starts nothing yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;

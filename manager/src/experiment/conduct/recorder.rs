@@ -1,4 +1,4 @@
-//! The record of an experiment's decisions. What is decided is recorded before anything comes of it: while the disk is
+//! The record of an experiment's decisions. A decision is recorded before its effects are performed. While the disk is
 //! full or fails, the recorder tries again, and its inbox keeps what arrives meanwhile.
 
 use std::sync::Arc;

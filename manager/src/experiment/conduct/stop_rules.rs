@@ -1,11 +1,11 @@
 //! The rules that agents keep also while they cannot hear the manager: the limit of a trial's time, and what the
 //! assessor would stop the trial for. It does not decide what the assessor's bounds are.
 //!
-//! A rule of the assessor's must never stop a trial that the assessor would let run. What it would do depends on the
-//! trials that succeed meanwhile, so its bounds leave room for all that are running now (`others`), and hold for less
-//! time than any trial needed to succeed yet: one that is started later does not count before they have expired.
-//! (Unless it succeeds in less than about three quarters of the shortest time so far: that cannot be known beforehand,
-//! and the documentation says so.)
+//! A rule of the assessor's must never stop a trial that the assessor would let run. The assessor's judgement depends
+//! on the trials that succeed meanwhile. So the bounds of a rule leave room for all trials that are running now
+//! (`others`). A rule also holds for less time than any trial needed to succeed yet: a trial that is started later does
+//! not count before the rule has expired. (Unless it succeeds in less than about three quarters of the shortest time so
+//! far: that cannot be known beforehand, and the documentation says so.)
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! PURE: the budget of an experiment: a result that is good enough, failures that go on and on, and trials that are
-//! worth another try. It counts and says; what follows is the state's to decide.
+//! worth another try. It counts and reports; the state decides what follows.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,10 @@ use trial_protocol::{Cause, Class, MetricValue, TrialJobId};
 use crate::experiment::result::is_better;
 use crate::search::tuner::OptimizeMode;
 
-/// So many attempts in a row, and more than may run at a time, that ended before their command was started hold the
-/// search: a token that has expired, an agent that does not run in the image or a manager that pods do not reach says
-/// nothing of the parameters, and would use up the trials one after the other.
+/// The number of attempts in a row that hold the search if they end before their command was started. There must also
+/// be more of them than may run at a time. A token that has expired, an agent that does not run in the image or a
+/// manager that pods do not reach says nothing of the parameters. Such a fault would use up the trials one after the
+/// other.
 const UNSTARTED: usize = 5;
 
 /// The least number of first trials that must fail alike to hold a search by default. More than `concurrency` trials

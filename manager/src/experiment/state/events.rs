@@ -146,7 +146,7 @@ pub enum Effect {
     },
     /// Record new trials of the user's, all in one commit; they wait until there is room.
     Enqueue(Vec<OwnTrial>),
-    /// Record that a trial failed and will be tried again; no other is told of this end.
+    /// Record that a trial failed and will be tried again. The tuner does not hear of this end.
     Retry {
         /// The trial.
         trial: TrialJobId,

@@ -27,9 +27,9 @@ pub enum Steer {
         /// Running time of the experiment.
         duration: Option<Duration>,
     },
-    /// The tuner knows more: if it waited, it is asked again.
+    /// The tuner knows more: if it waited, the state machine asks it again.
     Taught,
-    /// The tuner searches another space: if it waited or had nothing more, it is asked again.
+    /// The tuner searches another space: if it waited or had nothing more, the state machine asks it again.
     Space {
         /// Trials whose ends it has still to learn, with their proposals: all that a tuner which was made anew was told
         /// of without an end, those among them that run again at a person's wish.

@@ -12,7 +12,7 @@ use crate::search::class_args::{Arguments, OptimizeMode};
 #[derive(Debug)]
 pub(super) struct Asha {
     mode: OptimizeMode,
-    /// One of so many goes on.
+    /// The share of trials that go on is one in this number.
     eta: usize,
     /// The numbers of results at which is compared, rising.
     rungs: Vec<usize>,

@@ -1,6 +1,6 @@
 //! The median stopping rule (Golovin and others, "Google Vizier", 2017), after NNI 3.0's
-//! `nni/algorithms/hpo/medianstop_assessor.py`: a trial is stopped when its best result so far is worse than
-//! the median of the averages that the successful trials had reached by the same step.
+//! `nni/algorithms/hpo/medianstop_assessor.py`. Each successful trial has an average of its results up to the same
+//! step. A trial is stopped when its best result so far is worse than the median of these averages.
 
 use super::{Assessor, Bounds, Error, Judgement};
 use crate::search::class_args::{Arguments, OptimizeMode};

@@ -1,9 +1,9 @@
 //! Anneal: a walk around the best trials that grows shorter with every result.
 //!
-//! The algorithm is `hyperopt`'s (0.1.2, `hyperopt/anneal.py`, which NNI 3.0 calls): for every parameter a
-//! good trial is chosen, the best one half of the time, the second a quarter of the time and so on, and a
-//! value is drawn around its value, from the parameter's own distribution shrunk to 1 / (1 + 0.1 n) of its
-//! width after n trials. Parameters follow the same good trial as far as it has them.
+//! The algorithm is `hyperopt`'s (0.1.2, `hyperopt/anneal.py`, which NNI 3.0 calls). For every parameter a good trial
+//! is chosen: the best one half of the time, the second a quarter of the time and so on. A value is drawn around its
+//! value. The distribution is the parameter's own, shrunk to 1 / (1 + 0.1 n) of its width after n trials. Parameters
+//! follow the same good trial as far as it has them.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;

@@ -14,7 +14,7 @@ impl Batch {
         Ok(Self { waiting: sets(space)?.into_iter().rev().collect() })
     }
 
-    /// One that was tried need not be proposed.
+    /// Leaves out a parameter set that was tried already.
     fn take(&mut self, parameters: &Parameters) {
         // The last one that is equal is the first one in the list.
         if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {

@@ -1,11 +1,10 @@
 //! Bayesian optimisation with a Gaussian process, with the arguments and acquisition functions of NNI 3.0's
 //! `nni/algorithms/hpo/gp_tuner`.
 //!
-//! NNI fits the process to the parameters as they are, with one length scale for all, and takes seconds for
-//! a proposal. Here every parameter is brought to the range 0 to 1 by its own distribution (so a
-//! `loguniform` counts by its logarithm), each has a length scale of its own, all types and nested choices
-//! are taken, trials that run count with the value that is expected of them, and the effort is bounded:
-//! see [`MOST_TRIALS`] and [`process::fit`].
+//! NNI fits the process to the parameters as they are, with one length scale for all, and takes seconds for a proposal.
+//! Here every parameter is brought to the range 0 to 1 by its own distribution (so a `loguniform` counts by its
+//! logarithm), and has a length scale of its own. All types and nested choices are taken. Trials that run count with
+//! the value that is expected of them. The effort is bounded: see [`MOST_TRIALS`] and [`process::fit`].
 
 mod features;
 mod process;

@@ -1,10 +1,10 @@
 //! `GridSearch`: every combination, and finer and finer grids where a parameter is continuous.
 //!
-//! Order and points are those of NNI 3.0's `nni/algorithms/hpo/gridsearch_tuner.py`. The search goes in
-//! epochs. A categorical parameter contributes all its values to every epoch. A numeric one contributes
-//! the median of its distribution to the first, the quartiles are added in the second, the eighths in the
-//! third, and so on; a part that `q` rounds to one value is not divided further. Within an epoch the last
-//! parameter varies fastest, and combinations of an earlier epoch are passed over.
+//! Order and points are those of NNI 3.0's `nni/algorithms/hpo/gridsearch_tuner.py`. The search goes in epochs. A
+//! categorical parameter contributes all its values to every epoch. A numeric one contributes the median of its
+//! distribution to the first epoch; the second adds the quartiles, the third the eighths, and so on. A part that `q`
+//! rounds to one value is not divided further. Within an epoch the last parameter varies fastest, and combinations of
+//! an earlier epoch are passed over.
 
 use super::history::History;
 use super::{Outcome, Proposal, Sample, Tuner};

@@ -1,5 +1,5 @@
-//! What the tuners that learn from results have in common: the trials they know, and the way from a
-//! model's suggestion to a proposal.
+//! The common part of the tuners that learn from results: the trials they know, and the way from a model's suggestion
+//! to a proposal.
 
 use std::collections::BTreeMap;
 
@@ -75,12 +75,12 @@ impl Trials {
         self.imported.iter().chain(self.known.values())
     }
 
-    /// Those with a result, and their losses: the first where there are several.
+    /// The trials with a result, and their losses: the first where there are several.
     pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
         self.merits().map(|(point, merit)| (point, merit.losses[0]))
     }
 
-    /// Those with a result, and their merits.
+    /// The trials with a result, and their merits.
     pub(super) fn merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
         self.all().filter_map(with_merit)
     }
@@ -95,7 +95,7 @@ impl Trials {
         self.known.values().filter_map(with_merit)
     }
 
-    /// Those with a result or without an end, in the order of their ids, what was imported first.
+    /// The trials with a result or without an end, in the order of their ids, imported ones first.
     pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
         self.all().filter_map(|(point, standing)| match standing {
             Standing::Done(merit) => Some(Known { point, merit: Some(merit) }),
@@ -104,7 +104,7 @@ impl Trials {
         })
     }
 
-    /// Those whose end is not known.
+    /// The trials whose end is not known.
     pub(super) fn running(&self) -> impl Iterator<Item = &Point> {
         self.known
             .values()

@@ -1,8 +1,8 @@
 //! `QMC`: quasi-random search. The points fill the space more evenly than random ones, whatever their number.
 //!
-//! The sequence is Halton's (1960), each parameter in a prime base of its own, with the digits scrambled by random
-//! permutations (Owen, "A randomized Halton algorithm in R", 2017). It needs no table of direction numbers as Sobol's does, so
-//! the number of parameters is not limited. Point `id` depends on the seed and `id` alone.
+//! The sequence is Halton's (1960), each parameter in a prime base of its own. The digits are scrambled by random
+//! permutations (Owen, "A randomized Halton algorithm in R", 2017). It needs no table of direction numbers as Sobol's
+//! does, so the number of parameters is not limited. Point `id` depends on the seed and `id` alone.
 
 use rand::Rng as _;
 use rand_chacha::ChaCha8Rng;

@@ -58,7 +58,7 @@ struct Member {
 }
 
 impl Bracket {
-    /// Those of a round that go on, the better ones first; none while one of the round runs or is still to begin.
+    /// The trials of a round that go on, the better ones first; none while one of the round runs or is still to begin.
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
         let members = &self.rounds[round];
         let due = self.due(round);

@@ -22,7 +22,7 @@ const MUTATION_INDEX: f64 = 20.0;
 /// The search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Nsga2 {
-    /// So many trials are the population.
+    /// The number of trials in the population.
     population: usize,
     /// The chance of a child of two parents; others are mutants of one.
     crossover: f64,

@@ -1,4 +1,4 @@
-//! Several training services before their trials start. Each message names the part by its place in the list.
+//! The checks and the start of several training services. Each message names the part by its place in the list.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -78,11 +78,11 @@ enum Phase {
 /// The fate of a trial that a part has refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It goes to another part.
+    /// The trial goes to another part.
     Queued,
     /// All parts have refused it; the reasons.
     ByAll(String),
-    /// It is not with that part.
+    /// The trial is not with that part.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! `platform: local` before its trials start.
+//! The checks and the start of `platform: local`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

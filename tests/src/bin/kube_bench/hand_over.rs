@@ -1,5 +1,5 @@
-//! Measures the hand-over: from a trial's last instruction to the next one's first, part by part, with real agents in pods
-//! that start after their Jobs, and end before them, as late as on a real cluster.
+//! Measures the hand-over: from a trial's last instruction to the next one's first, part by part. The agents are real;
+//! their pods start after their Jobs, and end before them, as late as on a real cluster.
 
 use std::collections::HashMap;
 use std::time::Instant;

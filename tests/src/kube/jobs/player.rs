@@ -1,5 +1,5 @@
-//! A Job without a process: its pod and its status take the steps of a real cluster, in the times that were measured there
-//! (Kubernetes 1.36, idle), some times as fast.
+//! A Job without a process. Its pod and its status take the steps of a real cluster, in the times that were measured
+//! there (Kubernetes 1.36, idle), or several times as fast.
 
 use std::time::Duration;
 

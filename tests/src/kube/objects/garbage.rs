@@ -1,5 +1,5 @@
-//! Deleting as Kubernetes does it: a finalizer holds an object, a pod on a node has its grace, and what an object owns goes
-//! after it, before it, or not at all.
+//! Deleting as Kubernetes does it. A finalizer holds an object, and a pod on a node has its grace. Objects that an
+//! owner has go after it, before it, or not at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -8,9 +8,9 @@ const KNOWN_VERSIONS: [&str; 2] = ["2", "3"];
 /// The outcome of the comparison; displayed as the message of a mismatch, in the old keeper's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// They fit.
+    /// The versions fit.
     Match,
-    /// They do not; a manager ends the whole experiment over this.
+    /// The versions do not fit; a manager ends the whole experiment over this.
     Mismatch {
         /// The manager's, as far as it is compared.
         manager: String,

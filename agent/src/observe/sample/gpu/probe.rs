@@ -47,11 +47,11 @@ impl ProbeCommand {
 /// An event of the probe. Times are of one monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeEvent {
-    /// It was started.
+    /// The probe was started.
     Started,
-    /// It printed a reading.
+    /// The probe printed a reading.
     Reading,
-    /// It ended, whatever its exit code.
+    /// The probe ended, whatever its exit code.
     Ended,
     /// There is no such program, or it cannot be executed.
     Absent,
@@ -85,11 +85,11 @@ pub struct Probe {
 enum State {
     /// To be started at this time.
     Due(Duration),
-    /// It runs and last spoke (or was started) at this time.
+    /// The probe runs and last spoke (or was started) at this time.
     Running {
         last_reading: Duration,
     },
-    /// It was killed and has not ended.
+    /// The probe was killed and has not ended.
     Killed,
     Absent,
 }

@@ -66,8 +66,8 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
     }
 }
 
-/// Its name, the concurrency, the file's limit, after how many ends a trial reports, the ends, and after how many of them
-/// the search is held.
+/// Its name, the concurrency, the file's limit, after how many ends a trial reports, the ends, and the number of ends
+/// after which the search is held.
 type Case<'a> =
     (&'a str, usize, Option<u32>, Option<usize>, &'a [(Cause, TrialExit)], Option<usize>);
 

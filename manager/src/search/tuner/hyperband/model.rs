@@ -23,7 +23,7 @@ const DRAWS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Model {
     estimator: Joint,
-    /// So many results of one budget are needed.
+    /// The number of results of one budget that the model needs.
     least: usize,
     /// The part of the points that is random.
     random_fraction: f64,

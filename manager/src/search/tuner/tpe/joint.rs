@@ -2,11 +2,11 @@
 //! "BOHB", 2018, and Optuna 5's `TPESampler`, which does likewise unless it is told otherwise.
 //!
 //! Parameters that are present together make a group: those of the top level, and those of each option of a nested
-//! choice. The good trials of a group make one density, the others a second one, each a mixture with a kernel
-//! around every trial and one for the search space itself. Of some candidates from the first the one is
-//! proposed whose ratio of the two is the largest; then the groups of the options it has chosen follow. An integer
-//! is a number here, and near to its neighbours; NNI takes it for a category. Trials that still run count among the
-//! others.
+//! choice. The good trials of a group make one density, the others a second one. Each is a mixture with a kernel around
+//! every trial and one for the search space itself. Some candidates are drawn from the first density, and the one whose
+//! ratio of the two densities is the largest is proposed. Then the groups of the options that it has chosen follow. An
+//! integer is a number here, and near to its neighbours; NNI takes it for a category. Trials that still run count among
+//! the others.
 //!
 //! With several objectives the good ones are those of the first Pareto fronts; of the front that does not fit whole, those that
 //! together dominate most (Ozaki and others, "Multiobjective Tree-Structured Parzen Estimator", 2022). What keeps the
@@ -24,7 +24,7 @@ use crate::search::tuner::guided::{Known, Model, Trials};
 /// The way in which the estimator decides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::search::tuner) struct Joint {
-    /// So many results are awaited with quasi-random proposals.
+    /// The number of results before which proposals are quasi-random.
     startup: usize,
     /// Candidates for each group.
     candidates: usize,

@@ -21,7 +21,7 @@ pub(super) enum Axis {
         /// Only whole numbers are meant, from `low + 0.5` on.
         whole: bool,
     },
-    /// One of so many options.
+    /// One of a number of options.
     Options(u64),
 }
 
