@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_unchanged_and_the_end_is_told() {
+    fn bytes_pass_unchanged_and_the_end_is_reported() {
         let (events, mut received) = mpsc::channel(8);
         let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_when_our_own_output_is_closed() {
+    fn reading_goes_on_when_the_agents_output_is_closed() {
         let (events, mut received) = mpsc::channel(8);
         let (pump, tail) = pump(events);
         let ((source, mut trial), (ours, sink)) = (pipe().unwrap(), pipe().unwrap());

@@ -171,12 +171,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".*") {
+        fn random_numbers_never_panic(text in ".*") {
             drop(MetricValue::parse(&text));
         }
 
         #[test]
-        fn any_float_survives(number: f64) {
+        fn every_float_survives(number: f64) {
             let value = MetricValue::from(number);
             let json = serde_json::to_string(&value).unwrap();
             let back: MetricValue = serde_json::from_str(&json).unwrap();

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_keepers_words_are_told_from_ours() {
+    fn the_old_keepers_words_are_distinguished_from_the_agents() {
         #[rustfmt::skip]
         let table: [(&[&str], _); 11] = [
             (&["--no_such", "1", "--trial_command", "x"], true),
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_are_read_or_refused(line: Vec<String>) {
+        fn random_words_of_an_old_keeper_never_panic(line: Vec<String>) {
             let line: Vec<_> = line.iter().map(OsString::from).collect();
             is_legacy(&line);
             drop(parse(&line));

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_in_the_place_of_ours_is_told_where_it_goes() {
+    fn a_trial_command_in_the_place_of_an_agent_command_is_refused_with_advice() {
         let refusal = Cli::command().try_get_matches_from(["trialkeeper", "python", "x"]);
         let told = with_advice(refusal.unwrap_err()).to_string();
         assert!(told.contains("trialkeeper run -- python ..."), "{told}");

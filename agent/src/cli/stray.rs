@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_to_a_service_of_our_name_are_no_settings() {
+    fn the_variables_of_a_service_called_trialkeeper_are_no_settings() {
         // As Kubernetes writes them for Services called `trialkeeper` and `trialkeeper-pod`, with a port `http` and one
         // without a name.
         let forms = [

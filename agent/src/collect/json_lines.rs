@@ -194,12 +194,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_left(bytes: Vec<u8>) {
+        fn lines_of_random_bytes_never_panic(bytes: Vec<u8>) {
             read(&bytes, None, None, &mut Vec::new());
         }
 
         #[test]
-        fn any_object_holds_only_numbers(line in r#"\{"[a-z]{0,3}": [0-9a-z"\-.{}\[\], :]{0,20}\}"#) {
+        fn random_objects_yield_only_numbers(line in r#"\{"[a-z]{0,3}": [0-9a-z"\-.{}\[\], :]{0,20}\}"#) {
             let mut found = Vec::new();
             read(line.as_bytes(), None, None, &mut found);
             prop_assert!(found.iter().all(|found| found.value.number().is_some()));

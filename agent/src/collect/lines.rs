@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_lines(bytes: Vec<u8>) {
+        fn random_bytes_are_cut_into_lines_without_panic(bytes: Vec<u8>) {
             cut(&bytes, 7, true);
         }
     }

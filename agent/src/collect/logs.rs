@@ -83,7 +83,7 @@ fn a_search_that_minimizes_takes_a_loss_where_there_is_one() {
 
 proptest! {
     #[test]
-    fn any_text_leads_to_a_number_or_to_nothing(text in "[a-z:=' .0-9{}\\n-]{0,200}") {
+    fn the_result_of_random_output_is_a_number_or_none(text in "[a-z:=' .0-9{}\\n-]{0,200}") {
         if let Some((name, value)) = concluded(text.as_bytes(), &[("a", 1.0)], None) {
             prop_assert!(!name.is_empty() && value != Value::Null);
         }

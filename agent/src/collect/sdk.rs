@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_marked_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn sdk_records_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(read_record(&bytes));
             object_length(&bytes);
         }

@@ -382,7 +382,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_hold_only_names_within_the_limit(bytes: Vec<u8>) {
+        fn random_bytes_yield_only_names_within_the_limit(bytes: Vec<u8>) {
             for objective in [None, Some("a")] {
                 pairs(&bytes, objective, |name, _| {
                     assert!(!name.is_empty() && name.len() <= NAME_BYTES);
@@ -391,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn any_pairlike_text_holds_only_finite_or_named_values(line in "[a-z=0-9.,e+\\- ]{0,40}") {
+        fn random_pairs_yield_only_finite_or_named_values(line in "[a-z=0-9.,e+\\- ]{0,40}") {
             for objective in [None, Some("a")] {
                 pairs(line.as_bytes(), objective, |_, value| assert!(value.number().is_some()));
             }

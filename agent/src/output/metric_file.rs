@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_gather_and_the_end_is_told_at_once() {
+    fn changes_gather_and_the_end_stops_the_wait_at_once() {
         let (wake, woken) = blocking::channel();
         for is_woken in [
             WatcherCommand::Changed,

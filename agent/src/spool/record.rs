@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_record_or_not(bytes: Vec<u8>) {
+        fn records_of_random_bytes_never_panic(bytes: Vec<u8>) {
             decode(&bytes);
         }
 

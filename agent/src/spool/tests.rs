@@ -424,7 +424,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+    fn segments_of_random_bytes_never_panic(bytes: Vec<u8>) {
         let mut rest = bytes.as_slice();
         while let record::Decoded::Whole(_, length) = record::decode(rest) {
             rest = &rest[length..];

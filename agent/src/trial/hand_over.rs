@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_estate_is_read_as_it_was_written() {
+    fn a_hand_over_is_read_as_it_was_written() {
         let live = Live {
             outputs: [Some(5), None],
             stopping: true,

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_read_before_it_is_reaped_as_it_is_after() {
+    fn a_wait_status_reads_the_same_before_and_after_reaping() {
         for line in
             ["exit 0", "exit 7", "exit 255", "kill -TERM $$", "kill -KILL $$", "kill -64 $$"]
         {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_seen_before_it_is_complete() {
+    fn an_exiting_process_counts_as_ended() {
         #[rustfmt::skip]
         let table: [(&[u8], bool); 5] = [
             (b"12 (a) S 3 4 5 0 -1 4194304 0",  false),
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_stat_bytes_are_read_or_refused(stat: Vec<u8>) {
+        fn stat_lines_of_random_bytes_never_panic(stat: Vec<u8>) {
             drop(parse(&stat));
             ends(&stat);
         }

@@ -64,12 +64,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_survive_compression(bytes: Vec<u8>) {
+        fn random_bytes_survive_compression(bytes: Vec<u8>) {
             prop_assert_eq!(gunzip(&gzip(&bytes)).unwrap(), bytes);
         }
 
         #[test]
-        fn any_gzip_bytes_are_read_or_refused(bytes: Vec<u8>, flags: u8) {
+        fn gzip_streams_of_random_bytes_never_panic(bytes: Vec<u8>, flags: u8) {
             gunzip(&bytes).ok();
             gunzip(&[&[0x1f, 0x8b, 8, flags, 0, 0, 0, 0, 0, 0], bytes.as_slice()].concat()).ok();
         }

@@ -43,7 +43,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_the_end_whatever_the_portions(portions in prop::collection::vec(prop_oneof![0..100_usize, 60_000..140_000_usize], 0..8)) {
+        fn the_last_bytes_do_not_depend_on_the_portions(portions in prop::collection::vec(prop_oneof![0..100_usize, 60_000..140_000_usize], 0..8)) {
             let mut last = LastBytes::default();
             let mut whole = Vec::new();
             for (n, length) in portions.into_iter().enumerate() {

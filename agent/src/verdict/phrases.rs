@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_have_a_bounded_tail(bytes: Vec<u8>, max in 0..100_usize) {
+        fn the_tail_of_random_bytes_is_bounded(bytes: Vec<u8>, max in 0..100_usize) {
             prop_assert!(tail(&bytes, max).len() <= max);
             hint(&bytes, &ALL);
             if let Some(line) = last_line(&bytes) {

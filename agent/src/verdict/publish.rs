@@ -146,7 +146,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_verdict_becomes_a_whole_message(
+        fn the_message_of_a_random_verdict_is_whole(
             message in ".{0,3000}",
             stdout_tail in "(?s).{0,3000}",
             stderr_tail in "[\u{0}-\u{1f}x]{0,5000}",

@@ -217,7 +217,7 @@ fn the_evidence_is_kept_and_bounded() {
 
 proptest! {
     #[test]
-    fn any_end_has_a_verdict_with_one_bounded_message(
+    fn a_random_end_has_a_verdict_with_one_bounded_message(
         exit in prop_oneof![any::<u8>().prop_map(TrialExit::Code), any::<u8>().prop_map(TrialExit::Signal)],
         stderr_tail: Vec<u8>,
         sent in proptest::option::of(any::<u8>()),

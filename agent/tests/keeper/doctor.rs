@@ -20,7 +20,7 @@ fn state<'a>(report: &'a Value, name: &str) -> &'a str {
 }
 
 #[test]
-fn without_a_manager_the_machine_is_looked_at() {
+fn doctor_checks_the_machine_also_without_a_manager() {
     let output = doctor(&["--output", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)), "{report}");

@@ -66,7 +66,7 @@ fn a_script_that_names_no_interpreter_is_the_shells() {
 }
 
 #[test]
-fn a_bad_command_line_is_our_own_fault() {
+fn a_bad_command_line_is_a_fault_of_the_agent() {
     #[rustfmt::skip]
     let table: [(&[&str], _); 7] = [
         (&["--listen", "somewhere", "--", "true"],     125),
@@ -127,7 +127,7 @@ fn a_shell_line_is_for_bash() {
 }
 
 #[test]
-fn metrics_are_told_in_the_summary() {
+fn the_summary_names_the_metrics() {
     let ended = Keeper::shell(&["-v"], "echo loss=0.5; echo loss=0.25").run();
     assert_eq!(ended.code, Some(0));
     for line in [

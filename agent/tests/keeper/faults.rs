@@ -140,7 +140,7 @@ fn a_lot_of_output_passes_through_a_held_trial() {
 }
 
 #[test]
-fn without_a_trial_a_fault_is_our_own() {
+fn a_fault_without_a_trial_is_the_agents_own() {
     let mut keeper = Keeper::new(&["--", "true"]);
     keeper.command.args(["x"]).env("TRIALKEEPER_FAULT", "prepare");
     let ended = keeper.run();

@@ -195,7 +195,7 @@ fn sent(server: &Server) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn the_manager_is_told_what_nnis_own_keeper_told_it() {
+fn the_manager_gets_the_requests_of_nnis_own_keeper() {
     let printed = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/fixtures/trial_keeper/log_collection_none.stdout.txt"

@@ -89,7 +89,7 @@ fn a_closed_stdout_does_not_disturb_the_trial() {
 }
 
 #[test]
-fn a_reader_of_our_messages_that_stands_still_holds_up_nothing() {
+fn a_stalled_reader_of_the_agents_messages_delays_nothing() {
     let line = "i=0; while [ $i -lt 20000 ]; do echo loss=$i; i=$((i+1)); done; exit 5";
     let mut keeper = Keeper::shell(&["-v"], line);
     let (reader, writer) = pipe().unwrap();

@@ -203,7 +203,7 @@ fn a_settings_file_counts_and_its_faults_are_named() {
 }
 
 #[test]
-fn a_misspelt_variable_is_told_once_and_stops_nothing() {
+fn a_misspelt_variable_is_reported_once_and_stops_nothing() {
     let mut keeper = Keeper::shell(&[], "exit 3");
     keeper.command.env("TRIALKEEPER_MANGER", "http://m");
     // What Kubernetes gives every pod beside a Service called `trialkeeper`.

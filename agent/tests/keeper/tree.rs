@@ -270,7 +270,7 @@ fn guards_that_are_killed_again_and_again_are_given_up_with_a_word() {
 }
 
 #[test]
-fn a_trial_that_kills_itself_is_not_said_to_have_been_killed_by_others_only() {
+fn a_trial_that_kills_itself_is_named_as_a_possible_sender() {
     for line in ["kill -9 0", "kill -9 $$"] {
         let ended = Keeper::shell(&[], line).start().wait();
         assert_eq!(ended.code, Some(137), "{line}");

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_of_once_and_then_ends() {
+    fn a_silent_program_is_reported_once_and_then_ended() {
         let start = Instant::now();
         let mut patience = SilenceTimer::new(Duration::from_mins(15), start);
         assert_eq!(
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_speaks_or_is_not_ready_is_told_of_and_lives() {
+    fn a_program_that_speaks_or_is_not_ready_is_reported_and_not_ended() {
         let start = Instant::now();
         let mut patience = SilenceTimer::new(Duration::from_secs(10), start);
         patience.owes(1, false, start);

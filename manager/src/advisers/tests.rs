@@ -67,7 +67,7 @@ const RECORDINGS: [&str; 5] = [
 ];
 
 #[test]
-fn proposals_outside_the_search_space_are_told_apart() {
+fn proposals_outside_the_search_space_are_reported() {
     let table = [
         (r#"{"parameter_id": 0, "parameters": [1, 2]}"#, "what is no object: [1,2]"),
         (r#"{"parameter_id": 0, "parameters": null}"#, "what is no object: null"),
@@ -196,7 +196,7 @@ fn an_end_never_overtakes_its_result() {
 }
 
 #[test]
-fn what_an_assessor_is_not_through_with_is_counted_where_it_says_so() {
+fn results_that_an_assessor_has_not_judged_are_counted() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
@@ -216,7 +216,7 @@ fn what_an_assessor_is_not_through_with_is_counted_where_it_says_so() {
 }
 
 #[test]
-fn what_a_tuner_has_nothing_for_may_still_come() {
+fn a_refused_proposal_may_still_come() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();

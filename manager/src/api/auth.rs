@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_is_gone_is_told_as_such() {
+    async fn a_removed_token_file_is_reported() {
         let bed = Bed::new().await;
         let gate = bed.gate(Reach::Machine);
         std::fs::remove_file(bed.folder.path().join("user.token")).unwrap();

@@ -300,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decompressed_or_refused(bytes: Vec<u8>, flip in 0..200_usize) {
+        fn bodies_of_random_bytes_never_panic(bytes: Vec<u8>, flip in 0..200_usize) {
             let memory = Memory::new();
             let raw = Read { bytes: bytes.clone(), share: None, own_share: None };
             drop(memory.decompress(&raw, None));

@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_table_is_read_without_a_panic(text in "[ 0-9A-Fa-f:\n\u{e4}]{0,200}") {
+        fn random_socket_tables_never_panic(text in "[ 0-9A-Fa-f:\n\u{e4}]{0,200}") {
             let any = "127.0.0.1:1".parse().unwrap();
             let _owner = owner_in(&text, Connection { client: any, server: any });
             let _address = address(&text);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_were_taken_away_are_no_members_any_more() {
+    fn departed_pods_are_no_members() {
         let roles = [("worker", 2)];
         let (t, attempt) = (trial("t"), AttemptId::new("t-1").unwrap());
         let mut table = Rendezvous::default();

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_encryption_only_those_who_trust_us_are_served() {
+    async fn with_encryption_only_clients_that_trust_the_certificate_are_served() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
         let tls = Tls::load_or_create(folder.path(), &names).unwrap();

@@ -325,7 +325,7 @@ async fn other_addresses_and_methods_are_problems_too() {
 }
 
 #[tokio::test]
-async fn health_is_told_without_a_token() {
+async fn health_needs_no_token() {
     let bed = Bed::new().await;
     let health = async || {
         let request = Request::get("/healthz").body(Body::empty()).unwrap();

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_of_this_machine_are_told_an_address_that_answers() {
+    fn agents_of_this_machine_get_an_address_that_answers() {
         let given = |host: Option<&str>, url: &str| {
             Some(AdvertisedAddress { host: host.map(str::to_owned), url: url.to_owned() })
         };

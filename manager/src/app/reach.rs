@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_it_is_this_machines_address_on_the_way_to_the_cluster() {
+    fn the_default_address_is_this_machines_on_the_way_to_the_cluster() {
         let guess = |server| told(None, "0.0.0.0:80".parse().unwrap(), true, server);
         // Pods have a loopback interface of their own, so that of a cluster on this machine helps none.
         match guess(Some("http://127.0.0.1:6443")) {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_database_that_is_behind_is_talked_of() {
+    fn only_an_older_database_is_reported() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         #[rustfmt::skip]
         let table = [

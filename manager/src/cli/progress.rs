@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_result_comes_with_what_mends_it() {
+    fn a_bad_result_is_reported_with_the_remedy() {
         let infinite = "but its final result is infinite, which is never the best";
         let object = "but its final result is an object without a number called `default`";
         let table = [

@@ -75,7 +75,7 @@ async fn the_archive_holds_the_code_as_it_was_at_the_start() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_packed_leaves_nothing_behind() {
+async fn a_failed_packing_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let code = folder.path().join("code");
     fs::create_dir(&code).unwrap();

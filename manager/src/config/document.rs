@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_shown_where_it_stands() {
+    fn an_unreadable_document_is_refused_with_line_and_column() {
         #[rustfmt::skip]
         let table: [(&[u8], &str); 8] = [
             (b"",                          "is empty"),
@@ -184,12 +184,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn documents_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(parse(&bytes));
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}") {
+        fn random_yaml_never_panics(text in "[ \n:a1{}\\[\\],'\"&*#|>!%@-]{0,40}") {
             drop(parse(text.as_bytes()));
         }
     }

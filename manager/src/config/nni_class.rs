@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_of_nni_is_told_from_one_of_the_user() {
+    fn nni_classes_are_distinguished_from_the_users() {
         use DirectionUse::{Argument, Ignores, OnlyMaximizes};
         #[rustfmt::skip]
         let table = [

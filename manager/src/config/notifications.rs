@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_to_tell_is_read_and_kept() {
+    fn the_section_is_read_and_made_canonical() {
         let given = json!({
             "webhook_url_file": "hook", "webhookTokenVariable": "HOOK_TOKEN",
             "command": "mail -s done me", "events": ["experiment_ended"],
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn bad_notification_settings_are_refused_by_field() {
         #[rustfmt::skip]
         let table = [
             (json!({}),                                        "notifications", "has no channel"),

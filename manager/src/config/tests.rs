@@ -127,7 +127,7 @@ fn durations_and_memory_are_nnis() {
 }
 
 #[test]
-fn machines_are_told_the_address_that_stands_in_their_section_or_above_it() {
+fn machines_get_the_address_of_their_section_or_above_it() {
     let section = json!({"platform": "remote", "machineList": [{"host": "h"}]});
     let mut own = section.clone();
     own["nniManagerIp"] = json!("10.0.0.2");
@@ -272,7 +272,7 @@ fn an_assessor_is_checked_and_kept() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_and_nothing_that_is_not() {
+fn all_faults_and_only_faults_are_reported_at_once() {
     #[rustfmt::skip]
     let table = [
         // The changes, and where the problems are.
@@ -376,7 +376,7 @@ fn placeholders_of_a_batch_are_the_names_that_every_set_has() {
 
 proptest! {
     #[test]
-    fn any_field_with_any_value_is_taken_or_refused(
+    fn fields_with_random_values_never_panic(
         name in prop::sample::select(vec![
             "searchSpace", "trialCommand", "trialConcurrency", "tuner", "trainingService", "assessor",
             "trainingServicePlatform", "trial", "advisor", "maxTrialDuration", "tunerGpuIndices",

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_report_must_be_right() {
+    fn the_fields_that_name_a_report_must_be_right() {
         #[rustfmt::skip]
         let table = [
             ("no JSON",            "{".to_owned()),
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, at in 0..100_usize) {
+        fn batches_of_random_bytes_never_panic(bytes: Vec<u8>, at in 0..100_usize) {
             drop(read(&bytes));
             let mut text = format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":0,"body":{{}}}}]}}"#).into_bytes();
             let at = at.min(text.len());

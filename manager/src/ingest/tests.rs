@@ -94,7 +94,7 @@ fn facts(seqs: impl IntoIterator<Item = u64>) -> ReportBatch {
 }
 
 #[tokio::test]
-async fn only_what_is_new_is_told_and_everything_is_acknowledged() {
+async fn only_new_reports_reach_the_experiment_and_all_are_acknowledged() {
     let mut bed = bed(16).await;
     let intake = bed.intake.clone().with_lease(Duration::from_secs(30));
     let ack = intake.accept(facts(0..3)).await.unwrap();
@@ -135,7 +135,7 @@ async fn what_is_not_for_us_is_refused_and_not_told() {
 }
 
 #[tokio::test]
-async fn a_dropped_request_s_reports_are_told_all_the_same() {
+async fn the_reports_of_a_dropped_request_reach_the_experiment() {
     // Room for one event: the second batch is stored and then waits to be told.
     let mut bed = bed(1).await;
     bed.intake.accept(facts(0..1)).await.unwrap();
@@ -165,7 +165,7 @@ async fn an_agent_whose_reports_cannot_be_stored_is_alive_and_not_acknowledged()
 }
 
 #[tokio::test]
-async fn repeated_deliveries_at_once_are_told_once_and_in_order() {
+async fn concurrent_repeated_deliveries_reach_the_experiment_once_and_in_order() {
     let bed = bed(1).await;
     let senders: Vec<_> = (0..8_u64)
         .map(|n| {
@@ -211,7 +211,7 @@ async fn an_agent_is_asked_again_for_what_a_restored_database_lacks() {
 }
 
 #[tokio::test]
-async fn what_a_restored_database_lacks_for_good_is_noted_once() {
+async fn reports_that_a_restored_database_lacks_for_good_are_noted_once() {
     let bed = bed(16).await;
     let trial = TrialJobId::new("t").unwrap();
     bed.intake.accept(facts(0..3)).await.unwrap();

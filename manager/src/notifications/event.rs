@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_says_how_and_with_what() {
+    fn an_experiment_end_names_its_outcome_and_its_best_result() {
         let best = Best {
             trial: TrialJobId::new("a1b2c").unwrap(),
             sequence: 7,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_kept_once_for_each_channel() {
+    fn only_wanted_events_are_kept_once_for_each_channel() {
         let mut spec = NotificationsSpec {
             events: vec![EventKind::FailureBudgetReached],
             webhook: None,

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_illness_that_comes_and_goes_is_told_once() {
+    fn a_store_that_fails_now_and_then_is_reported_once() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let ill = || Some("full".to_owned());

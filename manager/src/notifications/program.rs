@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_programs_do_is_borne() {
+    async fn the_outcome_of_each_program_follows_the_table() {
         let failed = |why: &str| Outcome::NotNow(why.to_owned());
         #[rustfmt::skip]
         let table = [
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_hangs_is_killed_with_what_it_started() {
+    async fn a_hanging_program_is_killed_with_its_children() {
         let line = "trap '' TERM; sleep 600 & echo $! > out; wait; sleep 600";
         let (outcome, out) = told(Duration::from_secs(1), line).await;
         let why = "it did not end within 1 s and was killed";

@@ -44,7 +44,7 @@ async fn file(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() {
+async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     let folder = tempfile::tempdir().unwrap();
     let told = folder.path().join("told");
     let closed = config(folder.path(), "echo tried >> tries; exit 1");
@@ -70,7 +70,7 @@ async fn what_one_manager_could_not_tell_the_next_one_tells_under_the_same_id() 
 }
 
 #[tokio::test]
-async fn what_was_to_wait_long_is_tried_once_more_at_the_end() {
+async fn a_notification_in_a_long_pause_is_tried_once_more_at_the_end() {
     for (line, left) in
         [("echo tried >> tries; test -e open", 0), ("echo tried >> tries; exit 1", 1)]
     {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_limits_dominates_what_does_not() {
+    fn results_within_the_limits_dominate_others() {
         let merit = |losses: [f64; 2], violation| Merit { losses: losses.to_vec(), violation };
         #[rustfmt::skip]
         let table = [

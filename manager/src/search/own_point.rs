@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_point_leaves_open_is_drawn_the_same_again() {
+    fn the_open_parameters_of_a_point_are_drawn_the_same_again() {
         let given = object(&json!({"lr": 0.01}));
         let one = complete(&given, &space(), None, 7, 3).unwrap();
         assert_eq!(one["lr"], json!(0.01));

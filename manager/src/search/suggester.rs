@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_is_told_again_goes_on_as_if_it_had_not_been_interrupted() {
+    fn a_replayed_search_continues_like_an_uninterrupted_one() {
         let mut lived = ready("TPE");
         let mut told = Vec::new();
         for id in 0..30 {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_named() {
+    fn a_bad_message_is_named() {
         let refusal = |tuner: &str, message: Value| {
             Suggester::new(tuner).follow(&message).unwrap_err().to_string()
         };
@@ -304,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_messages_are_followed_or_refused(messages in prop::collection::vec(any_message(), 0..12)) {
+        fn random_messages_never_panic(messages in prop::collection::vec(any_message(), 0..12)) {
             let mut suggester = ready("TPE");
             for message in messages {
                 drop(suggester.follow(&message));

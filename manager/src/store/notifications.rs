@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_to_be_told_outlives_the_store_until_it_is_settled() {
+    async fn notifications_outlive_the_store_until_they_are_settled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
         let store = Store::open(&path).unwrap();

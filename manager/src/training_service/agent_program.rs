@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     #[cfg(target_env = "gnu")]
-    fn our_own_tests_are_no_such_program() {
+    fn a_test_program_is_no_static_program() {
         assert!(unfit(&std::env::current_exe().unwrap()).is_some());
     }
 }

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_already_is_not_said_again() {
+    fn a_source_that_the_message_holds_is_not_repeated() {
         #[derive(Debug, thiserror::Error)]
         #[error("service: {0}")]
         struct Repeating(#[source] Outer);

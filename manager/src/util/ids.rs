@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_of_an_attempt_are_told_apart_and_have_no_order() {
+    fn the_pods_of_an_attempt_are_distinguished_and_have_no_order() {
         #[rustfmt::skip]
         let table = [
             ("k-1_p4c7e",          "k-1",       true),

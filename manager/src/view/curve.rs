@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_improvements_are_told() {
+    fn only_improvements_are_kept() {
         let results = [(0, 3.0), (1, 5.0), (2, f64::NAN), (3, 2.0), (4, 1.0)];
         let of = |mode| {
             let steps = improvements(results.into_iter(), mode);

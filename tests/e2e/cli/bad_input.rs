@@ -113,7 +113,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn what_is_found_late_leaves_no_experiment_behind_either() {
+fn a_fault_found_late_leaves_no_experiment_behind() {
     let bed = TestBed::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

@@ -87,7 +87,7 @@ fn complete(shell: (&str, &str)) {
 }
 
 #[test]
-fn what_people_type_first_is_taken() {
+fn common_aliases_are_accepted() {
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 2, 1, 1).unwrap();
     #[rustfmt::skip]

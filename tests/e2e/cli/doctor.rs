@@ -52,7 +52,7 @@ fn a_probe_finds_a_trial_that_fails_and_one_without_a_result() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn doctor_names_missing_parts() {
     let bed = TestBed::new();
     let search = Search::new("true", 1);
     let (code, stdout, _) = doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);

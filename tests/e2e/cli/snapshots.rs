@@ -44,7 +44,7 @@ fn commands(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_help_says_what_it_said() {
+fn every_help_text_is_as_recorded() {
     let bed = TestBed::new();
     let mut snapshots = Snapshots::new("cli/help");
     let mut left: Vec<Vec<String>> = vec![Vec::new()];
@@ -74,7 +74,7 @@ fn nothing_is_coloured_wanted_or_not() {
 }
 
 #[test]
-fn what_is_read_is_shown_as_it_was() {
+fn a_stored_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
     small_store(&bed);
     let data = bed.data().display().to_string();
@@ -140,7 +140,7 @@ fn what_is_read_is_shown_as_it_was() {
 
 /// A search of which one trial runs, on a machine with a GPU, and whose manager was killed.
 #[test]
-fn what_runs_is_shown_as_it_was() {
+fn a_running_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
     small_store(&bed);
     let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
@@ -191,7 +191,7 @@ fn what_runs_is_shown_as_it_was() {
 
 /// A search that runs and is steered, and one that is shown: what every command answers that needs a manager.
 #[test]
-fn what_needs_a_manager_answers_as_it_did() {
+fn commands_that_need_a_manager_answer_as_recorded() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write("results.json", r#"[{"parameter": {"x": 0.5}, "value": 0.25}]"#);
@@ -281,7 +281,7 @@ fn tree(folder: &Path, prefix: &str, into: &mut String) {
 }
 
 #[test]
-fn mistakes_are_told_as_they_were() {
+fn mistakes_are_answered_as_recorded() {
     let bed = TestBed::new();
     let mut snapshots = Snapshots::new("cli/mistake");
     let data = bed.data().display().to_string();

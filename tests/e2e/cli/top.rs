@@ -91,7 +91,7 @@ fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
 }
 
 #[test]
-fn a_watching_terminal_is_told_when_the_manager_goes_away() {
+fn top_shows_when_the_manager_goes_away() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);
     let mut terminal = top(&bed, 100, 40);

@@ -304,7 +304,7 @@ fn running(bed: &TestBed) -> String {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn trials_succeed_and_the_winner_is_told() {
+fn trials_succeed_and_the_best_one_is_reported() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         bed.write("code/train.py", "import sys\nprint('score=%s' % sys.argv[1], flush=True)\n");
@@ -331,7 +331,7 @@ fn a_failure_has_its_exit_code() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn too_much_memory_is_told_as_such() {
+fn a_kill_for_memory_is_reported_as_one() {
     on_each_kind(|cluster| {
         if cluster.lacks_containers() {
             return;
@@ -350,7 +350,7 @@ fn too_much_memory_is_told_as_such() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn an_image_that_cannot_be_pulled_is_told() {
+fn an_image_that_cannot_be_pulled_is_reported() {
     on_each_kind(|cluster| {
         if cluster.lacks_containers() {
             return;
@@ -374,7 +374,7 @@ fn an_image_that_cannot_be_pulled_is_told() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn what_no_pod_of_the_cluster_can_have_is_told() {
+fn a_request_that_no_node_can_meet_is_reported() {
     on_each_kind(|cluster| {
         if cluster.scripted.is_some() {
             return left_out("nobody schedules or admits pods there");
@@ -460,7 +460,7 @@ fn about(bed: &TestBed, words: &[&str]) -> Running {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn what_a_killed_manager_left_is_cleaned_on_request() {
+fn clean_removes_the_objects_of_a_killed_manager() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         let manager = cluster.start(&bed, &cluster.one("sleep 600", 2).with("trialConcurrency", 2));

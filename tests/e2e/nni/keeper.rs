@@ -14,7 +14,7 @@ nni.report_final_result(x)
 /// As in NNI's run script, nobody but the keeper sees the trial's output.
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn what_an_old_keeper_posts_is_the_trial_s_result() {
+fn a_result_that_an_old_keeper_posts_is_the_trials() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("code/trial.py", TRIAL);

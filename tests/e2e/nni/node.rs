@@ -327,7 +327,7 @@ fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
 }
 
 #[test]
-fn nnictl_of_ours_runs_a_session_on_kubeflow_line_by_line() {
+fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     kube.without_frameworks();
@@ -368,7 +368,7 @@ fn nnictl_of_ours_runs_a_session_on_kubeflow_line_by_line() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn what_keeps_an_experiment_from_starting_reaches_the_user_and_nothing_stays() {
+fn a_failed_start_is_reported_and_leaves_nothing_behind() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);

@@ -293,7 +293,7 @@ fn curves_are_shown_and_hidden_by_keyboard() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn what_counts_is_drawn_however_many_metrics_there_are() {
+fn the_objective_is_drawn_however_many_metrics_there_are() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let others = "a b c d e f g h i";

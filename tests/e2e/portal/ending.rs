@@ -20,7 +20,7 @@ fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
 
 #[test]
 #[ignore = "needs a browser"]
-fn the_end_is_on_every_page_that_is_open() {
+fn open_pages_show_the_end() {
     let browser = Browser::start();
     for path in ["/", "/trials", "/trials/"] {
         let bed = TestBed::new();

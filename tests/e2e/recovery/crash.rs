@@ -86,7 +86,7 @@ fn a_killed_manager_resumes_without_losing_or_doubling_a_metric() {
 }
 
 #[test]
-fn it_may_be_killed_anywhere() {
+fn a_manager_killed_at_random_points_loses_nothing() {
     for seed in 1..=6_usize {
         // Knuth's multiplicative generator; its upper bits are random enough.
         let mut state = seed;

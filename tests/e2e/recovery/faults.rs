@@ -15,12 +15,12 @@ fn seeds(range: std::ops::RangeInclusive<u64>) {
 }
 
 #[test]
-fn what_was_printed_is_stored_once_whatever_happens() {
+fn output_is_stored_once_under_random_faults() {
     seeds(1..=12);
 }
 
 #[test]
-fn whatever_else_happens() {
+fn output_is_stored_once_under_further_random_faults() {
     seeds(13..=24);
 }
 

@@ -137,7 +137,7 @@ fn agents_send_again_what_a_restored_backup_lacks() {
 }
 
 #[test]
-fn what_a_restored_backup_lacks_for_good_is_named() {
+fn reports_that_a_restored_backup_lacks_for_good_are_named() {
     let forget = |spool: &Path| {
         for entry in fs::read_dir(spool).unwrap() {
             let path = entry.unwrap().path();
@@ -175,7 +175,7 @@ fn what_a_restored_backup_lacks_for_good_is_named() {
 }
 
 #[test]
-fn a_database_without_its_log_is_said_to_have_lost_its_record() {
+fn a_database_without_its_log_is_reported_as_incomplete() {
     let bed = TestBed::new();
     let outcome = Search::new("echo score=1", 1).run(&bed);
     let id = outcome.id.as_str();

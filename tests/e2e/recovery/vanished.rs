@@ -44,7 +44,7 @@ fn an_address_and_a_socket_that_were_removed_are_made_again_and_the_search_goes_
 }
 
 #[test]
-fn a_search_whose_folder_was_removed_says_so_and_starts_no_more_trials() {
+fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let manager = waiting(&bed, &gate, 3).start(&bed);

@@ -68,7 +68,7 @@ fn a_program_proposes_learns_and_stops() {
 }
 
 #[test]
-fn garbage_is_told_of_and_passed_over() {
+fn garbage_is_reported_and_passed_over() {
     let bed = TestBed::new();
     let outcome = search(&bed, "garbage", "echo score={{x}}").run(&bed);
     outcome.expect_done(4, 0);
@@ -87,7 +87,7 @@ fn a_program_that_always_ends_is_left_alone_and_its_trials_are_kept() {
 }
 
 #[test]
-fn a_killed_program_is_told_everything_again() {
+fn a_killed_program_is_restarted_with_its_history() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";

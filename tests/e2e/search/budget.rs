@@ -71,7 +71,7 @@ fn the_default_limit_on_failures_can_be_turned_off() {
 }
 
 #[test]
-fn what_failed_runs_again_on_request_also_when_the_search_is_done_or_held() {
+fn failed_trials_run_again_on_request_in_a_done_or_held_search() {
     for (says, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
         let bed = TestBed::new();
         bed.write("code/trial.sh", "exit 3");

@@ -115,7 +115,7 @@ fn wait_for_trouble(running: &Running, says: &str) -> String {
 }
 
 #[test]
-fn a_tuner_that_answers_late_is_told_of_and_goes_on() {
+fn a_late_answer_of_a_tuner_is_reported_and_taken() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "10s");
@@ -135,7 +135,7 @@ fn a_tuner_that_answers_late_is_told_of_and_goes_on() {
 }
 
 #[test]
-fn a_tuner_that_never_answers_is_replaced_and_told_everything() {
+fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "2s");
@@ -223,7 +223,7 @@ fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn an_assessor_that_hangs_alone_is_told_of_and_replaced() {
+fn a_hanging_assessor_is_reported_and_restarted() {
     let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));

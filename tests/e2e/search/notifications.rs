@@ -92,7 +92,7 @@ for line in sys.stdin:
 }
 
 #[test]
-fn a_manager_that_is_killed_while_it_tells_has_its_end_told_by_the_next() {
+fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     let bed = TestBed::new();
     let command = "if [ ! -e ../open ]; then echo >>../tried; exec sleep 1000; fi; cat >>../told";
     let search =
@@ -114,7 +114,7 @@ fn a_manager_that_is_killed_while_it_tells_has_its_end_told_by_the_next() {
 }
 
 #[test]
-fn a_program_that_hangs_holds_up_no_end_for_long_and_is_told_of() {
+fn a_hanging_program_delays_the_end_briefly_and_is_reported() {
     let bed = TestBed::new();
     let search = Search::new("echo score=0.5", 1).with(
         "notifications",
@@ -130,7 +130,7 @@ fn a_program_that_hangs_holds_up_no_end_for_long_and_is_told_of() {
 }
 
 #[test]
-fn a_search_that_failures_hold_is_told_of_and_then_its_end() {
+fn a_search_held_by_failures_is_notified_and_then_its_end() {
     let bed = TestBed::new();
     let command = json!({"command": "cat >>../told"});
     let search = Search::new("exit 3", 9)
@@ -146,7 +146,7 @@ fn a_search_that_failures_hold_is_told_of_and_then_its_end() {
 }
 
 #[test]
-fn a_store_that_cannot_be_written_is_told_of_and_that_it_can_again() {
+fn an_unwritable_store_and_its_recovery_are_notified() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let events_wanted = ["manager_degraded", "manager_recovered"];
@@ -179,7 +179,7 @@ fn a_store_that_cannot_be_written_is_told_of_and_that_it_can_again() {
 }
 
 #[test]
-fn a_recovery_is_told_by_the_next_manager_if_the_first_one_dies() {
+fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let events_wanted = ["manager_degraded", "manager_recovered"];
@@ -210,7 +210,7 @@ fn a_recovery_is_told_by_the_next_manager_if_the_first_one_dies() {
 }
 
 #[test]
-fn a_lost_tuner_is_told_of_and_shown_until_one_is_ready() {
+fn a_lost_tuner_is_notified_and_shown_until_it_is_back() {
     let bed = TestBed::new();
     bed.write("code/tuner.py", "raise SystemExit('OddError: it never begins')");
     let search = Search::new("echo score=0.5", 1)

@@ -65,7 +65,7 @@ fn a_search_that_states_minimize_takes_the_loss_that_keras_prints() {
 }
 
 #[test]
-fn a_class_that_is_not_told_the_direction_is_named() {
+fn a_class_without_a_direction_argument_is_named() {
     let bed = TestBed::new();
     let search = Search::new("echo score=1", 1)
         .with("tuner", json!({"name": "TPE", "classArgs": {"optimize_mode": "minimize"}}))

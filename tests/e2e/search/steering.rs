@@ -48,7 +48,7 @@ fn xs(outcome: &Outcome) -> Vec<f64> {
 }
 
 #[test]
-fn what_is_known_is_not_tried_and_another_space_is_searched_from_then_on() {
+fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new(HELD, 10)
@@ -114,7 +114,7 @@ fn a_search_that_was_given_something_goes_on_alike_after_a_resume() {
 }
 
 #[test]
-fn what_is_not_right_is_named_with_its_place() {
+fn faults_of_imports_and_spaces_are_named_with_their_place() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = start(&bed, &gate, &Search::new(HELD, 1));

@@ -279,7 +279,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_event_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn events_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(scalars(&bytes));
             drop(tensor(&bytes));
             begins_summary(&bytes);

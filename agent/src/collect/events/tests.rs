@@ -146,7 +146,7 @@ fn summary(name: &str, filler: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_summary_with_an_image_counts_up_to_a_megabyte_and_a_larger_one_is_told_once() {
+fn a_summary_with_an_image_is_read_up_to_a_megabyte_and_a_larger_one_reported_once() {
     let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * LONGEST_BYTES));
     let graph = framed(&[&[0x22, 0x80, 0x80, 0x80, 0x02][..], &vec![0; 4 << 20]].concat());
     let file = [&graph[..], &small, &large, &large, &small].concat();
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_skipped(bytes: Vec<u8>) {
+    fn event_files_of_random_bytes_never_panic(bytes: Vec<u8>) {
         read(&[&bytes]);
         read(&[&framed(&bytes)]);
     }

@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_scanned_on_either_stream(bytes: Vec<u8>) {
+    fn output_of_random_bytes_never_panics_the_scanner(bytes: Vec<u8>) {
         scan(scanner(Stream::Stdout), &[&bytes]);
         scan(scanner(Stream::Stderr), &[&bytes]);
     }

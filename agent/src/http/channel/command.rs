@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_command_bytes_are_read_or_refused(body: Vec<u8>) {
+        fn commands_of_random_bytes_never_panic(body: Vec<u8>) {
             read(&body);
         }
     }

@@ -124,7 +124,7 @@ async fn every_process_of_a_trial_gets_its_parameters() {
 }
 
 #[tokio::test]
-async fn a_poll_that_waits_is_told_the_end() {
+async fn a_waiting_poll_is_answered_when_the_channel_closes() {
     let mut bed = Bed::new().await;
     let mut stream = bed.connect().await;
     // An answer shows that the connection was accepted: one that was not is reset by the end.

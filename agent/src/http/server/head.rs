@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_head_or_not(bytes: Vec<u8>) {
+        fn heads_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(parse_head(&bytes));
             drop(parse_head(&[b"GET / HTTP/1.1\r\n", &bytes[..], b"\r\n\r\n"].concat()));
         }

@@ -118,7 +118,7 @@ fn a_bar_that_goes_on_is_shown_now_and_then() {
 }
 
 #[test]
-fn what_is_not_utf8_survives() {
+fn bytes_that_are_no_utf8_survive() {
     let pieces = pieces(spec(), &[b"\xff\xfe\xfd\n"]);
     assert_eq!(pieces[0].text, LogText::Base64("//79Cg==".to_owned()));
 }
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_become_rising_pieces(portions in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
+    fn the_pieces_of_random_bytes_have_rising_offsets(portions in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
         let portions: Vec<_> = portions.iter().map(Vec::as_slice).collect();
         let pieces = pieces(spec(), &portions);
         prop_assert!(pieces.is_sorted_by(|a, b| a.offset_bytes < b.offset_bytes));

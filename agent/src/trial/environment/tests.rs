@@ -159,7 +159,7 @@ fn many_long_values_are_in_the_file_only() {
 }
 
 #[test]
-fn parameters_that_share_a_variable_are_told() {
+fn parameters_that_share_a_variable_are_reported() {
     let of = |text: &str| Parameters::parse(text).unwrap();
     assert_eq!(collisions(&of(r#"{"a.b": 1, "a": 2, "a_b": 3}"#)), [("a.b", "a_b")]);
     assert_eq!(collisions(&of(r#"{"a.b": 1, "a.c": 2}"#)), []);

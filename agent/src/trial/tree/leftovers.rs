@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_one_fate() {
+    fn each_leftover_is_counted_once() {
         type Row<'a> = (&'a str, &'a [u32], &'a [u32], &'a [u32], [usize; 3], &'a [&'a str]);
         #[rustfmt::skip]
         let table: [Row<'_>; 6] = [

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_is_told_by_paths() {
+    fn a_configuration_is_flattened_to_paths() {
         let mut settings = BTreeMap::new();
         let canonical = json!({"tuner": {"name": "TPE", "classArgs": {}}, "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}}});
         flatten("", &canonical, &mut settings);

@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_note_is_rendered_and_stays_text(note in any::<String>()) {
+        fn random_notes_are_rendered_as_text(note in any::<String>()) {
             let page = rendered(&note).into_string();
             prop_assert!(!page.contains("<script") && !page.contains("javascript:\""));
         }

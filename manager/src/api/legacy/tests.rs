@@ -107,7 +107,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn what_a_browser_sends_is_refused_whatever_page_sends_it() {
+async fn requests_of_browsers_are_refused_whatever_their_origin() {
     let mut bed = Bed::new().await;
     let forged = r#"{"trial_job_id": "abcde", "type": "FINAL", "sequence": 0, "value": "1"}"#;
     let routes = [
@@ -158,7 +158,7 @@ fn marked(metric: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_trial_s_life_is_stored_and_told_once_across_a_restart() {
+async fn a_trial_s_reports_are_stored_and_passed_on_once_across_a_restart() {
     let mut bed = Bed::new().await;
     let version = bed.post("version/exp/abcde", r#"{"tag": "VCSuccess"}"#).await;
     assert_eq!(version, (StatusCode::OK, String::new()));
@@ -320,7 +320,7 @@ async fn posts_that_wait_for_one_commit_cost_one_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_stored_is_no_repetition_when_it_comes_again() {
+async fn a_line_that_could_not_be_stored_is_stored_when_it_comes_again() {
     let bed = Bed::new().await;
     bed.line("trial", "before").await;
     bed.line("trial", &marked(&metric("PERIODICAL", 0, "1"))).await;
@@ -366,7 +366,7 @@ async fn a_post_that_finds_no_room_does_not_take_others_with_it() {
 }
 
 #[tokio::test]
-async fn what_waits_for_the_disk_counts_as_memory() {
+async fn bodies_that_wait_for_the_disk_count_as_memory() {
     let bed = Bed::new().await;
     bed.line("trial", "the first").await;
     let stranger = rusqlite::Connection::open(bed.folder.path().join("db")).unwrap();

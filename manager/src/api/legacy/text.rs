@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_character_costs_no_line() {
+    fn bytes_that_are_no_character_cost_no_line() {
         #[rustfmt::skip]
         let table: [(&[u8], Option<&str>); 10] = [
             (br#""plain""#,                    Some("plain")),
@@ -80,7 +80,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn texts_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(mended(bytes.clone()));
             drop(serde_json::from_slice::<Text>(&bytes));
         }

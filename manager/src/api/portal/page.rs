@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_back_leads_to_a_page_of_ours() {
+    fn a_way_back_leads_to_a_page_of_the_portal() {
         let long = format!("/{}", "x".repeat(LONGEST_WAY_BACK));
         #[rustfmt::skip]
         let table = [

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_page_has_comes_empty() {
+    fn parts_that_a_page_has_are_sent_empty() {
         let said = |text: &str| Markup::from(maud::PreEscaped(text.to_owned()));
         let fresh = Has::default().part(said("<td>1</td>"));
         assert_eq!((fresh.content.0.as_str(), fresh.mark.len()), ("<td>1</td>", 8));

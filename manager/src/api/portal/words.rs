@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_told_in_its_largest_unit() {
+    fn an_age_is_shown_in_its_largest_unit() {
         let table = [
             (0, "just now"),
             (90, "1 min ago"),

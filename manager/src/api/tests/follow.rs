@@ -97,7 +97,7 @@ async fn a_trial_s_stream_tells_what_comes_and_resumes_without_a_gap() {
 }
 
 #[tokio::test]
-async fn a_character_that_is_cut_between_two_pieces_of_output_is_told_whole() {
+async fn a_character_cut_between_two_pieces_of_output_is_sent_whole() {
     let bed = Bed::searched().await;
     bed.change("t", JobState::Running).await;
     let piece = |offset_bytes: u64, bytes: &[u8]| {

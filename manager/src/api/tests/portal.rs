@@ -145,7 +145,7 @@ async fn hostile_names_and_output_are_text() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_shown_is_said_on_a_page() {
+async fn errors_are_shown_on_a_page() {
     let bed = Bed::searched().await;
     #[rustfmt::skip]
     let table = [

@@ -61,7 +61,7 @@ impl Bed {
 const PLACE: &str = "/api/v1/trials/t/events";
 
 #[tokio::test]
-async fn what_a_pod_prints_is_told_until_its_agent_is_heard_and_then_told_by_that() {
+async fn the_pods_output_is_sent_until_its_agent_is_heard() {
     let bed = Bed::new().await;
     let service = bed.runs(Ok(vec![b"a\xe2", b"\x82", b"\xacb\xe2"]));
     let mut stream = open(&bed, PLACE, None).await;
@@ -101,7 +101,7 @@ async fn what_a_pod_prints_is_told_until_its_agent_is_heard_and_then_told_by_tha
 }
 
 #[tokio::test]
-async fn why_nothing_can_be_shown_is_told_once() {
+async fn the_reason_for_absent_output_is_sent_once() {
     let bed = Bed::new().await;
     let service = bed.runs(Err("it may not be read".to_owned()));
     let mut stream = open(&bed, PLACE, None).await;

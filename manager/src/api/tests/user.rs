@@ -141,7 +141,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn the_experiment_is_told_in_numbers() {
+async fn the_experiment_is_answered_in_numbers() {
     let bed = Bed::searched().await;
     let (status, told) = bed.look("/api/v1/experiment").await;
     assert_eq!(status, StatusCode::OK);
@@ -161,7 +161,7 @@ async fn the_experiment_is_told_in_numbers() {
 }
 
 #[tokio::test]
-async fn a_trial_is_told_with_all_that_explains_it() {
+async fn a_trial_is_answered_with_all_that_explains_it() {
     let bed = Bed::searched().await;
     let (_, trial) = bed.look("/api/v1/trials/t").await;
     assert_eq!(trial["command"], json!(["sh", "-c", "true"]));
@@ -213,7 +213,7 @@ async fn a_result_that_comes_after_the_end_is_in_the_list_too() {
 }
 
 #[tokio::test]
-async fn what_is_reported_seldom_stays_the_latest() {
+async fn a_rarely_reported_metric_stays_the_latest() {
     let bed = Bed::of(Some("val")).await;
     bed.change("t", JobState::Running).await;
     let step = |name: &str, sequence, value: f64| {

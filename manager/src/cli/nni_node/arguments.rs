@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn bad_arguments_are_named() {
         let good = "--port 1 --experiment-id a --action view --experiments-directory /d";
         assert!(parse(good).is_ok());
         #[rustfmt::skip]

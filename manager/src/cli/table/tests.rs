@@ -143,7 +143,7 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
 }
 
 #[test]
-fn a_long_reason_is_told_whole_on_several_lines() {
+fn a_long_reason_is_wrapped_over_several_lines() {
     let mut trial = a_trial();
     let reason = "The trial exited with code 137, which stands for SIGKILL; its last words were \"Killed\": a person, \
                   the platform or the kernel did it.";
@@ -175,7 +175,7 @@ fn an_experiment_without_a_manager_is_shown_as_such() {
 }
 
 #[test]
-fn an_experiment_is_told_in_lines() {
+fn an_experiment_is_shown_line_by_line() {
     let shown = experiment(
         &json!({
             "id": "e", "name": null, "state": "DONE", "created_at_ms": 0, "elapsed_ms": 61_000, "trials": 2,

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_is_told_in_a_few_lines() {
+    fn the_head_shows_a_search_in_a_few_lines() {
         let one = json!({
             "id": "abc", "name": "digits", "state": "RUNNING", "elapsed_ms": 1_068_000, "trials": 12,
             "max_trial_number": 20, "ended_per_hour": 60.0, "counts": {"RUNNING": 2, "SUCCEEDED": 9, "FAILED": 1},
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_starts_nothing_more_says_so_in_plain_words_and_when_it_ends() {
+    fn a_search_that_starts_no_more_trials_shows_its_state_and_its_end() {
         #[rustfmt::skip]
         let table = [
             ("NO_MORE_TRIAL",       "abc  last trials are running",      "10 of 20 trials   60 per hour   about 2 min left"),

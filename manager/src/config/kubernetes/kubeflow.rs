@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kind_cannot_have_is_refused_where_it_stands() {
+    fn fields_that_a_kind_lacks_are_refused_where_they_stand() {
         let role = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": "."});
         let two = json!({"replicas": 2, "dockerImage": "i"});
         let elsewhere = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": ".."});

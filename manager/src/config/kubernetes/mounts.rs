@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_reads_as_it_was_written() {
+    fn stored_mounts_are_read_as_they_were_written() {
         let mounts = json!([{"name": "c", "path": "/c", "emptyDir": "2gb"}, {"name": "e", "path": "/e", "hostPath": "/e"}]);
         let whole = loaded(&section("kubernetes", &mounts), "").unwrap();
         let mut section = whole.canonical["trainingService"].clone();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mounted_is_refused() {
+    fn bad_mounts_are_refused() {
         let two = json!([{"name": "a", "path": "/a", "claimName": "c"}, {"name": "a", "path": "/b", "claimName": "c"}]);
         #[rustfmt::skip]
         let table = [

@@ -109,7 +109,7 @@ fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
 }
 
 #[test]
-fn our_fields_have_the_same_names_in_v1s_form() {
+fn trialkeepers_fields_have_the_same_names_in_v1() {
     let task = "task: {pod: {spec: {containers: [{name: main, image: any}]}}}";
     let roles = format!("[{{name: ps, {task}}}, {{name: worker, {task}}}]");
     let template = format!(
@@ -144,7 +144,7 @@ fn the_role_whose_metrics_count_is_the_one_that_decides() {
 }
 
 #[test]
-fn little_needs_to_be_said() {
+fn a_minimal_section_takes_the_defaults() {
     let spec = spec(
         &document(&json!({
             "platform": "frameworkcontroller",

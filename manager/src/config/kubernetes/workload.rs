@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kind_cannot_have_is_refused() {
+    fn fields_that_a_kind_lacks_are_refused() {
         let two = json!([{"name": "a", "dockerImage": "i", "frameworkAttemptCompletionPolicy": {"minFailedTaskCount": 1, "minSucceedTaskCount": 1}}, {"name": "b", "dockerImage": "i", "command": "c"}]);
         let changed = |at: &str, value: Value| {
             let mut roles = two.clone();

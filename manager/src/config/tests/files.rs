@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_missing_file_is_told_with_the_field_that_names_it() {
+fn a_missing_file_is_reported_with_its_field() {
     let own = |section: &str| json!({section: {"className": "m.C", "codeDirectory": "none"}});
     let remote =
         json!({"platform": "remote", "machineList": [{"host": "h", "sshKeyFile": "none"}]});

@@ -51,7 +51,7 @@ fn one_objective_with_constraints_is_named_and_one_alone_is_plain() {
 }
 
 #[test]
-fn what_is_wrong_with_goals_is_said_and_what_would_do() {
+fn bad_goals_are_refused_with_the_remedy() {
     let limit = |limit: Value| json!({"objective": "acc", "constraints": [limit]});
     let twice = json!([{"metric": "a", "direction": "min"}, {"metric": "a", "direction": "max"}]);
     #[rustfmt::skip]

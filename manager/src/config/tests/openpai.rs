@@ -57,7 +57,7 @@ fn a_job_of_the_users_own_needs_no_sizes_and_has_the_command() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_nnis_field() {
+fn faults_are_reported_with_nnis_field() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.yml");
     std::fs::write(&file, "protocolVersion: 1\n").unwrap();

@@ -30,7 +30,7 @@ fn the_folder_of_checkpoints_is_stored_where_the_file_names_none() {
 }
 
 #[test]
-fn what_cannot_be_repeated_or_trained_in_steps_is_refused() {
+fn repeats_and_steps_that_a_tuner_cannot_have_are_refused() {
     let population = json!({"name": "PBT"});
     let machines = json!({"platform": "plugin", "command": ["sh"]});
     #[rustfmt::skip]

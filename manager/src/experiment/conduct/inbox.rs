@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_pass_is_waited_for_and_nothing_else() {
+    async fn only_errors_that_may_pass_are_waited_for() {
         let (handle, events) = Handle::new(1);
         let mut inbox = Inbox::new(handle, events);
         let full = failed(ffi::SQLITE_FULL);

@@ -144,7 +144,7 @@ fn a_search_runs_to_its_limit() {
 }
 
 #[test]
-fn an_end_is_told_once() {
+fn a_second_end_of_a_trial_has_no_effect() {
     let mut state = State::new(limits(1, 5));
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);
@@ -227,7 +227,7 @@ fn a_search_goes_on_where_it_was() {
 }
 
 #[test]
-fn how_often_a_trial_was_tried_again_outlives_the_manager() {
+fn the_number_of_retries_outlives_the_manager() {
     let known = Remembered {
         retries: 1,
         trial: id(0),
@@ -369,7 +369,7 @@ fn an_experiment_whose_time_is_up_lets_the_last_trials_end() {
 }
 
 #[test]
-fn that_the_time_is_up_is_told_also_when_no_more_trial_was_to_come() {
+fn the_end_of_the_time_is_reported_also_without_trials_to_come() {
     let mut state = State::new(Limits { duration: Some(5 * SECOND), ..limits(2, 2) });
     state.step(Event::Begin, Duration::ZERO);
     state.step(proposed(0), Duration::ZERO);

@@ -59,7 +59,7 @@ fn draws_are_distributed_as_nni_draws_them() {
 }
 
 #[test]
-fn what_nni_calls_invalid_is_refused_and_nothing_else() {
+fn search_spaces_that_nni_calls_invalid_and_no_others_are_refused() {
     for case in vectors("valid") {
         let parsed = SearchSpace::parse(&case["space"]);
         assert_eq!(parsed.is_ok(), case["valid"], "{case}: {parsed:?}");
@@ -253,7 +253,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_document_is_taken_or_refused(json in any_json()) {
+    fn a_search_space_that_is_accepted_is_never_empty(json in any_json()) {
         if let Ok(space) = SearchSpace::parse(&json) {
             prop_assert!(space.size() != Some(0));
             drop(space.validate(&draws(&space, 1, 1)[0]));

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_place() {
+    fn a_bad_entry_is_named_by_its_place() {
         let good = json!({"lr": 0.1, "net": {"_name": "deep", "layers": 2}});
         let with = |lr: Value, layers: Value| json!({"lr": lr, "net": {"_name": "deep", "layers": layers}});
         #[rustfmt::skip]

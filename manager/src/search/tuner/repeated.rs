@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_does_not_count_where_another_trial_succeeded() {
+    fn a_failed_trial_of_a_point_does_not_count_beside_a_result() {
         let mut points = Point::new(Parameters::new());
         points.outcomes.insert(0, Outcome::Failed);
         assert_eq!(points.outcome(), Outcome::Failed);

@@ -285,7 +285,7 @@ fn imported_results_are_known_alike_whenever_they_came() {
 }
 
 #[test]
-fn what_was_imported_is_not_proposed_where_points_can_repeat() {
+fn imported_points_are_not_proposed_where_points_can_repeat() {
     for (name, json) in everyone() {
         if ["Hyperband", "BOHB"].contains(&name) || json == mixed() {
             continue; // Its brackets are its own; and nothing repeats in a continuous space.

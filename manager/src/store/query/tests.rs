@@ -221,7 +221,7 @@ async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
 }
 
 #[tokio::test]
-async fn a_hole_in_the_output_is_told() {
+async fn a_gap_in_the_output_is_reported() {
     let bed = Bed::new().await;
     bed.say(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
     let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();

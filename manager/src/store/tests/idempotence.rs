@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_order_and_any_repetition_store_the_same(deliveries in deliveries()) {
+    fn reports_in_any_order_and_repetition_are_stored_the_same(deliveries in deliveries()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(deliver(deliveries));
     }

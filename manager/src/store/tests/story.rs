@@ -116,7 +116,7 @@ async fn a_new_attempt_forgets_how_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
+async fn missing_rows_are_named() {
     let bed = Bed::new();
     let t = trial("t");
     let nothing = bed.store.set_experiment_state("DONE", 0, 0).await.unwrap_err();

@@ -115,7 +115,7 @@ async fn a_check_up_finds_what_is_broken() {
 }
 
 #[tokio::test]
-async fn only_our_databases_are_checked() {
+async fn only_databases_of_the_manager_are_checked() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Store::check_file(&folder.path().join("missing")).unwrap_err();
     assert!(matches!(missing, Error::Open { .. }), "{missing}");

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_given_again() {
+    fn returned_gpus_are_given_again() {
         let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
         assert_eq!((gpus.free(), gpus.take(&trial(0)).as_deref()), (Some(2), Some("0")));
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_manager_gave_is_taken() {
+    fn the_gpus_of_adopted_trials_are_taken() {
         let mut gpus = Gpus::new(&wanted(Some(1)), &machine(2)).unwrap();
         gpus.restore(&trial(0), &[0]);
         assert_eq!(gpus.take(&trial(1)).as_deref(), Some("1"));
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_is_read(gpus in ".*", busy in ".*") {
+        fn random_nvidia_smi_output_never_panics(gpus in ".*", busy in ".*") {
             drop(read(&gpus, &busy));
         }
     }

@@ -138,7 +138,7 @@ fn gone(exit_code: Option<i32>) -> JobEvent {
 }
 
 #[tokio::test]
-async fn the_end_of_a_job_is_told_with_its_code() {
+async fn the_end_of_a_job_has_its_exit_code() {
     for (line, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)] {
         let mut bed = bed();
         bed.service.submit(&job(line)).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_job_whose_lock_cannot_be_looked_at_is_taken_for_running_until_it_can(
 const LEAVE: &str = r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
 
 #[tokio::test]
-async fn what_an_agent_left_is_delivered_before_its_end_is_told() {
+async fn the_reports_an_agent_left_are_delivered_before_its_end() {
     for (line, replays) in [("true", 0), (LEAVE, 1)] {
         let mut bed = bed();
         bed.service.submit(&job(line)).await.unwrap();
@@ -245,7 +245,7 @@ async fn what_an_agent_left_is_delivered_before_its_end_is_told() {
 }
 
 #[tokio::test]
-async fn what_a_gone_job_left_behind_is_delivered() {
+async fn the_reports_of_a_gone_job_are_delivered() {
     let mut first = bed();
     first.service.submit(&job(LEAVE)).await.unwrap();
     first.event().await;

@@ -55,7 +55,7 @@ fn shown(page: &Page<'_>) -> Vec<u64> {
 }
 
 #[test]
-fn what_no_trial_has_is_a_mistake() {
+fn a_column_or_cause_that_no_trial_has_is_refused() {
     let trials =
         [trial(0, JobState::Failed, None, json!({"lr": 1, "net": {"_name": "cnn", "size": 3}}))];
     let asked = |by: Column, cause: Option<&str>, trials: &[Arc<TrialSummary>]| {
@@ -167,7 +167,7 @@ fn trials_that_run_on_between_two_pages_neither_repeat_nor_hide() {
 
 proptest! {
     #[test]
-    fn any_cursor_is_read_or_refused(text in ".*|[A-Za-z0-9_-]{0,40}") {
+    fn random_cursors_never_panic(text in ".*|[A-Za-z0-9_-]{0,40}") {
         let trials = [trial(0, JobState::Running, None, json!({}))];
         drop(page(&trials, &wanted(Column::Sequence, false), Some(&text), 1, 0));
     }

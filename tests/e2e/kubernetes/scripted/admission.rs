@@ -95,7 +95,7 @@ fn a_webhook_that_is_away_is_waited_for_before_and_during_the_search() {
 }
 
 #[test]
-fn a_pod_of_several_that_a_quota_refuses_is_said_in_its_words_and_waited_for() {
+fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     let line = "echo score=$TRIALKEEPER_WORLD_SIZE";
     let begun = ["kubernetes", "trainer"].map(|platform| {
         let bed = TestBed::new();

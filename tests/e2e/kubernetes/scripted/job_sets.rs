@@ -96,7 +96,7 @@ fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
 }
 
 #[test]
-fn a_cluster_without_job_sets_is_told_so_before_anything_is_submitted() {
+fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     kube.without_kind("jobsets");

@@ -173,7 +173,7 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
 }
 
 #[test]
-fn a_cluster_without_kueue_is_told_so_before_anything_is_submitted() {
+fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut rights = crate::kubernetes::deploy::rights_of_the_manager();

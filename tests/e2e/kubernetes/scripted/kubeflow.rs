@@ -225,7 +225,7 @@ fn the_role_that_the_operator_brings_along_suffices_to_delete_jobs() {
 }
 
 #[test]
-fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
+fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     type Break = fn(&Kube);
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [

@@ -8,7 +8,7 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
 use super::{TRIAL, command, search};
 
 #[test]
-fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
+fn the_clusters_authority_and_the_clients_certificate_are_used() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let (tls, stranger) = (Tls::start(&kube), Tls::start(&kube));
@@ -48,7 +48,7 @@ fn the_cluster_s_own_authority_and_a_certificate_of_ours_are_used() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_is_told_with_what_to_do() {
+fn an_expired_certificate_is_reported_with_the_remedy() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
@@ -90,7 +90,7 @@ fn a_token_that_is_renewed_in_the_kubeconfig_goes_on_being_used() {
 }
 
 #[test]
-fn what_the_cluster_would_say_to_a_pod_is_said_before_anything_is_submitted() {
+fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted() {
     #[rustfmt::skip]
     let table = [
         (403, "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile", Some(2)),
@@ -119,7 +119,7 @@ fn what_the_cluster_would_say_to_a_pod_is_said_before_anything_is_submitted() {
 }
 
 #[test]
-fn more_than_a_list_holds_and_a_past_that_is_forgotten_are_no_obstacle() {
+fn long_lists_and_expired_versions_are_read() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let gate = Gate::new(&bed.path("gate"));

@@ -13,7 +13,7 @@ fn changed(bed: &TestBed, search: Search, changes: &Value) -> Search {
 }
 
 #[test]
-fn what_is_missing_is_said_before_anything_is_submitted() {
+fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 11] = [
         ("no kubeconfig at all", |bed, _, search| changed(bed, search, &json!({"kubeconfig": null})),
@@ -75,7 +75,7 @@ fn what_is_missing_is_said_before_anything_is_submitted() {
 }
 
 #[test]
-fn trouble_that_passes_is_waited_for_and_trouble_that_stays_is_said() {
+fn a_passing_fault_is_waited_for_and_a_lasting_one_reported() {
     let look = |count| {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);

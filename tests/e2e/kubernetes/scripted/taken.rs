@@ -59,7 +59,7 @@ fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
 }
 
 #[test]
-fn what_was_taken_away_is_tried_again_and_what_a_person_deletes_is_a_failure() {
+fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
     for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);

@@ -72,7 +72,7 @@ fn a_killed_search_leaves_neither_pods_nor_its_runtime() {
 }
 
 #[test]
-fn what_a_killed_manager_left_is_adopted_or_cleaned_with_its_runtime() {
+fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
@@ -138,7 +138,7 @@ fn a_runtime_that_was_deleted_by_hand_is_made_again_for_the_next_trial() {
 }
 
 #[test]
-fn what_a_cluster_lacks_is_said_before_anything_is_submitted() {
+fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     type Break = fn(&Kube);
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [

@@ -78,7 +78,7 @@ fn a_pod_s_output_is_followed_until_its_agent_is_heard() {
 }
 
 #[test]
-fn an_account_that_may_not_read_pod_logs_is_told_the_command() {
+fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     kube.only_rights(rights_of_the_manager());

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owned_goes_as_the_policy_says() {
+    fn owned_objects_are_deleted_as_the_policy_says() {
         let (map, pod) = ("f-attempt", "f-worker-0");
         let going = [format!("{map} goes"), format!("{pod} goes")];
         let held = ["f goes".to_owned(), going[0].clone(), going[1].clone()];

@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn answers_of_random_bytes_never_panic(bytes: Vec<u8>) {
             drop(parse(&bytes));
             drop(parse(&[b"HTTP/1.1 200 OK\r\n".as_slice(), &bytes].concat()));
         }

@@ -129,7 +129,7 @@ fn this_machine_is_read_without_failing() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_left(text: String) {
+    fn random_cgroup_files_never_panic(text: String) {
         parse_own(&text);
         parse_cpu_max(&text);
         parse_pressure(&text);
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn any_path_stays_below_the_mount(path in "[/.a]{0,12}") {
+    fn a_random_path_never_leaves_the_mount(path in "[/.a]{0,12}") {
         let mount = tempfile::tempdir().unwrap();
         std::fs::write(mount.path().join("file"), "1").unwrap();
         let found = nearest(mount.path(), Some(&path), "file");

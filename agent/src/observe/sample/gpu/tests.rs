@@ -170,12 +170,12 @@ fn a_probe_that_is_started_again_loses_no_gpu() {
 
 proptest! {
     #[test]
-    fn any_line_is_a_row_or_not(line: String) {
+    fn random_rows_never_panic(line: String) {
         parse_row(&line);
     }
 
     #[test]
-    fn any_rowlike_lines_keep_the_board_whole(
+    fn random_rows_never_make_more_gpus_than_there_are(
         lines in proptest::collection::vec("[0-3], GPU-[0-3], [0-9\\[\\]N/A]{0,4}, 1, 2, 3, 4, 5, 6, 7, , X", 0..40),
     ) {
         let mut board = Board::new(INTERVAL, GpuAllotment::default());

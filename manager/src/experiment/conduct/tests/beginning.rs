@@ -106,7 +106,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
 
 /// Its attempt's own agent sees the end and no metric, as where the keeper's output is put aside.
 #[tokio::test(start_paused = true)]
-async fn what_an_old_keeper_says_counts_for_the_attempt_that_it_speaks_of() {
+async fn reports_of_an_old_keeper_count_for_their_own_attempt() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     let keeper = crate::util::ids::of_old_keeper(&trial.attempt);

@@ -58,7 +58,7 @@ async fn a_request_beside_one_that_waits_for_the_store_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_had_begun_when_the_disk_failed_is_done_later() {
+async fn a_stop_that_began_before_the_disk_failed_is_done_later() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.settled().await;

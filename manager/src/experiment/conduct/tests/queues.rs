@@ -103,7 +103,7 @@ async fn handing_over() -> Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trial_whose_agent_has_said_how_it_ended_has_ended_before_its_job() {
+async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     let bed = handing_over().await;
     let trial = bed.trial(JobState::Running).await;
     bed.say(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;

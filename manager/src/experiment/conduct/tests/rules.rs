@@ -47,7 +47,7 @@ async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_assessor_would_stop_for_is_left_to_the_agent_and_renewed() {
+async fn the_assessors_rules_are_sent_to_the_agent_and_renewed() {
     let bed = assessed().await;
     let trial = second(&bed, 400).await;
     let mut left: Vec<(u64, StopRule)> = Vec::new();
@@ -70,7 +70,7 @@ async fn what_the_assessor_would_stop_for_is_left_to_the_agent_and_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_left_where_trials_are_short() {
+async fn no_rules_are_sent_where_trials_are_short() {
     let bed = assessed().await;
     let trial = second(&bed, 25).await;
     for _ in 0..40 {

@@ -91,7 +91,7 @@ fn wrong_arguments_are_refused() {
 
 proptest! {
     #[test]
-    fn any_history_is_judged(history: Vec<f64>, best: f64) {
+    fn random_histories_are_judged_without_panic(history: Vec<f64>, best: f64) {
         let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
         assessor.ended("t", &[best], true);
         drop(assessor.judge("t", &history));

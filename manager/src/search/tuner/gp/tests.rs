@@ -69,7 +69,7 @@ fn parameters_become_numbers_by_their_distribution() {
 }
 
 #[test]
-fn what_a_fit_costs_is_bounded_and_what_it_finds_is_right() {
+fn a_fit_is_bounded_in_cost_and_finds_the_scales() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let places: Vec<Vec<f64>> = (0..40).map(|_| (0..2).map(|_| rng.random()).collect()).collect();
     // The second feature does not matter.
@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn any_results_lead_to_a_suggestion(
+    fn random_results_lead_to_a_suggestion(
         results in prop::collection::vec(prop_oneof![
             any::<f64>(), Just(f64::INFINITY), Just(0.0), -1.0..1.0,
         ], 0..30),
