@@ -22,6 +22,7 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
 use self::listing::{Entry, Kind};
 use self::version::{CodeTracker, CodeVersion};
+use crate::util::digest::hexadecimal;
 use crate::util::layout::DIFFS_FOLDER;
 
 /// The limits beyond which code is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries
@@ -287,11 +288,6 @@ impl<W: Write> Write for Sealed<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.sink.flush()
     }
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from_digit(value.into(), 16).expect("four bits are a digit");
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]

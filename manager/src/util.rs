@@ -1,7 +1,8 @@
-//! Small tools that know nothing of a search: time, errors, identifiers, paths, names.
+//! Small tools that know nothing of a search: time, errors, digests, identifiers, paths, names.
 
 pub mod backoff;
 pub mod clock;
+pub mod digest;
 pub mod errors;
 pub mod excerpt;
 pub mod files;

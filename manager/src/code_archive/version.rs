@@ -20,7 +20,8 @@ use tokio::process::Command;
 use tracing::warn;
 use utoipa::ToSchema;
 
-use super::{hexadecimal, listing};
+use super::listing;
+use crate::util::digest::hexadecimal;
 use crate::util::files::write_file;
 
 /// The most of a directory that is read.

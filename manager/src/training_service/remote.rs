@@ -9,13 +9,12 @@
 //! them elsewhere. Nothing on the machine ends them before that, since a trial outranks its agent.
 
 use std::collections::HashSet;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ring::digest::{Context, Digest, SHA256};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -32,10 +31,10 @@ use super::{
     Adopted, FreeRoom, JobEvent, JobEvents, JobNews, JobWaits, SubmitError, TrainingService,
     TrialJobSpec,
 };
-use crate::code_archive::hexadecimal;
 use crate::config::MachineSpec;
 use crate::search::tuner::OptimizeMode;
 use crate::token::Secret;
+use crate::util::digest::sha256_of_file;
 use crate::util::layout::ExperimentDir;
 
 mod askpass;
@@ -138,8 +137,7 @@ impl Remote {
     /// Makes the service and begins to connect to the machines. An error is of this machine's files.
     pub fn start(settings: Settings) -> Result<Self, Error> {
         let path = settings.agent.clone();
-        let digest = sha256_of(&path).map_err(|source| Error::Read { path, source })?;
-        let agent_sha256 = hexadecimal(digest.as_ref());
+        let agent_sha256 = sha256_of_file(&path).map_err(|source| Error::Read { path, source })?;
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
         let sockets = builder.prefix("tk-").tempdir_in("/tmp").map_err(Error::Sockets)?;
@@ -181,18 +179,6 @@ impl Remote {
             stopped.run_until_cancelled(watch.watch_absent()).await;
         });
         Ok(Self { shared })
-    }
-}
-
-/// Hashes a file, piece by piece: a program is large.
-fn sha256_of(path: &Path) -> io::Result<Digest> {
-    let mut file = std::fs::File::open(path)?;
-    let (mut context, mut piece) = (Context::new(&SHA256), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(context.finish()),
-            length => context.update(&piece[..length]),
-        }
     }
 }
 
