@@ -234,6 +234,8 @@ const CLUSTER: Renames = &[
     ("runAsUser", "runAsUser"),
     ("startUpDeadline", "startUpDeadline"),
     ("handOver", "handOver"),
+    ("mounts", "mounts"),
+    ("allowHostPath", "allowHostPath"),
     ("metricsFrom", "metricsFrom"),
     ("barrierImage", "barrierImage"),
     ("queue", "queue"),
