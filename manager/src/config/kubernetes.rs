@@ -4,6 +4,7 @@
 //!
 //! It reads files that the section names (a template), and talks to no cluster.
 
+mod cache;
 mod kind;
 mod kubeflow;
 mod mounts;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+pub use self::cache::CacheSpec;
 pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
 pub use self::role::{Policy, RoleSpec};
@@ -40,7 +42,7 @@ const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
 const USER: u64 = 65_532;
 
 /// The fields of NNI 3.0, v1's `configPath` and `uploadRetryCount`, and TrialKeeper's.
-const FIELDS: [&str; 32] = [
+const FIELDS: [&str; 33] = [
     "platform",
     "trialCommand",
     "trialCodeDirectory",
@@ -73,6 +75,7 @@ const FIELDS: [&str; 32] = [
     "mounts",
     "allowHostPath",
     "handOver",
+    "cache",
 ];
 
 /// Trials as objects on Kubernetes.
@@ -95,6 +98,8 @@ pub struct KubernetesSpec {
     pub service_account: Option<String>,
     /// `mounts` (TrialKeeper's): volumes beside, such as data sets.
     pub mounts: Vec<MountSpec>,
+    /// `cache` (TrialKeeper's): where pods keep the agent and the code for later ones. `None`: nowhere.
+    pub cache: Option<CacheSpec>,
     /// `storage`: how code reaches the pods.
     pub storage: StorageSpec,
     /// `taskRoles`, at least one.
@@ -286,10 +291,13 @@ pub(super) fn section(
     canonical.put("queue", &queue);
     let priority_class = checked(&mut fields, "priorityClass", syntax::name)?;
     canonical.put("priorityClass", &priority_class);
-    let host_path = fields.look("allowHostPath").cloned();
-    let (mounts, written) = mounts::read(workload, &mut fields)?;
+    let allow_host_path = fields.boolean("allowHostPath")?;
+    let host_path_allowed = allow_host_path.unwrap_or(false);
+    let (mounts, written) = mounts::read(workload, host_path_allowed, &mut fields)?;
     canonical.put("mounts", written);
-    canonical.put("allowHostPath", host_path);
+    canonical.put("allowHostPath", allow_host_path);
+    let cache = cache::read(&mut fields, host_path_allowed, &agent, storage.needs_code())?;
+    canonical.put("cache", cache.as_ref().map(CacheSpec::canonical));
     let kueue = (queue.as_deref(), priority_class.as_deref());
     workload::check_fields(workload, &fields, kueue, barrier_image.as_deref())?;
 
@@ -310,6 +318,7 @@ pub(super) fn section(
             namespace,
             service_account,
             mounts,
+            cache,
             storage,
             roles,
             template,

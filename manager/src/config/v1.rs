@@ -236,6 +236,7 @@ const CLUSTER: Renames = &[
     ("handOver", "handOver"),
     ("mounts", "mounts"),
     ("allowHostPath", "allowHostPath"),
+    ("cache", "cache"),
     ("metricsFrom", "metricsFrom"),
     ("barrierImage", "barrierImage"),
     ("queue", "queue"),

@@ -151,6 +151,7 @@ def test_the_manager_accepts_what_kubeflow_shares_with_other_clusters(tmp_path):
         queue="team",
         mounts=[{"name": "data", "path": "/data", "claim_name": "sets"}],
         hand_over="object",
+        cache={"claim_name": "agents"},
         master=KubeflowRoleConfig(replicas=1, command="python3 train.py"),
     )
     config.tags = ["baseline"]

@@ -26,14 +26,15 @@ const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"]
 /// Longest name: a volume's has 63 characters, and begins with `data-`.
 const LONGEST_NAME: usize = 58;
 /// Folders of the agent's and of the shared disk's.
-const RESERVED: [&str; 3] = ["/trialkeeper", "/run/trialkeeper", "/tmp/mount"];
+const RESERVED: [&str; 5] =
+    ["/trialkeeper", "/trialkeeper-agent", "/trialkeeper-cache", "/run/trialkeeper", "/tmp/mount"];
 
 /// Reads the mounts, and their canonical form.
 pub(super) fn read(
     workload: WorkloadKind,
+    host_path_allowed: bool,
     fields: &mut Section,
 ) -> Result<(Vec<MountSpec>, Option<Value>), Problem> {
-    let allowed = fields.boolean("allowHostPath")?.unwrap_or(false);
     let Some(value) = fields.take("mounts") else { return Ok((Vec::new(), None)) };
     let Value::Array(list) = value else {
         let what = format!("expected a list of volumes, found {}", kind(&value));
@@ -42,7 +43,7 @@ pub(super) fn read(
     let (mut mounts, mut canonical): (Vec<MountSpec>, Vec<Value>) = (Vec::new(), Vec::new());
     for (i, value) in list.into_iter().enumerate() {
         let mut section = Section::open(&format!("{}[{i}]", fields.at("mounts")), value, &FIELDS)?;
-        let (mount, written) = mount(workload, allowed, &mut section)?;
+        let (mount, written) = mount(workload, host_path_allowed, &mut section)?;
         for (field, taken) in [
             ("name", mounts.iter().any(|known| known.name == mount.name)),
             ("path", mounts.iter().any(|known| known.path == mount.path)),
@@ -149,12 +150,17 @@ fn volume(
             syntax::image(&text).map_err(|what| fields.fault(source, what))?;
             Ok(json!({"image": {"reference": text}}))
         }
-        _ if !host_path_allowed => {
-            let what = "gives trials a folder of the node's own; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
-            Err(fields.fault(source, what))
-        }
-        _ => Ok(json!({"hostPath": {"path": absolute(fields, source, text)?}})),
+        _ => Ok(json!({"hostPath": {"path": host_path(fields, text, host_path_allowed)?}})),
     }
+}
+
+/// Returns the field `hostPath`, whose value is `path`, where the section allows folders of nodes.
+pub(super) fn host_path(fields: &Section, path: String, allowed: bool) -> Result<String, Problem> {
+    if !allowed {
+        let what = "gives trials a folder of the node's own; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";
+        return Err(fields.fault("hostPath", what));
+    }
+    absolute(fields, "hostPath", path)
 }
 
 fn absolute(fields: &Section, field: &str, path: String) -> Result<String, Problem> {
@@ -228,6 +234,7 @@ mod tests {
             ("kubernetes", json!([{"name": "A.b", "path": "/a", "claimName": "c"}]), "`A.b` is no name of a volume"),
             ("kubernetes", json!([{"name": "a", "path": "a", "claimName": "c"}]), "`a` is no absolute path"),
             ("kubernetes", json!([{"name": "a", "path": "/tmp/mount/x", "claimName": "c"}]), "is TrialKeeper's or the image's own"),
+            ("kubernetes", json!([{"name": "a", "path": "/trialkeeper-cache", "claimName": "c"}]), "is TrialKeeper's or the image's own"),
             ("kubernetes", json!([{"name": "a", "path": "/a"}]), "mounts[0]: needs one of claimName"),
             ("kubernetes", json!([{"name": "a", "path": "/a", "claimName": "c", "image": "i"}]), "mounts[0]: needs one of claimName"),
             ("kubernetes", json!([{"name": "a", "path": "/a", "emptyDir": "1gb", "readOnly": true}]), "readOnly: is of no use"),

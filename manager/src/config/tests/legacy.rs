@@ -80,6 +80,8 @@ fn a_legacy_file_is_refused_in_its_own_words() {
         (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"storage": "ceph"}}), "frameworkcontrollerConfig.storage: `ceph` is not known"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "frameworkcontrollerConfig": {"nfs": {"server": "s"}}}), "frameworkcontrollerConfig.nfs.path: is missing"),
         (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"mounts": [{"name": "a"}]}}), "frameworkcontrollerConfig.mounts[0].path: is missing"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"cache": {"hostPath": "/c"}}}), "frameworkcontrollerConfig.cache.hostPath: gives trials a folder of the node's own"),
+        (json!({"trainingServicePlatform": "frameworkcontroller", "trial": {"codeDir": ".", "taskRoles": [{"name": "w", "command": "c", "image": "i"}]}, "frameworkcontrollerConfig": {"allowHostPath": true, "cache": {"hostPath": "c"}}}), "frameworkcontrollerConfig.cache.hostPath: `c` is no absolute path"),
         (json!({"multiPhase": true}),                                  "multiPhase: multi-phase trials do not exist any more"),
         (json!({"localConfig": {"gpuIndices": "0,x"}}),                "localConfig.gpuIndices: expected indices"),
     ];

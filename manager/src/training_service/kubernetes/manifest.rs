@@ -1,6 +1,7 @@
 //! PURE: the objects that every kind of workload needs: a trial's Secret with its token, the experiment's Secret with
 //! the way to the manager, and the pods' part of a workload.
 
+pub mod cache;
 pub(super) mod pod;
 
 use std::time::Duration;
@@ -11,6 +12,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 
+use self::cache::CachedFiles;
 use crate::config::kubernetes::{KubernetesSpec, is_name};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::OptimizeMode;
@@ -43,6 +45,8 @@ pub struct Common {
     pub has_ca: bool,
     /// The disk that trials share, if they do.
     pub share: Option<Share>,
+    /// The files that pods look for in the cache, where there is one.
+    pub cached: Option<CachedFiles>,
 }
 
 /// The name of an attempt's workload, the same for every kind: at most 63 lower-case letters and digits, which all

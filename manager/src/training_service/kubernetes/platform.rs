@@ -9,6 +9,7 @@ use tracing::warn;
 use trial_protocol::ExperimentId;
 
 use super::client::{self, Access, Cluster, SECRETS, a_few_times};
+use super::manifest::cache::CachedFiles;
 use super::preflight::Refusal;
 use super::share::Share;
 use super::workload::workload;
@@ -19,6 +20,7 @@ use crate::training_service::agent_program;
 use crate::training_service::platform::{
     BoxError, CheckContext, CheckedPlatform, CleanContext, Platform, StartContext,
 };
+use crate::util::digest::sha256_of_file;
 
 /// The reason that the service cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -116,13 +118,14 @@ impl CheckedPlatform for CheckedCluster {
         self: Box<Self>,
         context: StartContext<'_>,
     ) -> Result<Arc<dyn TrainingService>, BoxError> {
-        let Self { cluster, section, .. } = *self;
+        let Self { cluster, section, agent } = *self;
         let ca_pem = context.ca_file.as_deref().map(|path| read("--ca-file", path)).transpose()?;
         let ca_pem = ca_pem.map(|pem| String::from_utf8_lossy(&pem).into_owned());
         let common = manifest::Common {
             objective: context.spec.objective.clone(),
             direction: context.spec.stated_direction(),
             has_ca: ca_pem.is_some(),
+            cached: cached(&section, agent, context.dir.code_archive()).await?,
             ..common(context.id, &section, &cluster)
         };
         let secrets = shared_secrets(&common, &context.url, ca_pem.as_deref()).await?;
@@ -134,6 +137,28 @@ impl CheckedPlatform for CheckedCluster {
         let settings = Settings { cluster, common, shared, events: context.events };
         Ok(Arc::new(KubernetesService::start(settings)))
     }
+}
+
+/// Returns the digests of the files that pods look for in the cache, if there is one.
+async fn cached(
+    section: &KubernetesSpec,
+    agent: Option<PathBuf>,
+    code: PathBuf,
+) -> Result<Option<CachedFiles>, Error> {
+    if section.cache.is_none() {
+        return Ok(None);
+    }
+    let code = section.storage.needs_code().then_some(code);
+    let digest = async |field, path: Option<PathBuf>| {
+        let Some(path) = path else { return Ok(None) };
+        let file = path.clone();
+        // Code may be large.
+        let task = tokio::task::spawn_blocking(move || sha256_of_file(&file)).await;
+        let digest = task.unwrap_or_else(|lost| Err(std::io::Error::other(lost)));
+        digest.map(Some).map_err(|source| Error::Read { field, path, source })
+    };
+    let agent = digest("--agent", agent).await?;
+    Ok(Some(CachedFiles { agent, code: digest("trialCodeDirectory", code).await? }))
 }
 
 /// Returns the Secrets that all trials of an experiment share.
@@ -192,6 +217,7 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
         objective: None,
         direction: None,
         has_ca: false,
+        cached: None,
         spec: spec.clone(),
     }
 }

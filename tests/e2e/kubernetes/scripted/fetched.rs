@@ -67,3 +67,27 @@ fn the_doctor_s_probe_goes_the_way_of_a_trial_and_leaves_nothing() {
     }
     kube.wait_until_empty();
 }
+
+#[test]
+fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    // A pod that fetched again would keep another file in the place of the first.
+    let look = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
+    bed.script("code/look.sh", look);
+    let line = format!("./look.sh '{}'", bed.path("seen").display());
+    let changes = json!({
+        "storage": "http",
+        "cache": {"hostPath": "/var/lib/trialkeeper"},
+        "allowHostPath": true,
+    });
+    let search = search(&bed, &kube, &line, 3)
+        .with("trialConcurrency", 1)
+        .with("trainingService", service(&bed, &changes));
+    run(&bed, &search).expect_done(3, 0);
+    let seen = bed.read("seen");
+    let lines: Vec<&str> = seen.lines().collect();
+    assert_eq!(lines.len(), 6, "agent and code in each trial: {seen}");
+    assert_eq!((&lines[..2], &lines[..2]), (&lines[2..4], &lines[4..]), "{seen}");
+    kube.wait_until_empty();
+}

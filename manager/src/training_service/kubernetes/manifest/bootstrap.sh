@@ -1,7 +1,11 @@
-# Becomes trialkeeper: the image's own, or the one that the manager hands out. $1 is the trial's command, $2 a
-# folder to keep it in.
+# Becomes trialkeeper: the one that is there, under the name $0, or the one that the manager hands out. $1 is the trial's
+# command, $2 a folder to keep it in. With a cache, cache.sh stands before this, and its arguments follow.
 trap 'exit 143' TERM INT
-if command -v trialkeeper >/dev/null 2>&1; then exec trialkeeper run --shell "$1"; fi
+agent=
+if command -v "$0" >/dev/null 2>&1; then
+  [ $# -gt 2 ] || exec "$0" run --shell "$1"
+  agent=$0
+fi
 fail() {
   echo "trialkeeper: error: $1" >&2
   echo "$1" >/dev/termination-log 2>/dev/null
@@ -9,7 +13,25 @@ fail() {
 }
 folder=$2/bin
 to=$folder/trialkeeper
+code=$2/code.tar.gz
 mkdir -p "$folder" || fail "cannot write $folder"
+# What the pod fetches.
+wants_agent=
+[ -n "$agent" ] || wants_agent=yes
+wants_code=
+case ,${TRIALKEEPER_FETCH:-}, in
+  *,code,*) wants_code=yes ;;
+esac
+if [ $# -gt 2 ]; then
+  [ -n "$agent$4" ] || fail "there is no $0 in this container"
+  if [ -z "$agent" ] && take "$4" "$to.part"; then wants_agent=; fi
+  if [ -n "$wants_code" ] && take "$5" "$code"; then
+    wants_code=
+    export TRIALKEEPER_CODE_ARCHIVE="$code"
+  fi
+else
+  keep() { :; }
+fi
 # A program that is there and cannot do its work, such as the python3 of python3-minimal, is none: it would fail at every
 # try, and look as if the manager could not be reached.
 imports='import ssl, shutil, sys, urllib.request'
@@ -35,9 +57,10 @@ works() {
 way=
 # The quickest to start first.
 for program in curl python3 wget; do
+  [ -n "$wants_agent$wants_code" ] || break
   if works "$program"; then way=$program; break; fi
 done
-[ -n "$way" ] || fail "the image has no trialkeeper, and none of curl, python3 and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
+[ -n "$way" ] || [ -z "$wants_agent" ] || fail "the image has no trialkeeper, and none of curl, python3 and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
 # Keeps what the manager gives out under the name $1 in the file $2.
 get() {
   # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
@@ -68,14 +91,14 @@ with urllib.request.urlopen(request, timeout=10, context=context) as answer, ope
   esac
 }
 # The code comes beside the agent, and is tried once: the agent fetches what is not there, and says why it cannot.
-code=$2/code.tar.gz
 fetching=
-case ,${TRIALKEEPER_FETCH:-}, in
-  *,code,*) get code "$code" >/dev/null 2>&1 & fetching=$! ;;
-esac
+if [ -n "$wants_code" ] && [ -n "$way" ]; then
+  { get code "$code" >/dev/null 2>&1 && keep "${5:-}" "$code"; } &
+  fetching=$!
+fi
 # An address that swallows everything costs 10 s a try: six minutes in all, and the trial has failed.
 tries=0
-until said=$(get program "$to.part" 2>&1); do
+until [ -z "$wants_agent" ] || said=$(get program "$to.part" 2>&1); do
   tries=$((tries + 1))
   # The last line says what is wrong.
   last=$(printf '%s\n' "$said" | tail -n 1)
@@ -86,10 +109,14 @@ until said=$(get program "$to.part" 2>&1); do
   sleep 2
 done
 rm -f "$to.part.rc"
-chmod 755 "$to.part" && mv "$to.part" "$to" || fail "cannot write $to"
-"$to" version >/dev/null 2>&1 || fail "the manager's trialkeeper does not run in this image: is it the static build (cargo static), and for this node's processor? See --agent"
+if [ -z "$agent" ]; then
+  chmod 755 "$to.part" && mv "$to.part" "$to" || fail "cannot write $to"
+  "$to" version >/dev/null 2>&1 || fail "the manager's trialkeeper does not run in this image: is it the static build (cargo static), and for this node's processor? See --agent"
+  [ -z "$wants_agent" ] || keep "${4:-}" "$to"
+  agent=$to
+fi
 if [ -n "$fetching" ]; then
   if wait "$fetching"; then export TRIALKEEPER_CODE_ARCHIVE="$code"; else rm -f "$code"; fi
   rm -f "$code.rc"
 fi
-exec "$to" run --shell "$1"
+exec "$agent" run --shell "$1"

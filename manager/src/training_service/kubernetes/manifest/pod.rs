@@ -2,8 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Common, experiment_name, parameters, registry_name, set_default, workload_name};
-use crate::config::kubernetes::{AgentSource, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind};
+use super::cache::CachedFiles;
+use super::{
+    Common, cache, experiment_name, parameters, registry_name, set_default, workload_name,
+};
+use crate::config::kubernetes::{
+    AgentSource, CacheSpec, KubernetesSpec, MountSpec, RoleSpec, WorkloadKind,
+};
 use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::share::{self, Share};
@@ -134,7 +139,8 @@ pub(in crate::training_service::kubernetes) fn complete(
         // The default means the node's own name service there, which knows no Service, such as the manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
-    let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template));
+    let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template))
+        || matches!(spec.cache, Some(CacheSpec::Claim(_)));
     set_default(pod, "securityContext", pod_security(spec, claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
@@ -167,6 +173,11 @@ pub(in crate::training_service::kubernetes) fn complete(
     }
     if !pod["containers"].is_array() {
         pod["containers"] = json!([{}]);
+    }
+    if let Some(folder) = &spec.cache {
+        let (volume, place) = cache::pieces(folder, &pod["volumes"]);
+        append(pod, "volumes", volume);
+        append(&mut pod["containers"][0], "volumeMounts", [place]);
     }
     let grace = grace(pod);
     container(&mut pod["containers"][0], common, job, role, position);
@@ -208,21 +219,12 @@ fn container(
     }
     // Kubernetes replaces `$(NAME)` and takes `$$` for `$` here.
     let line = line.replace('$', "$$");
-    container["command"] = match &spec.agent {
-        AgentSource::Auto => {
-            json!(["/bin/sh", "-c", BOOTSTRAP.replace('$', "$$"), "trialkeeper", line, POD_FOLDER])
-        }
-        AgentSource::Image => json!(["trialkeeper", "run", "--shell", line]),
-        AgentSource::Copy(_) => {
-            json!([format!("{POD_FOLDER}/bin/trialkeeper"), "run", "--shell", line])
-        }
-        AgentSource::Volume(_) => {
-            let mount =
-                json!({"name": "trialkeeper-agent", "mountPath": AGENT_FOLDER, "readOnly": true});
-            append(container, "volumeMounts", [mount]);
-            json!([format!("{AGENT_FOLDER}{INSTALLED_AGENT}"), "run", "--shell", line])
-        }
-    };
+    container["command"] = command(common, &line);
+    if matches!(spec.agent, AgentSource::Volume(_)) {
+        let mount =
+            json!({"name": "trialkeeper-agent", "mountPath": AGENT_FOLDER, "readOnly": true});
+        append(container, "volumeMounts", [mount]);
+    }
     if let Some(container) = container.as_object_mut() {
         container.shift_remove("args");
     }
@@ -243,6 +245,29 @@ fn container(
     }
     set_default(container, "securityContext", container_security());
     resources(container, role);
+}
+
+/// Returns the command that runs a shell line under the agent. A script fetches what is neither in the container nor in the
+/// cache.
+fn command(common: &Common, line: &str) -> Value {
+    let agent = match &common.spec.agent {
+        AgentSource::Auto | AgentSource::Image => "trialkeeper".to_owned(),
+        AgentSource::Copy(_) => format!("{POD_FOLDER}/bin/trialkeeper"),
+        AgentSource::Volume(_) => format!("{AGENT_FOLDER}{INSTALLED_AGENT}"),
+    };
+    let cached = common.cached.as_ref();
+    if cached.is_none() && common.spec.agent != AgentSource::Auto {
+        return json!([agent, "run", "--shell", line]);
+    }
+    let functions = if cached.is_some() { cache::CACHE_SCRIPT } else { "" };
+    let script = format!("{functions}{BOOTSTRAP}").replace('$', "$$");
+    let mut words = vec!["/bin/sh", "-c", &script, &agent, line, POD_FOLDER];
+    if let Some(CachedFiles { agent, code }) = cached {
+        let sums = [agent, code].map(|sum| sum.as_deref().unwrap_or_default());
+        words.push(cache::CACHE_FOLDER);
+        words.extend(sums);
+    }
+    json!(words)
 }
 
 /// Returns the volume of a mount of the experiment file.

@@ -51,6 +51,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
         direction: None,
         has_ca: true,
         share: None,
+        cached: None,
     }
 }
 

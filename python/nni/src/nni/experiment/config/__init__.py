@@ -282,6 +282,7 @@ class _ClusterConfig(TrainingServiceConfig):
     mounts: Optional[list[dict[str, Any]]] = None
     allow_host_path: Optional[bool] = None
     hand_over: Optional[str] = None
+    cache: Optional[dict[str, Any]] = None
 
 
 @dataclass(init=False, eq=False, repr=False)

@@ -1,0 +1,129 @@
+//! PURE: `cache`: a folder that outlives pods, in which they find the agent and the code that earlier pods fetched.
+
+use serde_json::{Value, json};
+
+use super::mounts::host_path;
+use super::{AgentSource, syntax};
+use crate::config::section::{Problem, Section};
+
+/// The folder of a cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CacheSpec {
+    /// `hostPath`: a folder of each node.
+    HostPath(String),
+    /// `claimName`: a claim of the namespace.
+    Claim(String),
+}
+
+impl CacheSpec {
+    /// Returns the volume, as a pod's `volumes` have it, without its name.
+    pub fn volume(&self) -> Value {
+        match self {
+            Self::HostPath(path) => json!({"hostPath": {"path": path}}),
+            Self::Claim(name) => json!({"persistentVolumeClaim": {"claimName": name}}),
+        }
+    }
+
+    /// Returns the field as it is stored.
+    pub(super) fn canonical(&self) -> Value {
+        match self {
+            Self::HostPath(path) => json!({"hostPath": path}),
+            Self::Claim(name) => json!({"claimName": name}),
+        }
+    }
+}
+
+/// Reads the field.
+pub(super) fn read(
+    fields: &mut Section,
+    host_path_allowed: bool,
+    agent: &AgentSource,
+    needs_code: bool,
+) -> Result<Option<CacheSpec>, Problem> {
+    let Some(value) = fields.take("cache") else { return Ok(None) };
+    if *agent != AgentSource::Auto && !needs_code {
+        let what = "would stay empty: neither the agent nor the code comes from the manager";
+        return Err(fields.fault("cache", what));
+    }
+    let mut cache = Section::open(&fields.at("cache"), value, &["claimName", "hostPath"])?;
+    match (cache.string("claimName")?, cache.string("hostPath")?) {
+        (Some(name), None) => {
+            syntax::name(&name).map_err(|what| cache.fault("claimName", what))?;
+            Ok(Some(CacheSpec::Claim(name)))
+        }
+        (None, Some(path)) => {
+            Ok(Some(CacheSpec::HostPath(host_path(&cache, path, host_path_allowed)?)))
+        }
+        (Some(_), Some(_)) | (None, None) => {
+            Err(Problem::new(cache.path(), "needs one of claimName, hostPath"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{document, loaded, spec};
+    use super::*;
+
+    /// An experiment file of a platform, with changes of its section.
+    fn section(platform: &str, changes: &Value) -> String {
+        let mut section = if platform == "kubeflow" {
+            let worker = json!({"replicas": 1, "dockerImage": "i", "command": "c"});
+            json!({"platform": platform, "operator": "tf-operator", "worker": worker})
+        } else {
+            json!({"platform": platform, "taskRoles": [{"name": "worker", "dockerImage": "i"}]})
+        };
+        for (field, value) in changes.as_object().unwrap() {
+            section[field] = value.clone();
+        }
+        document(&section).to_string()
+    }
+
+    #[test]
+    fn every_platform_has_a_cache_and_what_is_stored_reads_as_it_was_written() {
+        for platform in ["kubernetes", "frameworkcontroller", "kubeflow", "trainer"] {
+            #[rustfmt::skip]
+            let table = [
+                (json!({}), None),
+                (json!({"cache": {"claimName": "agents"}}), Some(CacheSpec::Claim("agents".to_owned()))),
+                (json!({"cache": {"host_path": "/var/cache/tk"}, "allowHostPath": true}),
+                    Some(CacheSpec::HostPath("/var/cache/tk".to_owned()))),
+                (json!({"cache": {"claimName": "agents"}, "agent": "image"}), Some(CacheSpec::Claim("agents".to_owned()))),
+            ];
+            for (changes, cache) in table {
+                let file = section(platform, &changes);
+                assert_eq!(spec(&file).cache, cache, "{platform}");
+                let whole = loaded(&file, "").unwrap();
+                let mut stored = whole.canonical["trainingService"].clone();
+                stored.as_object_mut().unwrap().remove("trialCodeDirectory");
+                let again = loaded(&document(&stored).to_string(), "").unwrap();
+                assert_eq!(again.training_service, whole.training_service, "{platform}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cache_that_could_not_be_used_is_refused() {
+        #[rustfmt::skip]
+        let table = [
+            (json!({"cache": "/c"}), "cache: expected fields (claimName, hostPath), found the string \"/c\""),
+            (json!({"cache": {}}), "cache: needs one of claimName, hostPath"),
+            (json!({"cache": {"claimName": "c", "hostPath": "/c"}}), "cache: needs one of claimName, hostPath"),
+            (json!({"cache": {"claimNames": "c"}}), "cache.claimNames: unknown field; did you mean `claimName`?"),
+            (json!({"cache": {"claimName": "My Claim"}}), "cache.claimName: `My Claim` is no name"),
+            (json!({"cache": {"claimName": 1}}), "cache.claimName: expected a string"),
+            (json!({"cache": {"hostPath": "/c"}}), "cache.hostPath: gives trials a folder of the node's own; `allowHostPath: true`"),
+            (json!({"cache": {"hostPath": "c"}, "allowHostPath": true}), "cache.hostPath: `c` is no absolute path"),
+            (json!({"cache": {"hostPath": "/a/../b"}, "allowHostPath": true}), "cache.hostPath: `/a/../b` is no absolute path"),
+            (json!({"cache": {"claimName": "c"}, "agent": "image", "storage": "image"}), "cache: would stay empty"),
+            (json!({"cach": {"claimName": "c"}}), "cach: unknown field; did you mean `cache`?"),
+        ];
+        for platform in ["kubernetes", "frameworkcontroller", "kubeflow", "trainer"] {
+            for (changes, expected) in &table {
+                let problem = loaded(&section(platform, changes), "").unwrap_err();
+                let expected = format!("trainingService.{expected}");
+                assert!(problem.starts_with(&expected), "{platform}: {expected:?}: {problem}");
+            }
+        }
+    }
+}
