@@ -1,4 +1,4 @@
-//! PURE: recognises the files of other tools by their keys, and says what their fields are called here.
+//! PURE: recognises the files and the words of other tools, and says what they are called here.
 
 use serde_json::{Map, Value};
 
@@ -84,6 +84,7 @@ const FORMATS: [Format; 4] = [
             ("IntDistribution", "{_type: randint, _value: [0, 10]}, without the 10"),
             ("CategoricalDistribution", "{_type: choice, _value: [a, b]}"),
             ("direction", "tuner.classArgs.optimize_mode"),
+            ("directions", "objectives"),
             ("sampler", "tuner"),
             ("pruner", "assessor"),
             ("n_trials", "maxTrialNumber"),
@@ -115,6 +116,19 @@ pub(super) fn recognise(document: &Value) -> Option<String> {
         keys.join("`, `"),
         lines.concat(),
     ))
+}
+
+/// The name of a top-level field that another tool calls `word`, such as `maxTrialNumber` for `n_trials`; case and underscores
+/// count nothing. `None` for a word that no tool has, or that has no field of its own here.
+pub(super) fn counterpart(word: &str) -> Option<&'static str> {
+    let plain = folded(word);
+    let rows = FORMATS.iter().flat_map(|format| format.counterparts);
+    rows.filter(|(theirs, _)| {
+        let mut words = theirs.split(", ").map(|word| word.strip_prefix("spec.").unwrap_or(word));
+        words.any(|word| folded(word) == plain)
+    })
+    .map(|(_, here)| *here)
+    .find(|here| here.starts_with(char::is_alphabetic) && !here.contains(' '))
 }
 
 /// The keys of `wanted` that a document has.
@@ -219,6 +233,36 @@ mod tests {
             let mut document = sweep.clone();
             document[field] = json!(1);
             assert_eq!(recognise(&document), None, "{field}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_other_tools_have_counterparts() {
+        #[rustfmt::skip]
+        let table = [
+            ("n_trials",              Some("maxTrialNumber")),
+            ("nTrials",               Some("maxTrialNumber")),
+            ("num_samples",           Some("maxTrialNumber")),
+            ("maxTrialCount",         Some("maxTrialNumber")),
+            ("run_cap",               Some("maxTrialNumber")),
+            ("n_jobs",                Some("trialConcurrency")),
+            ("max_concurrent_trials", Some("trialConcurrency")),
+            ("parallelTrialCount",    Some("trialConcurrency")),
+            ("maxFailedTrialCount",   Some("maxConsecutiveFailures")),
+            ("direction",             Some("tuner.classArgs.optimize_mode")),
+            ("directions",            Some("objectives")),
+            ("timeout",               Some("maxExperimentDuration")),
+            ("param_space",           Some("searchSpace")),
+            ("program",               Some("trialCommand")),
+            ("sampler",               Some("tuner")),
+            ("earlyStopping",         Some("assessor")),
+            ("uniform",               None),
+            ("spec.maxTrialCount",    None),
+            ("trialConcurrency",      None),
+            ("portal",                None),
+        ];
+        for (word, here) in table {
+            assert_eq!(counterpart(word), here, "{word}");
         }
     }
 

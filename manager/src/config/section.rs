@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::base::Base;
-use super::{Error, Location};
+use super::{Error, Location, foreign};
 use crate::util::nearest::{advice, folded, nearest};
 
 /// A problem with a field.
@@ -66,9 +66,12 @@ impl Problem {
     }
 }
 
-/// Names that are far from what is meant by them, folded: NNI's older ones, and one that all write first.
-const MEANT: [(&str, &str); 6] = [
+/// Names that are far from what is meant by them, folded: NNI's older ones, those of `tk.search` in Python, and one that all write
+/// first. The words of other tools are in `foreign`.
+const MEANT: [(&str, &str); 8] = [
     ("name", "experimentName"),
+    ("maxtrials", "maxTrialNumber"),
+    ("concurrency", "trialConcurrency"),
     ("builtintunername", "name"),
     ("builtinassessorname", "name"),
     ("builtinadvisorname", "name"),
@@ -114,21 +117,20 @@ impl Section {
         section.without_unknown(&unknown, known)
     }
 
-    /// The section, unless it has unknown fields. Each fault names the allowed field that is nearest, and the last one
-    /// all that are allowed.
+    /// The section, unless it has unknown fields. Each fault names the field that is meant or nearest. The last fault
+    /// without a known meaning lists all allowed fields.
     fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
+        let last = unknown.iter().rposition(|key| self.meant(key, known).is_none());
         let mut problems = unknown.iter().enumerate().map(|(i, key)| {
-            let plain = folded(key);
-            let meant = MEANT.iter().find(|(word, meant)| *word == plain && known.contains(meant));
-            let word = meant.map_or(key.as_str(), |(_, meant)| meant);
-            let what = match nearest(word, known.iter().copied()) {
-                _ if i + 1 == unknown.len() => {
-                    format!("unknown field; {}", advice(word, known.iter().copied()))
-                }
-                Some(name) => format!("unknown field; did you mean `{name}`?"),
-                None => "unknown field".to_owned(),
+            let allowed = || known.iter().copied();
+            let advice = match self.meant(key, known) {
+                Some(name) => format!("; here it is `{name}`"),
+                None if last == Some(i) => format!("; {}", advice(key, allowed())),
+                None => nearest(key, allowed())
+                    .map(|name| format!("; did you mean `{name}`?"))
+                    .unwrap_or_default(),
             };
-            Problem::new(self.at(key), what)
+            Problem::new(self.at(key), format!("unknown field{advice}"))
         });
         let Some(mut first) = problems.next() else {
             drop(problems);
@@ -136,6 +138,16 @@ impl Section {
         };
         first.others = problems.collect();
         Err(first)
+    }
+
+    /// The field among `known`, or the member of one, that goes by an older or another tool's name.
+    fn meant(&self, key: &str, known: &[&str]) -> Option<&'static str> {
+        let plain = folded(key);
+        let older = MEANT.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
+        let theirs = || foreign::counterpart(key).filter(|_| self.path.is_empty());
+        let is_known =
+            |name: &&str| name.split('.').next().is_some_and(|name| known.contains(&name));
+        older.filter(is_known).or_else(theirs).filter(is_known)
     }
 
     /// Where this section stands; empty at the top.

@@ -203,11 +203,17 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         (json!({"trialGpuNumber": 1}),                "trainingService.useActiveGpu: must be set when `trialGpuNumber` is"),
         (json!({"trialGpuNumber": -1}),               "trialGpuNumber: expected an integer of at least 0, found -1"),
         (json!({"sharedStorage": {}}),                "sharedStorage: is not available in this build; trials on this machine see its disks as they are, and a disk for pods is named in `trainingService.storage`"),
-        (json!({"name": "iris"}),                     "name: unknown field; did you mean `experimentName`? Allowed: experimentName, "),
-        (json!({"searchSpacePath": "s.json"}),        "searchSpacePath: unknown field; did you mean `searchSpaceFile`?"),
-        (json!({"maxExecDuration": "1h"}),            "maxExecDuration: unknown field; did you mean `maxExperimentDuration`?"),
-        (json!({"tuner": {"builtinTunerName": "TPE"}}), "tuner.builtinTunerName: unknown field; did you mean `name`?"),
-        (json!({"assessor": {"builtinAssessorName": "Medianstop"}}), "assessor.builtinAssessorName: unknown field; did you mean `name`?"),
+        (json!({"name": "iris"}),                     "name: unknown field; here it is `experimentName`"),
+        (json!({"searchSpacePath": "s.json"}),        "searchSpacePath: unknown field; here it is `searchSpaceFile`"),
+        (json!({"maxExecDuration": "1h"}),            "maxExecDuration: unknown field; here it is `maxExperimentDuration`"),
+        (json!({"tuner": {"builtinTunerName": "TPE"}}), "tuner.builtinTunerName: unknown field; here it is `name`"),
+        (json!({"assessor": {"builtinAssessorName": "Medianstop"}}), "assessor.builtinAssessorName: unknown field; here it is `name`"),
+        (json!({"max_trials": 9}),                    "max_trials: unknown field; here it is `maxTrialNumber`"),
+        (json!({"concurrency": 2}),                   "concurrency: unknown field; here it is `trialConcurrency`"),
+        (json!({"n_trials": 9}),                      "n_trials: unknown field; here it is `maxTrialNumber`"),
+        (json!({"parallelTrialCount": 2}),            "parallelTrialCount: unknown field; here it is `trialConcurrency`"),
+        (json!({"direction": "minimize"}),            "direction: unknown field; here it is `tuner.classArgs.optimize_mode`"),
+        (json!({"trainingService": {"platform": "local", "n_jobs": 2}}), "trainingService.n_jobs: unknown field; allowed: "),
         (json!({"objective": ""}),                    "objective: must not be empty"),
         (machine(json!({"password": "p"})),           "trainingService.machineList[0].password: a secret does not belong into this file; "),
         (machine(json!({"maxTrialNumber": 0})),       "trainingService.machineList[0].maxTrialNumber: expected an integer of at least 1"),
@@ -218,6 +224,24 @@ fn a_wrong_field_is_named_with_what_is_allowed() {
         let problem = loaded(&with(&changes).to_string()).unwrap_err();
         assert!(problem.starts_with(message), "{changes}: {problem}");
     }
+}
+
+#[test]
+fn the_allowed_fields_are_told_once_with_the_words_of_other_tools_or_without() {
+    let words = json!({"n_jobs": 2, "x": 1, "y": 1, "run_cap": 9});
+    let problem = loaded(&with(&words).to_string()).unwrap_err();
+    let lines: Vec<&str> = problem.lines().collect();
+    assert_eq!(lines.len(), 5, "{problem}");
+    let ends = [
+        "here it is `trialConcurrency`",
+        "x: unknown field",
+        "owner, tags",
+        "here it is `maxTrialNumber`",
+    ];
+    for (line, end) in lines[1..].iter().zip(ends) {
+        assert!(line.ends_with(end), "{end}: {problem}");
+    }
+    assert_eq!(problem.matches("allowed: ").count(), 1, "{problem}");
 }
 
 #[test]
