@@ -134,7 +134,7 @@ def test_the_examples_of_docstrings_are_right(monkeypatch, tmp_path):
 
     monkeypatch.delenv("TRIALKEEPER_PARAMETERS", raising=False)
     monkeypatch.delenv("TRIALKEEPER_PARAMETERS_FILE", raising=False)
-    for name in ("trial", "experiment", "study"):
+    for name in ("trial", "experiment", "study", "_foreign"):
         result = doctest.testmod(importlib.import_module(f"trialkeeper.{name}"))
         assert result.attempted and not result.failed, name
 

@@ -15,7 +15,9 @@ import urllib.request
 import pytest
 
 import trialkeeper as tk
+from trialkeeper import _foreign
 from trialkeeper._manager import ManagerProcess
+from trialkeeper._programs import find_program
 
 SPACE = {"x": {"_type": "uniform", "_value": [-1, 1]}}
 RANDOM = {"name": "Random", "classArgs": {"optimize_mode": "minimize", "seed": 1}}
@@ -125,6 +127,61 @@ def test_a_search_without_a_result_fails_with_the_managers_words(tmp_path):
     with pytest.raises(tk.ExperimentFailed) as failed:
         of("raise SystemExit(3)", tmp_path).run()
     assert failed.value.experiment.trials()[0].exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "field", "keyword"),
+    [
+        ("max_trials", "max_trial_number", None),
+        ("n_trials", "max_trial_number", "max_trials"),
+        ("num_samples", "max_trial_number", "max_trials"),
+        ("maxTrialCount", "max_trial_number", "max_trials"),
+        ("run_cap", "max_trial_number", "max_trials"),
+        ("n_jobs", "trial_concurrency", "concurrency"),
+        ("max_concurrent_trials", "trial_concurrency", "concurrency"),
+        ("parallelTrialCount", "trial_concurrency", "concurrency"),
+        ("direction", "tuner.class_args.optimize_mode", None),
+        ("mode", "tuner.class_args.optimize_mode", "direction"),
+        ("param_space", "search_space", "space"),
+        ("timeout", "max_experiment_duration", "max_experiment_duration"),
+        ("sampler", "tuner", "tuner"),
+    ],
+)
+def test_the_word_of_another_tool_is_answered_with_the_one_here(word, field, keyword):
+    for given in (lambda: tk.Experiment({word: 1}), lambda: tk.Experiment(trial_command="true", **{word: 1})):
+        with pytest.raises(tk.ConfigurationError) as caught:
+            given()
+        assert str(caught.value) == f"{word}: unknown field; here it is `{field}`"
+    if keyword is not None:
+        with pytest.raises(tk.ConfigurationError) as caught:
+            tk.search(print, SPACE, **{word: 1})
+        assert str(caught.value) == f"{word}: unknown field; here it is `{keyword}`"
+
+
+def test_all_words_of_other_tools_are_told_at_once():
+    with pytest.raises(tk.ConfigurationError) as caught:
+        tk.Experiment(n_trials=3, n_jobs=2, trial_command="true")
+    assert str(caught.value).splitlines() == [
+        "n_trials: unknown field; here it is `max_trial_number`",
+        "n_jobs: unknown field; here it is `trial_concurrency`",
+    ]
+
+
+def test_the_manager_knows_the_same_words_of_other_tools():
+    words = list(_foreign._WORDS.items())
+    for part in (words[:15], words[15:]):
+        config = {"trialCommand": "true", **{word: 1 for word, _ in part}}
+        command = [str(find_program("trial-manager")), "run", "-", "--port", "0"]
+        said = subprocess.run(command, input=json.dumps(config), capture_output=True, text=True, timeout=60).stderr
+        told = dict(re.findall(r"(\w+): unknown field; here it is `(.+)`", said))
+        assert {word: simple(field) for word, field in told.items()} == {
+            word: simple(field) for word, field in part
+        }
+
+
+def simple(field):
+    """Returns a field's name without what camelCase and snake_case write differently."""
+    return field.replace("_", "").lower()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
+from trialkeeper._foreign import check_words
 from trialkeeper._script import ADVICE, is_loaded_by_a_trial, read_script
 from trialkeeper.experiment import Callback, Experiment, default_data_dir
 
@@ -26,6 +27,13 @@ __all__ = ["Objective", "search"]
 Objective = Callable[[dict[str, Any]], Union[float, Mapping[str, float], None]]
 
 _PACKAGE = Path(__file__).parent
+#: What some fields are called by :func:`search`.
+_KEYWORDS = {
+    "max_trial_number": "max_trials",
+    "trial_concurrency": "concurrency",
+    "tuner.class_args.optimize_mode": "direction",
+    "search_space": "space",
+}
 
 
 def search(
@@ -61,12 +69,14 @@ def search(
     :param fields: more fields of the experiment file, and ``data_dir``.
     :raises TypeError: if the function cannot be handed to its trials; names what cannot.
     :raises ValueError: if callbacks or progress are given and nothing waits.
+    :raises ConfigurationError: if a field is unknown, or another tool's word for one.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
     if is_loaded_by_a_trial():
         raise RuntimeError('a trial loads this script: call tk.search() under `if __name__ == "__main__":`')
     if not wait and (callbacks or progress):
         raise ValueError("with wait=False nothing calls: hand callbacks and progress to the experiment's wait()")
+    check_words(fields, _KEYWORDS)
     class_args: dict[str, Any] = {"optimize_mode": direction}
     if seed is not None:
         class_args["seed"] = seed

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from trialkeeper._follower import Follower
+from trialkeeper._foreign import check_words
 from trialkeeper._manager import ManagerProcess, failure
 from trialkeeper._programs import find_program
 from trialkeeper._progress import Progress, choose_progress
@@ -68,6 +69,7 @@ class Experiment:
 
     :param id: the id of the search, up to 32 of ``A-Z a-z 0-9 _ -``; random if absent. One that exists is
         refused by :meth:`start` and :meth:`run`; :meth:`resume` goes on with that experiment.
+    :raises ConfigurationError: if fields are given beside a file, or under another tool's names.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Experiment:
                 f"{self._file}: fields beside a file are not merged; change the file, or give a mapping"
             )
         own = dict(config) if isinstance(config, Mapping) else {}
+        check_words([*own, *fields])
         #: The configuration as it is handed to the manager; empty for a file and for a connected experiment.
         self.config: dict[str, Any] = _in_camel_case({**own, **fields})
         if self.config:

@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from trialkeeper._foreign import counterpart
+
 __all__ = ["ConfigBase", "config", "path", "required"]
 
 _logger = logging.getLogger("nni.experiment.config")
@@ -73,8 +75,13 @@ class ConfigBase:
         found = fields.get(_fold(name))
         if found is not None:
             return found
+        names = [field.name for field in fields.values()]
+        meant = counterpart(name)
         close = difflib.get_close_matches(_fold(name), fields, n=1, cutoff=0.6)
-        advice = f"did you mean {fields[close[0]].name}?" if close else _list([f.name for f in fields.values()])
+        if meant is not None and meant.partition(".")[0] in names:
+            advice = f"here it is {meant}"
+        else:
+            advice = f"did you mean {fields[close[0]].name}?" if close else _list(names)
         raise AttributeError(f"{cls.__name__} has no field {name}; {advice}")
 
     @classmethod

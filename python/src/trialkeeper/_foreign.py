@@ -1,0 +1,68 @@
+"""The words of other tools for the fields of an experiment file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Optional
+
+from trialkeeper.errors import ConfigurationError
+
+__all__ = ["check_words", "counterpart"]
+
+#: Each word with the field that it means. For files the manager has the same: ``manager/src/config/foreign.rs``.
+_WORDS = {
+    "max_trials": "max_trial_number",
+    "n_trials": "max_trial_number",
+    "num_samples": "max_trial_number",
+    "max_trial_count": "max_trial_number",
+    "run_cap": "max_trial_number",
+    "concurrency": "trial_concurrency",
+    "n_jobs": "trial_concurrency",
+    "max_concurrent_trials": "trial_concurrency",
+    "parallel_trial_count": "trial_concurrency",
+    "max_failed_trial_count": "max_consecutive_failures",
+    "timeout": "max_experiment_duration",
+    "time_budget_s": "max_experiment_duration",
+    "direction": "tuner.class_args.optimize_mode",
+    "mode": "tuner.class_args.optimize_mode",
+    "directions": "objectives",
+    "metric": "objective",
+    "param_space": "search_space",
+    "parameters": "search_space",
+    "sampler": "tuner",
+    "search_alg": "tuner",
+    "pruner": "assessor",
+    "scheduler": "assessor",
+    "early_stopping": "assessor",
+    "early_terminate": "assessor",
+    "command": "trial_command",
+    "program": "trial_command",
+    "run": "trial_command",
+    "trainable": "trial_command",
+    "name": "experiment_name",
+    "study_name": "experiment_name",
+}
+_FIELDS = {word.replace("_", ""): field for word, field in _WORDS.items()}
+
+
+def counterpart(word: str) -> Optional[str]:
+    """Returns the field that another tool calls ``word``, in any case, with or without underscores.
+
+    >>> counterpart("n_trials"), counterpart("maxTrialCount"), counterpart("max_trial_number")
+    ('max_trial_number', 'max_trial_number', None)
+    """
+    return _FIELDS.get(word.lower().replace("_", ""))
+
+
+def check_words(names: Iterable[str], keywords: Optional[Mapping[str, str]] = None) -> None:
+    """Refuses the words of other tools, all at once.
+
+    :param keywords: the function's own keywords for some fields.
+    :raises ConfigurationError: naming the field or the keyword for each.
+    """
+    found = [(name, field) for name in names if (field := counterpart(name)) is not None]
+    if found:
+        lines = (
+            f"{name}: unknown field; here it is `{(keywords or {}).get(field, field)}`" for name, field in found
+        )
+        raise ConfigurationError("\n".join(lines))
