@@ -190,6 +190,12 @@ enum Command {
         /// The folder; it is made if it is missing.
         folder: PathBuf,
     },
+    /// Print a file, YAML or JSON, as JSON; nothing is checked.
+    #[command(hide = true)]
+    ToJson {
+        /// Such as an experiment file.
+        file: PathBuf,
+    },
     /// List the experiments on this machine, as `experiment ls` does.
     #[command(hide = true, alias = "list")]
     Ls {
@@ -382,6 +388,12 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
         Command::Man { folder } => {
             let written = man::write(Cli::command(), &folder).map_err(ask::Error::Output);
             return ControlFlow::Break(printed(written));
+        }
+        Command::ToJson { file } => {
+            return ControlFlow::Break(match config::read(&file) {
+                Ok(document) => printed(out::written(format!("{document}\n").as_bytes())),
+                Err(error) => fail(&error, BAD_INPUT),
+            });
         }
         Command::Trial(command) => Invocation::Trial(command),
         Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),

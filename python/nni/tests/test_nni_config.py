@@ -214,6 +214,40 @@ def test_paths_in_a_file_start_at_its_folder(tmp_path):
     assert fields["searchSpaceFile"] == str(tmp_path.resolve() / "space.json")
 
 
+def test_yaml_is_read_as_the_manager_reads_it(tmp_path):
+    file = tmp_path / "experiment.yml"
+    file.write_text(
+        "trialCommand: python3 trial.py\n"
+        "searchSpace: {x: {_type: choice, _value: [on, 0x10, 1e3, ~]}}\n"
+        "tuner:\n  name: TPE\n  classArgs: &args {optimize_mode: maximize}\n"
+        "trialConcurrency: 2  # at a time\n"
+    )
+    loaded = ExperimentConfig.load(file)
+    assert (loaded.trial_concurrency, loaded.tuner.class_args) == (2, {"optimize_mode": "maximize"})
+    assert loaded.search_space["x"]["_value"] == [True, 16, 1000, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        (None, FileNotFoundError, "experiment.yml"),
+        ("a: [\n  - {b: c\n", ValueError, "experiment.yml: line "),
+        ("a: 1\na: 2\n", ValueError, "experiment.yml: line 2"),
+        ("- 1\n", TypeError, "an experiment file is an object, and this is list"),
+        ("trialComand: x\n", AttributeError, "did you mean trial_command?"),
+        ("maxTrialCount: 5\n", AttributeError, "here it is max_trial_number"),
+        ("n_jobs: 2\n", AttributeError, "here it is trial_concurrency"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_explained(tmp_path, text, error, says):
+    file = tmp_path / "experiment.yml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(error) as caught:
+        ExperimentConfig.load(file)
+    assert says in str(caught.value)
+
+
 def test_an_attribute_that_nni_refuses_is_noted_once_for_its_class(caplog):
     from nni.experiment.config import base
 

@@ -6,14 +6,16 @@ import copy
 import dataclasses
 import difflib
 import functools
-import importlib
 import json
 import logging
 import os
+import subprocess
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from trialkeeper._foreign import counterpart
+from trialkeeper._manager import failure
+from trialkeeper._programs import find_program
 
 __all__ = ["ConfigBase", "config", "path", "required"]
 
@@ -89,8 +91,11 @@ class ConfigBase:
         """Returns the configuration in a file, YAML or JSON.
 
         :raises AttributeError: if the file has a field that is not known.
+        :raises FileNotFoundError: if there is no such file.
+        :raises ValueError: if it is neither; says where.
         """
         file = Path(path)
+        file.stat()
         content = _parse(file)
         if not isinstance(content, dict):
             raise TypeError(f"{file}: an experiment file is an object, and this is {type(content).__name__}")
@@ -195,16 +200,12 @@ def _list(names: list[str]) -> str:
 
 
 def _parse(file: Path) -> Any:
-    text = file.read_text(encoding="utf-8")
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise ImportError(
-            f"{file} is not JSON, and YAML is read in Python with PyYAML only: pip install pyyaml. "
-            "(nnictl and trial-manager read YAML without it)"
-        ) from None
-    return yaml.safe_load(text)
+    """Returns what a file holds, as the manager reads it: the same text means the same to ``nnictl create``.
+
+    :raises ValueError: if it cannot be read; says where.
+    """
+    command = [str(find_program("trial-manager")), "to-json", "--", str(file)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise ValueError(str(failure(done.returncode, done.stderr.decode(errors="replace"))))
+    return json.loads(done.stdout)
