@@ -197,7 +197,11 @@ def test_results_are_exported_in_nnis_form_also_from_a_stopped_experiment(nnictl
     assert len(json.loads(nnictl("trial", "ls", "--tail", 2))) == 2
 
     assert f"http://127.0.0.1:{port}" in nnictl("view", id, "-p", port)
-    assert "Stop experiment success" in nnictl("stop", id)
+    assert status(nnictl) == "VIEWED"
+    assert f"Id: {id}    Name: N/A    Status: VIEWED    Port: {port}    " in nnictl("experiment", "list")
+    assert nnictl("webui", "url") == f"INFO:  Web UI url: http://127.0.0.1:{port}\n"
+    assert "Stop experiment success" in nnictl("stop", "-p", port)
+    assert status(nnictl) == "DONE"
     assert "it's not recoverable" in nnictl("experiment", "delete", id, answer="n\n")
     assert (tmp_path / "data" / id).is_dir()
     nnictl("experiment", "delete", id, answer="y\n")

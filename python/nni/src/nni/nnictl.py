@@ -76,9 +76,14 @@ class Row:
         self.started_at_ms: Optional[int] = row["created_at_ms"]
         self.ended_at_ms: Optional[int] = row["ended_at_ms"]
         self.folder = data_dir / self.id
+        viewer = None if self.url else _viewer(self.folder)
+        self.viewer_pid: Optional[int] = viewer["pid"] if viewer else None
+        #: The address of the manager's pages, or of those that ``nnictl view`` shows.
+        self.pages = f"http://127.0.0.1:{viewer['port']}" if viewer else self.url
+        self.port = urlsplit(self.pages).port if self.pages else None
         # NNI calls an experiment stopped whose manager is gone.
-        self.state: str = row["state"] if self.url or row["state"] == "DONE" else "STOPPED"
-        self.port = urlsplit(self.url).port if self.url else None
+        stored = row["state"] if self.url or row["state"] == "DONE" else "STOPPED"
+        self.state: str = "VIEWED" if viewer else stored
 
     def describe(self) -> str:
         """Returns the line of ``nnictl experiment list``."""
@@ -132,7 +137,7 @@ def _chosen(args: argparse.Namespace, data_dir: Optional[Path] = None) -> Row:
             if row.id == args.id:
                 return row
         raise Failure(f"there is no experiment {args.id}; `nnictl experiment list --all` lists them")
-    running = [row for row in rows if row.url]
+    running = [row for row in rows if row.pages]
     if len(running) > 1:
         _print_rows(running)
         raise Failure("several experiments are running; name one by its id")
@@ -299,7 +304,8 @@ def _view(args: argparse.Namespace) -> None:
     viewer = Viewer(row.folder, args.port)
     note = row.folder / "log" / "nnictl_view.json"
     note.parent.mkdir(exist_ok=True)
-    note.write_text(json.dumps({"pid": viewer.process.pid, "started": _start_time(viewer.process.pid)}))
+    pid = viewer.process.pid
+    note.write_text(json.dumps({"pid": pid, "started": _start_time(pid), "port": args.port}))
     print(f"The experiment id is {row.id}\nThe Web UI urls are: http://127.0.0.1:{args.port}")
 
 
@@ -322,7 +328,7 @@ def _stop(args: argparse.Namespace) -> None:
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
     """Returns the experiments to stop: by port, by id, by the beginning of an id, or the only one."""
-    running = [row for row in rows if row.url or _viewer_pid(row) is not None]
+    running = [row for row in rows if row.pages]
     if args.all:
         return running
     if args.port is not None:
@@ -344,19 +350,18 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
     return found
 
 
-def _viewer_pid(row: Row) -> Optional[int]:
-    """Returns the process that ``nnictl view`` has started, if it lives."""
+def _viewer(folder: Path) -> Optional[dict[str, Any]]:
+    """Returns the ``pid`` and the ``port`` of the server that ``nnictl view`` has started, if it lives."""
     try:
-        note = json.loads((row.folder / "log" / "nnictl_view.json").read_text())
-        return int(note["pid"]) if _start_time(note["pid"]) == note["started"] else None
+        note: dict[str, Any] = json.loads((folder / "log" / "nnictl_view.json").read_text())
+        return note if _start_time(note["pid"]) == note["started"] and "port" in note else None
     except (OSError, ValueError, KeyError):
         return None
 
 
 def _stop_viewer(row: Row) -> None:
-    pid = _viewer_pid(row)
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
+    if row.viewer_pid is not None:
+        os.kill(row.viewer_pid, signal.SIGTERM)
         (row.folder / "log" / "nnictl_view.json").unlink()
 
 
@@ -374,14 +379,17 @@ def _experiment_show(args: argparse.Namespace) -> None:
 
 
 def _experiment_status(args: argparse.Namespace) -> None:
-    _print_json(_chosen(args).get("/check-status"))
+    row = _chosen(args)
+    status = row.get("/check-status")
+    # The server of a viewed experiment tells how the search ended.
+    _print_json({**status, "status": row.state} if row.viewer_pid else status)
 
 
 def _experiment_list(args: argparse.Namespace) -> None:
     rows = _rows()
     if not rows:
         raise Failure("there is no experiment")
-    shown = rows if args.all else [row for row in rows if row.url]
+    shown = rows if args.all else [row for row in rows if row.pages]
     if not shown:
         print("WARNING: There is no experiment running...")
         print("You can use 'nnictl experiment list --all' to list all experiments.")
@@ -443,9 +451,9 @@ def _log_trial(args: argparse.Namespace) -> None:
 
 def _webui_url(args: argparse.Namespace) -> None:
     row = _chosen(args)
-    if not row.url:
+    if not row.pages:
         raise Failure(f"experiment {row.id} is not running; `nnictl view {row.id}` shows it")
-    print(f"INFO:  Web UI url: {row.url}")
+    print(f"INFO:  Web UI url: {row.pages}")
 
 
 def _config_show(args: argparse.Namespace) -> None:
