@@ -153,9 +153,13 @@ def write_debian_package(
     return package
 
 
-def write_checksums(out: Path, files: list[Path]) -> Path:
-    """Writes ``SHA256SUMS``, which ``sha256sum --check`` reads, and returns its path."""
+def write_checksums(out: Path) -> Path:
+    """Writes ``SHA256SUMS``, which ``sha256sum --check`` reads, and returns its path.
+
+    It has all files of this version in the folder: the targets of one release are written one after the other.
+    """
     sums = out / "SHA256SUMS"
+    files = out.glob(f"trialkeeper[-_]*{workspace_version()}[-_]*")
     lines = (f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files))
     sums.write_text("".join(lines), encoding="utf-8")
     return sums
@@ -175,7 +179,7 @@ def write_release(out: Path, target: str, programs: Path, metadata: Mapping[str,
         write_debian_package(out, target, contents, sbom, pages),
         sbom_file,
     ]
-    return [*files, write_checksums(out, files)]
+    return [*files, write_checksums(out)]
 
 
 def _component(package: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
     "aarch64-unknown-linux-musl": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
+#: The processor of each target, as an ELF program names it (``e_machine``).
+_MACHINES = {"x86_64-unknown-linux-musl": 62, "aarch64-unknown-linux-musl": 183}
 #: The target that stands for this machine. Its programs may need shared libraries, so its wheel is for here alone.
 HOST = "host"
 #: Earlier than 1980 a ZIP cannot say; the same for every file, so that equal inputs make equal wheels.
@@ -67,7 +69,7 @@ def build_programs(target: str) -> Path:
 def read_programs(target: str, programs: Path) -> dict[str, bytes]:
     """Returns the programs that lie in a folder.
 
-    :raises BuildError: if one is missing, or needs a shared library.
+    :raises BuildError: if one is missing, needs a shared library, or is for another processor.
     """
     scripts = {}
     for name in PROGRAMS:
@@ -77,6 +79,8 @@ def read_programs(target: str, programs: Path) -> dict[str, bytes]:
         content = path.read_bytes()
         if target != HOST and _needs_loader(content):
             raise BuildError(f"{path}: not a static program; build it with --target {target}")
+        if target != HOST and int.from_bytes(content[18:20], "little") != _MACHINES[target]:
+            raise BuildError(f"{path}: a program for another processor; build it with --target {target}")
         scripts[name] = content
     return scripts
 

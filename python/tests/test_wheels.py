@@ -30,24 +30,29 @@ release = importlib.import_module("release")
 TARGET = "x86_64-unknown-linux-musl"
 
 
-def elf(*segments):
-    """A 64-bit program with segments of these types and nothing in them."""
+def elf(*segments, machine=62):
+    """A 64-bit program for a processor, with segments of these types and nothing in them."""
     table = struct.pack("<QQIHHHHHH", 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
     headers = [struct.pack("<I", kind).ljust(56, b"\0") for kind in segments]
-    return b"".join([b"\x7fELF\x02\x01".ljust(32, b"\0"), table, *headers])
+    head = b"\x7fELF\x02\x01".ljust(16, b"\0") + struct.pack("<HHIQ", 2, machine, 1, 0)
+    return b"".join([head, table, *headers])
 
 
 @pytest.fixture
 def programs(tmp_path):
-    folder = tmp_path / "programs"
+    return write_programs(tmp_path / "programs")
+
+
+def write_programs(folder, machine=62):
     folder.mkdir()
     for name in wheels.PROGRAMS:
-        (folder / name).write_bytes(elf(1, 6))
+        (folder / name).write_bytes(elf(1, 6, machine=machine))
     return folder
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_a_wheel_holds_what_its_record_says(programs, tmp_path, machine):
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
+def test_a_wheel_holds_what_its_record_says(tmp_path, machine, number):
+    programs = write_programs(tmp_path / "programs", number)
     wheel = wheels.write_main_wheel(tmp_path, f"{machine}-unknown-linux-musl", programs)
     version = wheels.workspace_version()
     assert wheel.name == (
@@ -80,7 +85,12 @@ def test_equal_inputs_make_equal_wheels(programs, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(elf(1, 3), "not a static program"), (b"#!/bin/sh\n", "not a static program"), (None, "no such program")],
+    [
+        (elf(1, 3), "not a static program"),
+        (b"#!/bin/sh\n", "not a static program"),
+        (elf(1, 6, machine=183), "a program for another processor"),
+        (None, "no such program"),
+    ],
 )
 def test_a_program_that_would_not_run_everywhere_is_refused(programs, tmp_path, content, message):
     program = programs / "trialkeeper"
@@ -228,6 +238,16 @@ def test_checksums_are_right_for_all_files(files):
     done = subprocess.run(["sha256sum", "--check", sums.name], cwd=sums.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(": OK") == len(files) - 1 == 5
+
+
+def test_checksums_are_right_for_all_files_of_two_targets(files, tmp_path):
+    arm = write_programs(tmp_path / "arm", 183)
+    out = files["SHA256SUMS"].parent
+    (out / "notes.txt").touch()
+    release.write_release(out, "aarch64-unknown-linux-musl", arm, METADATA)
+    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=out, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count(": OK")) == (0, 9), done.stdout + done.stderr
+    assert "notes.txt" not in done.stdout
 
 
 def test_an_archive_holds_both_programs_to_be_executed(files, tmp_path):
