@@ -39,6 +39,22 @@ def test_the_function_is_not_hidden_by_its_module():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_search_that_is_forgotten_leaves_no_file_open(tmp_path):
+    code = """
+import sys, trialkeeper as tk
+space, random = {"x": {"_type": "uniform", "_value": [0, 1]}}, {"name": "Random"}
+fields = dict(search_space=space, tuner=random, max_trial_number=1, data_dir=sys.argv[1])
+tk.Experiment(trial_command="echo loss=1", **fields).run()
+try:
+    tk.Experiment(trial_command="echo loss=1", **{**fields, "max_trial_number": 0}).run()
+except tk.ConfigurationError:
+    print("refused")
+"""
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", code, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "refused\n", "")
+
+
 @pytest.mark.parametrize("run", [tk.Experiment.run, lambda *a, **k: asyncio.run(tk.Experiment.run_async(*a, **k))])
 def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path, run):
     experiment = gated(tmp_path, max_trial_retries=2)

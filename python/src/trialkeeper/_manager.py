@@ -50,6 +50,8 @@ class ManagerProcess:
         self.url: Optional[str] = None
         # What the manager says goes to a file: a pipe that is not read would stop it one day.
         self._stderr = tempfile.TemporaryFile()
+        # It may be read as long as this object lives, at the exit of this process, too.
+        weakref.finalize(self, self._stderr.close).atexit = False
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
