@@ -39,6 +39,7 @@ use crate::util::layout::ExperimentDir;
 
 mod askpass;
 mod clean;
+mod code_cache;
 mod connection;
 mod dialogue;
 mod examine;
@@ -121,6 +122,7 @@ struct Shared {
     /// The machines of the experiment file, and behind them those that it does not name any more.
     machines: Vec<MachineSpec>,
     agent_sha256: String,
+    code_sha256: String,
     sockets: TempDir,
     assignments: Mutex<Assignments>,
     /// Locked after `assignments` where both are.
@@ -136,8 +138,11 @@ struct Shared {
 impl Remote {
     /// Makes the service and begins to connect to the machines. An error is of this machine's files.
     pub fn start(settings: Settings) -> Result<Self, Error> {
-        let path = settings.agent.clone();
-        let agent_sha256 = sha256_of_file(&path).map_err(|source| Error::Read { path, source })?;
+        let sum = |path: PathBuf| {
+            sha256_of_file(&path).map_err(|source| Error::Read { path, source })
+        };
+        let agent_sha256 = sum(settings.agent.clone())?;
+        let code_sha256 = sum(settings.dir.code_archive())?;
         // In the data directory the path could be too long for a socket.
         let mut builder = tempfile::Builder::new();
         let sockets = builder.prefix("tk-").tempdir_in("/tmp").map_err(Error::Sockets)?;
@@ -158,6 +163,7 @@ impl Remote {
             settings,
             machines,
             agent_sha256,
+            code_sha256,
             sockets,
             assignments: Mutex::new(assignments),
             records: Mutex::new(records),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use super::hybrid::ask;
 use crate::security::strangers::Imposter;
@@ -441,6 +441,35 @@ fn doctor_examines_each_machine_and_leaves_nothing() {
     }
     assert!(!bed.path("fine").exists(), "it leaves nothing");
     bed.wait_until_empty();
+}
+
+#[test]
+#[ignore = "needs sshd"]
+fn a_machine_has_the_same_code_once_until_its_last_experiment_is_removed() {
+    let bed = TestBed::new();
+    let machines = Machines::new(&bed);
+    let gate = Gate::new(&bed.path("gate"));
+    gate.open(2);
+    let search = search(&bed, &[machines.add("one")], 1);
+    let ids = [(), ()].map(|()| {
+        let done = search.run(&bed);
+        done.expect_done(1, 0);
+        done.id
+    });
+    let inodes = ids.each_ref().map(|id| {
+        let archive = bed.path("one").join(id).join("code.tar.gz");
+        fs::metadata(archive).unwrap().ino()
+    });
+    assert_eq!(inodes[0], inodes[1], "the second experiment sent nothing");
+    for (id, left) in ids.iter().zip([1, 0]) {
+        let mut clean = bed.manager();
+        clean.arg("clean").arg(id).arg("--data-dir").arg(bed.data());
+        let cleaned = bed.start(&mut clean).finish(BOUND);
+        assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
+        let archives = fs::read_dir(bed.path("one/.code")).map_or(0, Iterator::count);
+        assert_eq!(archives, left);
+    }
+    assert_eq!(fs::read_dir(bed.path("one")).map_or(0, Iterator::count), 0);
 }
 
 #[test]

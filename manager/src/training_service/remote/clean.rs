@@ -6,6 +6,7 @@ use std::path::Path;
 use futures_util::future::join_all;
 use trial_protocol::ExperimentId;
 
+use super::code_cache;
 use super::records::Records;
 use super::shell::{folders, quoted};
 use super::ssh::Ssh;
@@ -64,9 +65,10 @@ async fn clean_machine(
     // Its end is the end of the connection.
     let _control = ssh.connect().await?;
     let (cache, root) = folders(machine);
-    let experiment = quoted(experiment.as_str());
+    let (experiment, prune) = (quoted(experiment.as_str()), code_cache::prune());
     // An agent is known by its lock, its program and its command line, so that no other process is ended that has its
-    // number by now. What is left of the agents' cache is removed with the last experiment.
+    // number by now. Code that no experiment uses is removed, and with the last experiment what is left of the agents'
+    // cache.
     let script = format!(
         r#"cache={cache}; root={root}; dir=$root/{experiment}
 programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=
@@ -83,6 +85,7 @@ left=20
 while [ -n "$(agents)" ] && [ "$left" -gt 0 ]; do sleep 1; left=$((left - 1)); done
 for pid in $(agents); do kill -KILL "$pid"; done
 cd / && rm -rf "$dir" || exit 1
+{prune}
 for other in "$root"/*; do [ "$other" = "$cache" ] || [ ! -e "$other" ] || exit 0; done
 rm -rf "$cache""#
     );

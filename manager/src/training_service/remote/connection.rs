@@ -61,6 +61,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         agent: &settings.agent,
         agent_sha256: &shared.agent_sha256,
         code: &code,
+        code_sha256: &shared.code_sha256,
         socket: &shared.sockets.path().join(MANAGER_LINK),
         direct: settings.direct.as_ref(),
         fences: &fences,

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 use trial_protocol::{AttemptId, Class, TrialJobId};
 
+use super::code_cache::ARCHIVE;
 use super::machine_assignment::Job;
 use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
 use super::way_back::AUTHORITY;
@@ -81,7 +82,7 @@ impl Shared {
         say("--output-dir", place("job", ""));
         say("--spool-dir", place("job", "spool"));
         say("--parameters", place("job", "parameter.cfg"));
-        say("--code-archive", place("shared", "code.tar.gz"));
+        say("--code-archive", place("shared", ARCHIVE));
         say("--log-file", place("job", "agent.log"));
         say("--log-collection", json!("http"));
         if let Some(objective) = &self.settings.objective {

@@ -16,11 +16,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::examine;
 use super::records::Fence;
 use super::shell::{MARK, folders, quoted};
 use super::ssh::{ControlConnection, Ssh};
 use super::way_back::{self, AUTHORITY, DirectAddress};
+use super::{code_cache, examine};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -50,6 +50,8 @@ pub(super) struct Luggage<'a> {
     pub(super) agent_sha256: &'a str,
     /// The archive of the trials' code.
     pub(super) code: &'a Path,
+    /// SHA-256 of the archive in hexadecimal digits.
+    pub(super) code_sha256: &'a str,
     /// The socket of the manager on this machine.
     pub(super) socket: &'a Path,
     /// The address of the manager for other machines, if it has one.
@@ -289,12 +291,13 @@ async fn bootstrap(
 ) -> Result<(String, String), String> {
     let (cache, root) = folders(machine);
     let (sha256, experiment) = (luggage.agent_sha256, luggage.experiment);
+    let code = code_cache::find(experiment, luggage.code_sha256);
     let said = ssh
         .run(&format!(
             r#"cache={cache}; root={root}; echo "{MARK}$(uname -sm)"; echo "{MARK}$cache/{sha256}"; echo "{MARK}$root/{experiment}"
 echo "{MARK}time $(date +%s)"; echo "{MARK}files $(stat -f -c %T "$root" 2>/dev/null || stat -f -c %T "$HOME" 2>/dev/null)"
 if [ -x "$cache/{sha256}" ] && [ "$(sha256sum < "$cache/{sha256}")" = "{sha256}  -" ]; then echo {MARK}agent; fi
-if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
+{code}"#
         ))
         .await?;
     let mut said = said.lines().filter_map(|line| line.strip_prefix(MARK));
@@ -307,7 +310,7 @@ if [ -f "$root/{experiment}/code.tar.gz" ]; then echo {MARK}code; fi"#
     }
     let rest: Vec<&str> = said.collect();
     warn_of_oddities(&machine.name, &rest);
-    let (file, folder) = (quoted(agent), quoted(root));
+    let file = quoted(agent);
     if !rest.contains(&"agent") {
         let script = format!(
             r#"set -e; umask 077; mkdir -p "$(dirname {file})"; new={file}.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
@@ -317,11 +320,7 @@ chmod 700 "$new"; mv "$new" {file}"#
         ssh.send(&script, luggage.agent).await?;
     }
     if !rest.contains(&"code") {
-        let script = format!(
-            r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
-mv "$new" {folder}/code.tar.gz"#
-        );
-        ssh.send(&script, luggage.code).await?;
+        ssh.send(&code_cache::receive(root, luggage.code_sha256), luggage.code).await?;
     }
     Ok((agent.to_owned(), root.to_owned()))
 }

@@ -1,0 +1,180 @@
+//! PURE: the scripts by which the experiments of a machine share an archive of code. It lies there once, under its SHA-256, and
+//! each experiment has a hard link to it. Nothing writes to an archive: agents unpack it into files of each trial's own.
+//!
+//! The number of its links says whether an experiment uses an archive. Where the file system has no hard links, each
+//! experiment is sent its own.
+
+use super::shell::{MARK, quoted};
+
+/// The folder of the archives beside the experiments' folders; no id of an experiment has a dot.
+const CACHE: &str = ".code";
+/// The name of the archive in an experiment's folder.
+pub(super) const ARCHIVE: &str = "code.tar.gz";
+
+/// Returns the lines that look for an archive in the folder `$root/$experiment`, and else link it there from the cache. They
+/// print `code` if it is there and whole. An archive that lost a part in a power cut is not.
+pub(super) fn find(experiment: &str, sha256: &str) -> String {
+    format!(
+        r#"own=$root/{experiment}/{ARCHIVE}; cached=$root/{CACHE}/{sha256}.tar.gz
+whole() {{ [ -f "$1" ] && [ "$(sha256sum < "$1")" = "{sha256}  -" ]; }}
+link() {{ (umask 077; mkdir -p "$root/{experiment}" && ln "$cached" "$own.$$" && mv -f "$own.$$" "$own") 2>/dev/null; }}
+if whole "$own" || {{ whole "$cached" && link; }}; then echo {MARK}code; fi"#
+    )
+}
+
+/// Returns the script that takes an archive from its input into the experiment's folder `folder`, whole or not at all, and
+/// then into the cache.
+pub(super) fn receive(folder: &str, sha256: &str) -> String {
+    let folder = quoted(folder);
+    format!(
+        r#"set -e; umask 077; mkdir -p {folder}; new={folder}/code.$$; trap 'rm -f "$new"' EXIT; cat > "$new"
+[ "$(sha256sum < "$new")" = "{sha256}  -" ] || {{ echo "the code arrived damaged" >&2; exit 1; }}
+mv -f "$new" {folder}/{ARCHIVE}
+cache={folder}/../{CACHE}
+{{ mkdir -p "$cache" && ln {folder}/{ARCHIVE} "$new" && mv -f "$new" "$cache/{sha256}.tar.gz"; }} 2>/dev/null || :"#
+    )
+}
+
+/// Returns the line that removes the archives that no experiment below `$root` uses. One that an experiment takes in the
+/// same moment is the experiment's own from then on.
+pub(super) fn prune() -> String {
+    format!(
+        r#"(cd "$root/{CACHE}" 2>/dev/null && find . -type f -links 1 -exec rm -f {{}} + && rmdir "$root/{CACHE}" 2>/dev/null)"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use ring::digest::{SHA256, digest};
+
+    use super::*;
+    use crate::util::digest::hexadecimal;
+
+    const CODE: &[u8] = b"an archive";
+
+    fn sha256() -> String {
+        hexadecimal(digest(&SHA256, CODE).as_ref())
+    }
+
+    /// Runs a script, and returns whether it succeeded and what it printed.
+    fn run(root: &Path, script: &str, input: &Path) -> (bool, String) {
+        let root = quoted(root.to_str().unwrap());
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("root={root}\n{script}")]);
+        shell.stdin(Stdio::from(fs::File::open(input).unwrap()));
+        let output = shell.output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    }
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new() -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            fs::write(machine.path("sent"), CODE).unwrap();
+            fs::create_dir(machine.root()).unwrap();
+            machine
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.0.path().join(name)
+        }
+
+        /// A blank and a quote are in it.
+        fn root(&self) -> std::path::PathBuf {
+            self.path("the user's files")
+        }
+
+        fn own(&self, experiment: &str) -> std::path::PathBuf {
+            self.root().join(experiment).join(ARCHIVE)
+        }
+
+        fn cached(&self) -> std::path::PathBuf {
+            self.root().join(CACHE).join(format!("{}.tar.gz", sha256()))
+        }
+
+        fn finds(&self, experiment: &str) -> bool {
+            let (_, said) = run(&self.root(), &find(experiment, &sha256()), Path::new("/dev/null"));
+            said == format!("{MARK}code\n")
+        }
+
+        fn receives(&self, experiment: &str) -> bool {
+            let folder = self.root().join(experiment);
+            let script = receive(folder.to_str().unwrap(), &sha256());
+            run(&self.root(), &script, &self.path("sent")).0
+        }
+
+        fn prune(&self) {
+            run(&self.root(), &prune(), Path::new("/dev/null"));
+        }
+
+        fn files(&self, folder: &str) -> usize {
+            fs::read_dir(self.root().join(folder)).map_or(0, Iterator::count)
+        }
+    }
+
+    fn inode(path: &Path) -> u64 {
+        fs::metadata(path).unwrap().ino()
+    }
+
+    #[test]
+    fn an_archive_is_sent_once_and_is_there_as_long_as_an_experiment_uses_it() {
+        let machine = Machine::new();
+        assert!(!machine.finds("one"), "nothing was sent");
+        assert!(machine.receives("one") && machine.finds("one"));
+        assert!(machine.finds("two"), "the second experiment links it");
+        for experiment in ["one", "two"] {
+            assert_eq!(inode(&machine.own(experiment)), inode(&machine.cached()));
+            assert_eq!(machine.files(experiment), 1, "no temporary file is left");
+        }
+        fs::remove_dir_all(machine.root().join("one")).unwrap();
+        machine.prune();
+        assert!(machine.cached().exists() && machine.finds("two"));
+        fs::remove_dir_all(machine.root().join("two")).unwrap();
+        machine.prune();
+        assert_eq!(machine.files(""), 0, "no experiment uses it");
+    }
+
+    #[test]
+    fn an_archive_that_arrived_in_part_leaves_nothing() {
+        let machine = Machine::new();
+        fs::write(machine.path("sent"), &CODE[..CODE.len() - 1]).unwrap();
+        assert!(!machine.receives("one"));
+        assert_eq!((machine.files("one"), machine.files(CACHE)), (0, 0));
+        assert!(!machine.finds("one"));
+    }
+
+    type Damage = fn(&Machine);
+
+    #[test]
+    fn an_archive_that_was_damaged_is_replaced() {
+        #[rustfmt::skip]
+        let table: [(&str, Damage, bool); 3] = [
+            // what is damaged          by                                                 the next session finds it
+            ("the experiment's",        |machine| {
+                fs::remove_file(machine.own("one")).unwrap();
+                fs::write(machine.own("one"), "half").unwrap();
+            },                                                                             true),
+            ("the shared one",          |machine| fs::write(machine.cached(), "half").unwrap(), false),
+            ("the cache is no folder",  |machine| {
+                fs::remove_dir_all(machine.root().join(CACHE)).unwrap();
+                fs::write(machine.root().join(CACHE), "").unwrap();
+                fs::write(machine.own("one"), "half").unwrap();
+            },                                                                             false),
+        ];
+        for (what, damage, found) in table {
+            let machine = Machine::new();
+            assert!(machine.receives("one"));
+            damage(&machine);
+            assert_eq!(machine.finds("one"), found, "{what}");
+            assert!(found || machine.receives("one"), "{what}");
+            assert!(machine.finds("one"), "{what}");
+            assert_eq!(fs::read(machine.own("one")).unwrap(), CODE, "{what}");
+        }
+    }
+}
