@@ -44,6 +44,7 @@ mod connection;
 mod dialogue;
 mod examine;
 mod host_keys;
+mod logind;
 mod machine_assignment;
 mod platform;
 mod records;

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 
+use super::logind::{self, Logind};
 use super::shell::{MARK, folders, quoted};
 use super::ssh::Ssh;
 use crate::config::MachineSpec;
@@ -27,6 +28,7 @@ struct Answers {
     file_system: String,
     time_s: Option<i64>,
     gpus: usize,
+    logind: Logind,
 }
 
 /// Looks at all machines at once. `now_s` is the time of this machine's clock, in seconds since the Unix epoch.
@@ -89,7 +91,9 @@ for tool in sha256sum mktemp; do command -v $tool >/dev/null || echo "{MARK}lack
 echo "{MARK}space $(df -Pk "$at" | awk 'NR == 2 {{ print $4 }}')"
 echo "{MARK}files $(stat -f -c %T "$at" 2>/dev/null)"
 echo "{MARK}time $(date +%s)"
-echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')""#
+echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
+{}"#,
+        logind::questions()
     )
 }
 
@@ -110,6 +114,7 @@ fn read(text: &str) -> Answers {
             "space" => answers.space_kib = value.parse().ok(),
             "files" => value.clone_into(&mut answers.file_system),
             "time" => answers.time_s = value.parse().ok(),
+            "logind" => answers.logind.take(value),
             "gpus" => answers.gpus = value.parse().unwrap_or(0),
             _ => {}
         }
@@ -135,6 +140,7 @@ fn judge(answers: &Answers, gpus: Option<u32>, now_s: i64) -> Vec<Result<String,
     judged.push(space(answers));
     judged.extend(file_system(&answers.file_system).map(Err));
     judged.push(clock(answers.time_s, now_s));
+    judged.extend(answers.logind.fault().map(Err));
     let wanted = gpus.map_or(0, |gpus| usize::try_from(gpus).unwrap_or(usize::MAX));
     judged.push(if answers.gpus < wanted {
         let there = answers.gpus;
@@ -210,19 +216,21 @@ mod tests {
             file_system: "ext2/ext3".to_owned(),
             time_s: Some(1_000_000),
             gpus: 2,
+            logind: Logind::default(),
         };
         let of = |change: fn(&mut Answers)| {
             let mut answers = Answers {
                 system: fine.system.clone(),
                 tools: String::new(),
                 file_system: fine.file_system.clone(),
+                logind: Logind::default(),
                 ..fine
             };
             change(&mut answers);
             answers
         };
         #[rustfmt::skip]
-        let table: [(Answers, &[&str]); 9] = [
+        let table: [(Answers, &[&str]); 10] = [
             // the answers                                              what fails
             (of(|_| {}),                                                &[]),
             (of(|answers| answers.system = "Darwin arm64".to_owned()),  &["Darwin arm64"]),
@@ -233,6 +241,7 @@ mod tests {
             (of(|answers| answers.time_s = Some(1_003_600)),            &["3600 s ahead of"]),
             (of(|answers| answers.time_s = Some(996_400)),              &["3600 s behind"]),
             (of(|answers| answers.gpus = 0),                            &["0 GPUs"]),
+            (of(|answers| answers.logind.take("KillUserProcesses=yes")), &["enable-linger"]),
         ];
         for (answers, failing) in table {
             let judged = judge(&answers, Some(1), 1_000_000);

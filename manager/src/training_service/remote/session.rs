@@ -20,7 +20,7 @@ use super::records::Fence;
 use super::shell::{MARK, folders, quoted};
 use super::ssh::{ControlConnection, Ssh};
 use super::way_back::{self, AUTHORITY, DirectAddress};
-use super::{code_cache, examine};
+use super::{code_cache, examine, logind};
 use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
@@ -134,8 +134,9 @@ impl Session {
     ) -> Result<Self, String> {
         let path = machine.python_path.as_ref();
         let path = path.map(|path| format!("PATH={}:$PATH; export PATH; ", quoted(path)));
+        let (path, launcher) = (path.unwrap_or_default(), logind::launcher());
         let line =
-            format!("{}exec {} machine {}", path.unwrap_or_default(), quoted(agent), quoted(root));
+            format!("{launcher}{path}exec \"$@\" {} machine {}", quoted(agent), quoted(root));
         let mut helper = ssh.script(&line);
         helper.stdin(Stdio::piped());
         let mut helper = helper.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;

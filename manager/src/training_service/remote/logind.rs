@@ -1,0 +1,186 @@
+//! PURE: systemd-logind, which may end all processes of a login with the login (`KillUserProcesses=yes`), agents with them.
+//!
+//! It spares what runs in a scope of the user's own manager, which lives on without a login where the user lingers. So the
+//! helper, and with it the agents, are started in such a scope there. Without lingering, `doctor` says what to do.
+
+use super::shell::MARK;
+
+/// The setting of `logind.conf`, and the users that it spares and that it is for.
+const KILLS: &str = "KillUserProcesses";
+const EXCLUDED: &str = "KillExcludeUsers";
+const ONLY: &str = "KillOnlyUsers";
+
+/// Returns the lines of a shell that print logind's settings and the user. Where logind cannot be asked, its files say.
+pub(super) fn questions() -> String {
+    format!(
+        r#"user=$(id -un)
+{{
+  loginctl show-session -p {KILLS} -p {EXCLUDED} -p {ONLY} ||
+    for etc in /usr/lib/systemd /run/systemd /etc/systemd; do cat $etc/logind.conf $etc/logind.conf.d/*.conf; done
+  loginctl show-user "$user" -p Linger || {{ [ ! -e "/var/lib/systemd/linger/$user" ] || echo Linger=yes; }}
+  echo "User=$user"
+}} </dev/null 2>/dev/null | sed -n -e 's/^ *Kill/{MARK}logind Kill/p' -e 's/^Linger=/{MARK}logind &/p' -e 's/^User=/{MARK}logind &/p'"#
+    )
+}
+
+/// Returns the lines of a shell that set `$@` to the words before a command that is to outlive its login.
+pub(super) fn launcher() -> String {
+    format!(
+        r#"set --
+if loginctl show-session -p {KILLS} </dev/null 2>/dev/null | grep -q '=yes$' &&
+  loginctl show-user "$(id -un)" -p Linger </dev/null 2>/dev/null | grep -q '=yes$' &&
+  systemd-run --user --scope --quiet true </dev/null >/dev/null 2>&1
+then set -- systemd-run --user --scope --quiet --; fi
+"#
+    )
+}
+
+/// The answers to the questions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Logind {
+    kills: bool,
+    excluded: Vec<String>,
+    only: Vec<String>,
+    lingers: bool,
+    user: String,
+}
+
+impl Logind {
+    /// Takes a line, `NAME=VALUE`. A later one counts; other names are passed over.
+    pub(super) fn take(&mut self, line: &str) {
+        let Some((name, value)) = line.split_once('=') else { return };
+        let value = value.trim();
+        let is_on =
+            || ["1", "yes", "y", "true", "t", "on"].iter().any(|on| value.eq_ignore_ascii_case(on));
+        let users = || value.split_whitespace().map(str::to_owned).collect();
+        match name.trim() {
+            KILLS => self.kills = is_on(),
+            EXCLUDED => self.excluded = users(),
+            ONLY => self.only = users(),
+            "Linger" => self.lingers = is_on(),
+            "User" => value.clone_into(&mut self.user),
+            _ => {}
+        }
+    }
+
+    /// Returns the reason that trials end with the connection, and what to do.
+    pub(super) fn fault(&self) -> Option<String> {
+        let has = |users: &[String]| users.contains(&self.user);
+        let spared = has(&self.excluded)
+            || (self.excluded.is_empty() && self.user == "root")
+            || !(self.only.is_empty() || has(&self.only));
+        (self.kills && !spared && !self.lingers).then(|| {
+            let user = &self.user;
+            format!(
+                "its systemd-logind ends all processes of {user} with the connection, trials too ({KILLS}=yes); run \
+                 `loginctl enable-linger {user}` there"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn logind(lines: &[&str]) -> Logind {
+        let mut logind = Logind::default();
+        for line in lines {
+            logind.take(line);
+        }
+        logind
+    }
+
+    #[test]
+    fn only_a_login_whose_processes_are_killed_is_a_fault() {
+        #[rustfmt::skip]
+        let table: [(&[&str], bool); 13] = [
+            // the lines of logind, and of its files                                            a fault
+            (&["KillUserProcesses=no", "User=me"],                                              false),
+            (&["KillUserProcesses=yes", "User=me"],                                             true),
+            (&["KillUserProcesses=yes", "Linger=no", "User=me"],                                true),
+            (&["KillUserProcesses=yes", "Linger=yes", "User=me"],                               false),
+            (&["KillUserProcesses = True ", "User=me"],                                         true),
+            (&["KillUserProcesses=yes", "KillUserProcesses=no", "User=me"],                     false),
+            (&["KillUserProcesses=no", "KillUserProcesses=1", "User=me"],                       true),
+            (&["KillUserProcesses=yes", "KillExcludeUsers=root me", "User=me"],                 false),
+            (&["KillUserProcesses=yes", "KillExcludeUsers=root", "User=me"],                    true),
+            (&["KillUserProcesses=yes", "User=root"],                                           false),
+            (&["KillUserProcesses=yes", "KillOnlyUsers=you", "User=me"],                        false),
+            (&["KillUserProcesses=yes", "KillOnlyUsers=you me", "User=me"],                     true),
+            (&["Killed", "KillUserProcesses", "User=me"],                                       false),
+        ];
+        for (lines, is_fault) in table {
+            let fault = logind(lines).fault();
+            assert_eq!(fault.is_some(), is_fault, "{lines:?}");
+            let advised = fault.is_none_or(|fault| fault.contains("`loginctl enable-linger me`"));
+            assert!(advised, "{lines:?}");
+        }
+    }
+
+    /// Runs lines of a shell where these programs come first in `PATH`.
+    fn run(programs: &[(&str, &str)], script: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in programs {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("{}:/usr/bin:/bin", folder.path().display());
+        let output = Command::new("/bin/sh").args(["-c", script]).env("PATH", path).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
+    /// Answers as logind's own program does.
+    const LOGINCTL: &str = r#"case $1 in
+show-session) printf 'KillUserProcesses=yes\nKillExcludeUsers=root\nKillOnlyUsers=\n' ;;
+show-user) [ "$2" = me ] && echo Linger=$LINGERS ;;
+esac"#;
+
+    #[test]
+    fn a_shell_asks_logind() {
+        for (lingers, is_fault) in [("no", true), ("yes", false)] {
+            let loginctl = LOGINCTL.replace("$LINGERS", lingers);
+            let said = run(&[("loginctl", &loginctl), ("id", "echo me")], &questions());
+            let lines: Vec<_> =
+                said.lines().filter_map(|line| line.strip_prefix("tk:logind ")).collect();
+            assert_eq!(lines.len(), 5, "{said}");
+            assert_eq!(logind(&lines).fault().is_some(), is_fault, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_shell_starts_the_helper_in_a_scope_where_that_outlives_the_login() {
+        let scope = ("systemd-run", r#"[ "$4" != -- ] || { shift 4; echo scope; exec "$@"; }"#);
+        let no_scope = ("systemd-run", "exit 1");
+        let id = ("id", "echo me");
+        let (lingers, not) =
+            (LOGINCTL.replace("$LINGERS", "yes"), LOGINCTL.replace("$LINGERS", "no"));
+        let kills_nothing = "echo KillUserProcesses=no";
+        #[rustfmt::skip]
+        let table = [
+            (vec![("loginctl", lingers.as_str()), id, scope],    "scope\nhelper a b\n"),
+            (vec![("loginctl", lingers.as_str()), id, no_scope], "helper a b\n"),
+            (vec![("loginctl", not.as_str()), id, scope],        "helper a b\n"),
+            (vec![("loginctl", kills_nothing), id, scope],       "helper a b\n"),
+            (vec![("loginctl", "exit 1"), id, scope],            "helper a b\n"),
+        ];
+        for (programs, expected) in table {
+            let script = format!("{}exec \"$@\" echo helper 'a b'", launcher());
+            assert_eq!(run(&programs, &script), expected, "{programs:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_read(line in ".*") {
+            let fault = logind(&["KillUserProcesses=yes", &line, "User=me"]).fault();
+            prop_assert!(fault.is_none_or(|fault| fault.contains("enable-linger")));
+        }
+    }
+}
