@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId, Verdict};
+use trial_protocol::{AttemptId, Cause, Class, ExperimentId, TrialJobId, Verdict};
 
 pub mod agent_program;
 pub mod hybrid;
@@ -72,6 +72,8 @@ pub struct JobEvent {
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
+    /// The cause, where the service knows it for certain and the agent may not have lived to tell it.
+    pub cause: Option<Cause>,
     /// The disruption that took the job's machine away: the platform's reason and its words.
     pub disruption: Option<String>,
     /// True if the service calls the job a success, whatever its agent saw: a controller ends the other pods of a job
@@ -93,6 +95,7 @@ impl JobEvent {
             exit_code: None,
             message: None,
             class: None,
+            cause: None,
             disruption: None,
             succeeded: false,
             fenced: false,

@@ -666,14 +666,7 @@ impl ExperimentTask {
         let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
         let message = chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");
-        let gone = Gone {
-            exit_code: None,
-            message: Some(message),
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        };
+        let gone = Gone { message: Some(message), ..Gone::default() };
         let trial = trial.clone();
         let gone = state::Event::Gone { trial, gone, verdict: None, result: None };
         stop.into_iter().chain([gone]).collect()

@@ -13,7 +13,7 @@
 //! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
 //! | any or none                    | another            | `SYS_CANCELED`   |
 //! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
-//! | preempted ([`preempted`])      | none               | `SYS_CANCELED`   |
+//! | preempted ([`told_by_service`]) | none               | `SYS_CANCELED`   |
 //! | stopped (a signal), and the service calls the job a success | none | `SUCCEEDED` |
 //! | stopped (a signal), and the service says why | none | `FAILED` |
 //! | stopped (a signal)    | none               | `USER_CANCELED`  |
@@ -23,6 +23,7 @@
 use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
 use crate::job_state::JobState;
+use crate::training_service::JobEvent;
 
 /// The end of a job at its training service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Gone {
     pub message: Option<String>,
     /// The prospect of a retry, where the service knows.
     pub class: Option<Class>,
+    /// The cause, where the service knows it for certain.
+    pub cause: Option<Cause>,
     /// The disruption that took the job's machine away, in the platform's words.
     pub disruption: Option<String>,
     /// True if the service calls the job a success, whatever its agent saw.
@@ -41,10 +44,28 @@ pub struct Gone {
     pub fenced: bool,
 }
 
+impl Gone {
+    /// Takes what a service tells of an end.
+    pub fn of(event: JobEvent) -> Self {
+        let JobEvent { exit_code, message, class, cause, disruption, succeeded, fenced, .. } =
+            event;
+        Self { exit_code, message, class, cause, disruption, succeeded, fenced }
+    }
+}
+
+/// The verdict that the service's words stand for. `None`: the agent's verdict or our intent explains the end, or nothing does.
+pub fn told_by_service(
+    intent: Option<StopReason>,
+    verdict: Option<&Verdict>,
+    gone: &Gone,
+) -> Option<Verdict> {
+    preempted(intent, verdict, gone).or_else(|| of_known_cause(intent, verdict, gone))
+}
+
 /// The verdict on a trial whose machine the platform took away: of that its agent sees a signal at most, which it tells;
 /// the service knows whose it was. `None`: it was not taken away, or its end has another explanation: ours, or what the
 /// agent saw.
-pub fn preempted(
+fn preempted(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
     gone: &Gone,
@@ -64,6 +85,27 @@ pub fn preempted(
         stop: None,
         duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
         evidence: Evidence { platform: Some(said), ..evidence },
+    })
+}
+
+/// The verdict on a trial whose agent left none, where the service knows the cause: the kernel's out-of-memory killer may end
+/// the agent with the trial.
+fn of_known_cause(
+    intent: Option<StopReason>,
+    verdict: Option<&Verdict>,
+    gone: &Gone,
+) -> Option<Verdict> {
+    let cause = gone.cause.filter(|_| intent.is_none() && verdict.is_none())?;
+    Some(Verdict {
+        cause,
+        class: gone.class.unwrap_or(Class::Permanent),
+        confidence: Confidence::Certain,
+        // It is the job's exit code that is known, and not the trial's.
+        exit: None,
+        message: gone.message.clone().unwrap_or_else(|| "the platform ended it".to_owned()),
+        stop: None,
+        duration_ms: None,
+        evidence: Evidence::default(),
     })
 }
 
@@ -191,14 +233,7 @@ mod tests {
     fn a_pod_that_was_taken_away_is_no_stop_of_the_users() {
         let stopped = verdict(Cause::Stopped, TrialExit::Signal(15));
         let message = Some("ps 0: the container ended with exit code 1".to_owned());
-        let gone = Gone {
-            exit_code: Some(1),
-            message: message.clone(),
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        };
+        let gone = Gone { exit_code: Some(1), message: message.clone(), ..Gone::default() };
         let end = conclude(None, Some(&stopped), &gone);
         assert_eq!((end.state, &end.message), (JobState::Failed, &message));
         let end = conclude(Some(StopReason::User), Some(&stopped), &gone);
@@ -211,10 +246,8 @@ mod tests {
         let gone = Gone {
             exit_code: Some(0),
             message: Some("its pod ended well".to_owned()),
-            class: None,
-            disruption: None,
             succeeded: true,
-            fenced: false,
+            ..Gone::default()
         };
         let end = conclude(None, Some(&stopped), &gone);
         let success = End { state: JobState::Succeeded, message: None, exit_code: Some(0) };
@@ -248,10 +281,8 @@ mod tests {
             let gone = Gone {
                 exit_code: Some(137),
                 message: Some("its pod was taken away".to_owned()),
-                class: None,
                 disruption: taken.map(str::to_owned),
-                succeeded: false,
-                fenced: false,
+                ..Gone::default()
             };
             let own = preempted(intent, verdict, &gone);
             assert_eq!(own.is_some(), state == JobState::SysCanceled, "{intent:?} {verdict:?}");
@@ -279,6 +310,31 @@ mod tests {
     }
 
     #[test]
+    fn the_service_names_the_cause_where_neither_the_agent_nor_the_manager_does() {
+        let broken = verdict(Cause::Exit, TrialExit::Code(7));
+        let oom = Some(Cause::OomKernel);
+        #[rustfmt::skip]
+        let table = [
+            // the intent            the agent's     the service's  the cause
+            (None,                   None,           oom,           oom),
+            (None,                   None,           None,          None),
+            (None,                   Some(&broken),  oom,           None),
+            (Some(StopReason::User), None,           oom,           None),
+        ];
+        for (intent, verdict, cause, expected) in table {
+            let (exit_code, message) = (Some(137), Some("out of memory".to_owned()));
+            let gone = Gone { exit_code, message, cause, ..Gone::default() };
+            let own = told_by_service(intent, verdict, &gone);
+            let found = own.as_ref().map(|own| own.cause);
+            assert_eq!(found, expected, "{intent:?} {verdict:?} {cause:?}");
+            let Some(own) = own else { continue };
+            let end = conclude(intent, Some(&own), &gone);
+            let failed = End { state: JobState::Failed, message: gone.message.clone(), exit_code };
+            assert_eq!((end, class(Some(&own), &gone)), (failed, Class::Permanent));
+        }
+    }
+
+    #[test]
     fn the_end_says_whether_another_try_would_help() {
         let of = |class, cause| Verdict { class, ..verdict(cause, TrialExit::Signal(15)) };
         let (broken, stopped) =
@@ -302,14 +358,7 @@ mod tests {
             (None,           None,                   Class::Transient),
         ];
         for (verdict, known, expected) in table {
-            let gone = Gone {
-                exit_code: None,
-                message: None,
-                class: known,
-                disruption: None,
-                succeeded: false,
-                fenced: false,
-            };
+            let gone = Gone { class: known, ..Gone::default() };
             assert_eq!(class(verdict, &gone), expected, "{verdict:?} {known:?}");
         }
     }
@@ -341,18 +390,7 @@ mod tests {
             ("a lost agent",                          None,                  None,             JobState::Failed,      None),
         ];
         for (says, intent, verdict, state, code) in table {
-            let end = conclude(
-                intent,
-                verdict,
-                &Gone {
-                    exit_code: None,
-                    message: None,
-                    class: None,
-                    disruption: None,
-                    succeeded: false,
-                    fenced: false,
-                },
-            );
+            let end = conclude(intent, verdict, &Gone::default());
             assert_eq!((end.state, end.exit_code), (state, code), "{says}");
             assert_eq!(end.message.is_none(), state == JobState::Succeeded, "{says}: a reason");
             let ours = intent.filter(|_| state != JobState::Succeeded).map(explained);

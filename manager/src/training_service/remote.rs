@@ -139,9 +139,8 @@ struct Shared {
 impl Remote {
     /// Makes the service and begins to connect to the machines. An error is of this machine's files.
     pub fn start(settings: Settings) -> Result<Self, Error> {
-        let sum = |path: PathBuf| {
-            sha256_of_file(&path).map_err(|source| Error::Read { path, source })
-        };
+        let sum =
+            |path: PathBuf| sha256_of_file(&path).map_err(|source| Error::Read { path, source });
         let agent_sha256 = sum(settings.agent.clone())?;
         let code_sha256 = sum(settings.dir.code_archive())?;
         // In the data directory the path could be too long for a socket.

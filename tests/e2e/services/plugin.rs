@@ -51,6 +51,19 @@ for line in sys.stdin:
     say(answer)
 "#;
 
+/// A plugin on whose machine memory is full: each job is killed before its agent has reported anything.
+const STARVED: &str = r#"
+import json, sys
+def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    result = {"protocol": 1} if message["method"] == "initialize" else {}
+    say({"id": message["id"], "result": result})
+    if message["method"] == "submit":
+        gone = {"key": message["params"]["key"], "exit": {"signal": 9}, "reason": "oom"}
+        say({"method": "gone", "params": gone})
+"#;
+
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
@@ -166,6 +179,26 @@ fn a_plugin_that_babbles_runs_its_search() {
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
     expect_whole(&bed, &done, 3);
     assert!(done.stderr.contains("must not print"), "{}", done.stderr);
+}
+
+#[test]
+fn a_trial_that_the_platform_killed_for_memory_says_so() {
+    let bed = TestBed::new();
+    let program = bed.write("starved.py", STARVED);
+    let service = json!({"platform": "plugin", "command": ["python3", program]});
+    let done = search(&bed, &service, 1).run(&bed);
+    done.expect_done(0, 1);
+    let told = "FAILED (exit code 137): it used more memory than the platform allows";
+    assert!(done.stderr.contains(told), "{}", done.stderr);
+    let trial = |words: &[&str]| {
+        let mut command = bed.manager();
+        command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
+        String::from_utf8(bed.start(&mut command).finish(BOUND).stdout).unwrap()
+    };
+    let why: Vec<_> = trial(&["why", "0"]).split_whitespace().map(str::to_owned).collect();
+    assert!(why.join(" ").contains("cause oom-kernel class user-error"), "{why:?}");
+    let found = trial(&["ls", "--cause", "oom-kernel", "--output", "json"]);
+    assert!(found.contains(&done.trial(0).id), "{found}");
 }
 
 #[test]

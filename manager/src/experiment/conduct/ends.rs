@@ -71,10 +71,9 @@ impl ExperimentTask {
             let objective = self.spec.objective.as_deref();
             let found =
                 result::pick_with_goals(metrics.clone(), &attempt, objective, &self.spec.goals);
-            let JobEvent { exit_code, message, class, disruption, succeeded, fenced, .. } = event;
-            let gone = Gone { exit_code, message, class, disruption, succeeded, fenced };
+            let gone = Gone::of(event);
             let intent = self.state.intent(&trial);
-            let verdict = match ending::preempted(intent, verdict.as_ref(), &gone) {
+            let verdict = match ending::told_by_service(intent, verdict.as_ref(), &gone) {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };

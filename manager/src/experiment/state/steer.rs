@@ -169,14 +169,7 @@ mod tests {
     }
 
     fn gone(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone {
-            exit_code: Some(1),
-            message: None,
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        };
+        let gone = Gone { exit_code: Some(1), ..Gone::default() };
         let event = Event::Gone { trial: trial(name), gone, verdict: None, result: None };
         state.step(event, Duration::ZERO)
     }
@@ -212,14 +205,7 @@ mod tests {
     }
 
     fn succeeded(state: &mut State, name: &str) -> Vec<Effect> {
-        let gone = Gone {
-            exit_code: Some(0),
-            message: None,
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        };
+        let gone = Gone { exit_code: Some(0), ..Gone::default() };
         let verdict = Verdict {
             cause: Cause::Succeeded,
             class: Class::None,

@@ -65,27 +65,13 @@ fn verdict(cause: Cause, exit: TrialExit) -> Verdict {
 }
 
 fn unknown_end() -> Gone {
-    Gone {
-        exit_code: None,
-        message: None,
-        class: None,
-        disruption: None,
-        succeeded: false,
-        fenced: false,
-    }
+    Gone::default()
 }
 
 fn succeeded(number: u64, value: f64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone {
-            exit_code: Some(0),
-            message: None,
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        },
+        gone: Gone { exit_code: Some(0), ..Gone::default() },
         verdict: Some(Box::new(verdict(Cause::Succeeded, TrialExit::Code(0)))),
         result: Some(value.into()),
     }
@@ -94,14 +80,7 @@ fn succeeded(number: u64, value: f64) -> Event {
 fn failed(number: u64) -> Event {
     Event::Gone {
         trial: id(number),
-        gone: Gone {
-            exit_code: Some(3),
-            message: None,
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        },
+        gone: Gone { exit_code: Some(3), ..Gone::default() },
         verdict: Some(Box::new(verdict(Cause::Exit, TrialExit::Code(3)))),
         result: None,
     }
@@ -239,14 +218,7 @@ fn the_number_of_retries_outlives_the_manager() {
     for (retries, tried_again) in [(1, false), (2, true)] {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
-        let gone = Gone {
-            exit_code: None,
-            message: None,
-            class: None,
-            disruption: None,
-            succeeded: false,
-            fenced: false,
-        };
+        let gone = Gone::default();
         // Its end is unknown: the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);

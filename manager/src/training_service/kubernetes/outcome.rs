@@ -1,7 +1,7 @@
 //! PURE: the phase of the object that runs an attempt, and its outcome: every kind of workload reports them, and the
 //! tracker decides upon them.
 
-use trial_protocol::Class;
+use trial_protocol::{Cause, Class};
 
 use super::disruption::Disruption;
 
@@ -35,6 +35,8 @@ pub struct Outcome {
     pub message: String,
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
+    /// The cause, where it is certain.
+    pub cause: Option<Cause>,
     /// The pod that decided it, where one did.
     pub decided_by: Option<Decider>,
     /// The disruption that took that pod away, if one did.
@@ -72,6 +74,7 @@ impl Outcome {
             exit_code: None,
             message,
             class: None,
+            cause: None,
             decided_by: None,
             disruption: None,
             needs_pods: false,

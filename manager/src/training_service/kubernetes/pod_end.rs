@@ -22,6 +22,8 @@ pub struct PodEnd {
     pub message: String,
     /// The prospect of a retry, where that is known.
     pub class: Option<Class>,
+    /// The cause, where it is certain.
+    pub cause: Option<Cause>,
     /// The platform's words, where it took the pod away.
     pub disruption: Option<Disruption>,
 }
@@ -37,11 +39,14 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let code = field("exitCode").and_then(Value::as_i64);
     let never_ran = text("reason") == "ContainerStatusUnknown" && field("startedAt").is_none();
     let exit_code = code.filter(|_| !never_ran).and_then(|code| i32::try_from(code).ok());
-    let end = |message: String, class| Some(PodEnd { exit_code, message, class, disruption: None });
+    let end = |message: String, class| {
+        Some(PodEnd { exit_code, message, class, cause: None, disruption: None })
+    };
 
     if let Some(disruption) = disruption::of_pod(pod) {
         let (message, class) = (disruption.why.clone(), Some(Class::Transient));
-        return Some(PodEnd { exit_code, message, class, disruption: Some(disruption) });
+        let disruption = Some(disruption);
+        return Some(PodEnd { exit_code, message, class, cause: None, disruption });
     }
     if disruption::is_over_its_limit(of_pod("reason"), of_pod("message")) {
         let message = format!("the pod was evicted: {}", shortened(of_pod("message")));
@@ -51,7 +56,9 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     match (code, text("reason")) {
         (Some(_), "OOMKilled") => {
             let message = "out of memory: the pod was killed for using more than `memorySize`";
-            end(message.to_owned(), Some(Class::Permanent))
+            let cause = Some(Cause::OomKernel);
+            let end = end(message.to_owned(), Some(Class::Permanent));
+            end.map(|end| PodEnd { cause, ..end })
         }
         (Some(_), "StartError") => {
             let message =

@@ -441,15 +441,16 @@ impl Tracker {
         }
         self.pods.forget(name);
         // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
-        let Outcome { succeeded, exit_code, message, class, disruption, .. } = outcome;
-        let (message, class, disruption) = match forced {
-            None => (message, class, disruption.map(|disruption| disruption.said)),
-            Some(ForcedEnd { message, class, disruption }) => (message, class, disruption),
+        let Outcome { succeeded, exit_code, message, class, cause, disruption, .. } = outcome;
+        let (message, class, cause, disruption) = match forced {
+            None => (message, class, cause, disruption.map(|disruption| disruption.said)),
+            Some(ForcedEnd { message, class, disruption }) => (message, class, None, disruption),
         };
         let message = Some(message);
         self.finished.push_back(attempt.clone());
         let unexplained = JobEvent::unexplained(trial, attempt);
-        let event = JobEvent { exit_code, message, class, disruption, succeeded, ..unexplained };
+        let told = JobEvent { exit_code, message, class, cause, ..unexplained };
+        let event = JobEvent { disruption, succeeded, ..told };
         let mut acts = vec![Act::Tell(JobNews::Gone(event))];
         if self.finished.len() >= KEPT + TIDIED {
             acts.push(Act::Tidy(self.finished.drain(..TIDIED).collect()));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tracing::warn;
-use trial_protocol::Class;
+use trial_protocol::{Cause, Class};
 
 use super::link::{AskError, Link};
 use super::room::PendingJob;
@@ -257,11 +257,13 @@ impl Job {
             Reason::Preempted | Reason::NodeLost | Reason::StartFailed => Some(Class::Transient),
             Reason::Exit | Reason::Cancelled | Reason::Revoked | Reason::Unknown => None,
         });
+        let cause = (gone.reason == Reason::Oom).then_some(Cause::OomKernel);
         let disruption = matches!(gone.reason, Reason::Preempted | Reason::NodeLost).then(words);
         JobEvent {
             exit_code: gone.exit.shell_code(),
             message: words(),
             class,
+            cause,
             disruption: disruption.flatten(),
             succeeded: gone.exit.shell_code() == Some(0) && words().is_some(),
             ..self.unexplained()

@@ -84,6 +84,22 @@ fn every_recorded_end_is_told_with_its_reason() {
 }
 
 #[test]
+fn a_pod_that_was_killed_for_memory_has_that_for_its_cause() {
+    let bed = TestBed::new();
+    let kube = Kube::start(bed.folder(), play(&["oom", "fail5", "oomchild"]));
+    let outcome = run(&bed, &search(&bed, &kube, "true", 3));
+    outcome.expect_done(0, 3);
+    let mut ls = bed.manager();
+    ls.args(["trial", "ls", "--cause", "oom-kernel", "--output", "json", "--data-dir"]);
+    let found = bed.start(ls.arg(bed.data())).finish(trialkeeper_tests::BOUND);
+    let found = String::from_utf8(found.stdout).unwrap();
+    for (sequence, is_starved) in [(0, true), (1, false), (2, true)] {
+        assert_eq!(found.contains(&outcome.trial(sequence).id), is_starved, "{found}");
+    }
+    kube.wait_until_empty();
+}
+
+#[test]
 fn what_cannot_start_says_why_and_fails_in_time() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), play(&["toobig", "badimage", "fake-gpu-too-many"]));

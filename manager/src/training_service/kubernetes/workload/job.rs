@@ -337,6 +337,7 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
         exit_code: end.exit_code,
         message: end.message,
         class: end.class,
+        cause: end.cause,
         disruption: end.disruption,
         needs_pods: false,
         ..outcome

@@ -45,6 +45,7 @@ fn was_deleted() -> PodEnd {
         exit_code: None,
         message: "the trial's pod was deleted".to_owned(),
         class: Some(Class::Transient),
+        cause: None,
         disruption: None,
     }
 }
@@ -85,6 +86,7 @@ pub(super) fn caused(
         exit_code: end.exit_code,
         message: Decider::told(decided_by.as_ref(), end.message),
         class: end.class,
+        cause: end.cause,
         decided_by,
         disruption: end.disruption,
         needs_pods: false,

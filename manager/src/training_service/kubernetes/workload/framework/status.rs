@@ -21,6 +21,8 @@ const UNFOLDED_BYTES: u64 = 64 << 20;
 
 /// The kubelet's word for a container that the kernel ended for its memory.
 const OOM: &str = "OOMKilled";
+/// The code of the same in FrameworkController's usual configuration.
+const OOM_CODE: i64 = -1200;
 /// The same for a person.
 const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more than `memorySize`";
 
@@ -105,13 +107,14 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         is_main: (role, index) == main,
     });
     let message = if succeeded { message } else { Decider::told(decided_by.as_ref(), message) };
-    let permanent = reason == Some(OOM) || disruption::is_over_its_limit(pods[0], pods[1]);
-    let class = if permanent { Some(Class::Permanent) } else { class(completion) };
+    let starved = !succeeded && (reason == Some(OOM) || code == Some(OOM_CODE));
+    let permanent = starved || disruption::is_over_its_limit(pods[0], pods[1]);
     let outcome = Outcome {
         succeeded,
         exit_code,
         message,
-        class,
+        class: if permanent { Some(Class::Permanent) } else { class(completion) },
+        cause: starved.then_some(Cause::OomKernel),
         decided_by,
         ..Outcome::unseen(String::new())
     };
@@ -178,7 +181,7 @@ fn failure(
         }
         (known, _) if !said.is_empty() => format!("{known}{said}"),
         (known, _) if diagnostics.is_empty() => known.to_owned(),
-        (known, _) if matches!(code, Some(-101 | -210 | -220 | -1200)) => known.to_owned(),
+        (known, _) if matches!(code, Some(-101 | -210 | -220 | OOM_CODE)) => known.to_owned(),
         (known, _) => {
             let detail = shortened(first_line(diagnostics));
             // Nothing of the pod was made: the API server's words are all that there is.
@@ -207,7 +210,7 @@ fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
         Some(-1000) => "the pod was evicted",
         Some(-1001) => "the pod's node was lost",
         Some(-1002 | -1005 | -1006) => "the pod's node refused it",
-        Some(-1200) => OUT_OF_MEMORY,
+        Some(OOM_CODE) => OUT_OF_MEMORY,
         _ if reason == OOM => OUT_OF_MEMORY,
         _ => return None,
     })

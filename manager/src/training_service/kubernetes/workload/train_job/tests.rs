@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use trial_protocol::Cause;
 
 use super::*;
 use crate::training_service::JobNews;
@@ -53,6 +54,7 @@ fn every_recorded_end_is_told_as_it_was() {
         let ends = ends(&told);
         let [end] = ends.as_slice() else { panic!("{case}: {told:?}") };
         assert_eq!((end.exit_code, end.class), (exit_code, class), "{case}: {end:?}");
+        assert_eq!(end.cause, case.ends_with("oom").then_some(Cause::OomKernel), "{case}");
         let said = end.message.as_deref().unwrap_or_default();
         assert!(said.starts_with(message), "{case}: {said}");
         let disruption = end.disruption.as_deref().and_then(|said| said.split(':').next());

@@ -52,6 +52,7 @@ fn every_recorded_end_is_read() {
         let last = standings(case).pop();
         let Some(JobPhase::Completed(outcome)) = last else { panic!("{case} ends as {last:?}") };
         assert_eq!((outcome.succeeded, outcome.exit_code), (succeeded, exit_code), "{case}");
+        assert_eq!(outcome.cause, case.starts_with("oom").then_some(Cause::OomKernel), "{case}");
         assert!(outcome.message.starts_with(message), "{case}: {}", outcome.message);
     }
 }
