@@ -7,19 +7,47 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
+use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, wait_for};
 
-/// The services; of Kubernetes every kind of object.
-const SERVICES: [&str; 8] = [
-    "local",
-    "frameworkcontroller",
-    "Job",
-    "Job in a queue",
-    "JobSet",
-    "TFJob",
-    "PyTorchJob",
-    "TrainJob",
-];
+/// Makes a module for each service, in which each story is a test.
+macro_rules! services {
+    ($($(#[$needs:meta])? $module:ident: $service:literal;)*) => {$(
+        mod $module {
+            #[test]
+            $(#[$needs])?
+            fn a_trial_has_its_code_and_ends_as_its_command_does() {
+                super::run_to_ends($service);
+            }
+
+            #[test]
+            $(#[$needs])?
+            fn a_manager_that_goes_finds_its_trials_again() {
+                super::leave_and_come_back($service);
+            }
+
+            #[test]
+            $(#[$needs])?
+            fn a_stop_ends_its_trial_and_no_other() {
+                super::stop_one($service);
+            }
+        }
+    )*};
+}
+
+// Of Kubernetes every kind of object that the scripted API server plays.
+services! {
+    local: "local";
+    frameworks: "frameworkcontroller";
+    jobs: "Job";
+    queued_jobs: "Job in a queue";
+    job_sets: "JobSet";
+    tf_jobs: "TFJob";
+    pytorch_jobs: "PyTorchJob";
+    train_jobs: "TrainJob";
+    plugin: "plugin";
+    #[ignore = "needs sshd"]
+    remote: "remote";
+}
 
 /// A bed with a training service.
 struct Stage {
@@ -31,7 +59,7 @@ struct Stage {
 impl Stage {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
-        let kube = (service != "local").then(|| {
+        let kube = (!["local", "plugin", "remote"].contains(&service)).then(|| {
             let kube = Kube::start(bed.folder(), |_| Play::Pods);
             kube.quota(2);
             kube.queue("team");
@@ -42,11 +70,48 @@ impl Stage {
     }
 
     fn search(&self, command: &str, trials: u32) -> Search {
-        let mut section = section(self.service);
+        let mut section = self.section();
         if self.kube.is_some() {
             section["kubeconfig"] = json!(self.bed.path("kubeconfig").display().to_string());
         }
         Search::new(command, trials).with("objective", "score").with("trainingService", section)
+    }
+
+    /// The section of a service whose trials have one process, or one pod that counts.
+    fn section(&self) -> Value {
+        let role = json!({"name": "worker", "dockerImage": "any"});
+        let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": "code"});
+        match self.service {
+            "local" => json!({"platform": "local"}),
+            "frameworkcontroller" => {
+                json!({"platform": "frameworkcontroller", "taskRoles": [role]})
+            }
+            "Job" => json!({"platform": "kubernetes", "dockerImage": "any"}),
+            "Job in a queue" => {
+                json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"})
+            }
+            "JobSet" => {
+                let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
+                let server = json!({
+                    "name": "ps", "dockerImage": "any", "command": "exec sleep 600",
+                    "frameworkAttemptCompletionPolicy": never,
+                });
+                json!({"platform": "kubernetes", "taskRoles": [role, server]})
+            }
+            "TFJob" => {
+                json!({"platform": "kubeflow", "operator": "tf-operator", "worker": replica})
+            }
+            "PyTorchJob" => {
+                json!({"platform": "kubeflow", "operator": "pytorch-operator", "master": replica})
+            }
+            "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
+            "plugin" => super::plugin::processes(),
+            "remote" => {
+                let machine = Machines::new(&self.bed).add("one");
+                json!({"platform": "remote", "machineList": [machine]})
+            }
+            other => panic!("{other}: no such service"),
+        }
     }
 
     /// Pods here are processes of this machine.
@@ -71,34 +136,6 @@ impl Stage {
     }
 }
 
-/// The section of a service whose trials have one pod that counts.
-fn section(service: &str) -> Value {
-    let role = json!({"name": "worker", "dockerImage": "any"});
-    let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": "code"});
-    match service {
-        "local" => json!({"platform": "local"}),
-        "frameworkcontroller" => json!({"platform": service, "taskRoles": [role]}),
-        "Job" => json!({"platform": "kubernetes", "dockerImage": "any"}),
-        "Job in a queue" => {
-            json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"})
-        }
-        "JobSet" => {
-            let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
-            let server = json!({
-                "name": "ps", "dockerImage": "any", "command": "exec sleep 600",
-                "frameworkAttemptCompletionPolicy": never,
-            });
-            json!({"platform": "kubernetes", "taskRoles": [role, server]})
-        }
-        "TFJob" => json!({"platform": "kubeflow", "operator": "tf-operator", "worker": replica}),
-        "PyTorchJob" => {
-            json!({"platform": "kubeflow", "operator": "pytorch-operator", "master": replica})
-        }
-        "TrainJob" => json!({"platform": "trainer", "dockerImage": "any"}),
-        other => panic!("{other}: no such service"),
-    }
-}
-
 /// By its number among the trials: a result, a failure, a signal, no program.
 const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
 0) cat data.txt && echo "score=$TRIALKEEPER_PARAM_x" ;;
@@ -107,26 +144,19 @@ const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
 *) exec no-such-program ;;
 esac"#;
 
-#[test]
-fn a_trial_has_its_code_and_ends_as_its_command_does() {
-    for service in SERVICES {
-        let stage = Stage::new(service);
-        stage.bed.write("code/data.txt", "what the trial reads\n");
-        let search = stage.search(ENDS, 4).with("trialConcurrency", 2);
-        let search = Outcome::of(stage.start(search.command(&stage.bed)).finish(BOUND));
-        search.expect_done(1, 3);
-        assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"], "{service}");
-        for (sequence, says) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
-            let told = format!("trial {sequence} ({}) FAILED ({says})", search.trial(sequence).id);
-            assert!(
-                search.stderr.contains(&told),
-                "{service}: {told:?} is not in {}",
-                search.stderr
-            );
-        }
-        assert!(search.stderr.contains("ValueError: no"), "{service}: {}", search.stderr);
-        stage.expect_clean();
+fn run_to_ends(service: &'static str) {
+    let stage = Stage::new(service);
+    stage.bed.write("code/data.txt", "what the trial reads\n");
+    let search = stage.search(ENDS, 4).with("trialConcurrency", 2);
+    let search = Outcome::of(stage.start(search.command(&stage.bed)).finish(BOUND));
+    search.expect_done(1, 3);
+    assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
+    for (sequence, says) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
+        let told = format!("trial {sequence} ({}) FAILED ({says})", search.trial(sequence).id);
+        assert!(search.stderr.contains(&told), "{told:?} is not in {}", search.stderr);
     }
+    assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
+    stage.expect_clean();
 }
 
 /// Notes that it started, takes two steps through the gate, and cleans up when it is asked to end.
@@ -135,34 +165,67 @@ trap 'echo cleaned >>"$TEST_BED/cleaned"; exit 143' TERM
 echo started >>"$TEST_BED/started"
 for step in 1 2; do read _ <"$TEST_BED/gate"; echo "score=$step"; done"#;
 
-#[test]
-fn a_manager_that_goes_finds_its_trials_again() {
-    for service in SERVICES {
-        for (signal, code, starts) in [(Signal::SIGINT, Some(130), 4), (Signal::SIGKILL, None, 2)] {
-            let stage = Stage::new(service);
-            let bed = &stage.bed;
-            let gate = Gate::new(&bed.path("gate"));
-            let search = stage.search(STEADY, 2).with("trialConcurrency", 2);
-            let manager = stage.start(search.command(bed));
-            wait_for("two trials to start", BOUND, || {
-                (bed.read("started").lines().count() == 2).then_some(())
-            });
-            let id = stage.id();
-            manager.signal(signal);
-            let finished = manager.finish(BOUND);
-            assert_eq!(finished.code, code, "{service} {signal}: {}", finished.stderr);
-            if signal == Signal::SIGINT {
-                assert_eq!(bed.read("cleaned").lines().count(), 2, "{service}: politely");
-                stage.expect_clean();
-            }
-            gate.open(4);
-            let manager = stage.start(Outcome::resume_command(bed, &id));
-            let search = Outcome::of(manager.finish(BOUND));
-            search.expect_done(2, 0);
-            let all = [1, 2].map(Value::from);
-            assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
-            assert_eq!(bed.read("started").lines().count(), starts, "{service} {signal}");
+/// Starts a search whose two trials run and wait at the gate.
+fn start_two(stage: &Stage) -> Running {
+    let search = stage.search(STEADY, 2).with("trialConcurrency", 2);
+    let manager = stage.start(search.command(&stage.bed));
+    wait_for("two trials to start", BOUND, || {
+        (stage.bed.read("started").lines().count() == 2).then_some(())
+    });
+    manager
+}
+
+fn leave_and_come_back(service: &'static str) {
+    for (signal, code, starts) in [(Signal::SIGINT, Some(130), 4), (Signal::SIGKILL, None, 2)] {
+        let stage = Stage::new(service);
+        let bed = &stage.bed;
+        let gate = Gate::new(&bed.path("gate"));
+        let manager = start_two(&stage);
+        let id = stage.id();
+        manager.signal(signal);
+        let finished = manager.finish(BOUND);
+        assert_eq!(finished.code, code, "{signal}: {}", finished.stderr);
+        if signal == Signal::SIGINT {
+            assert_eq!(bed.read("cleaned").lines().count(), 2, "politely");
             stage.expect_clean();
         }
+        gate.open(4);
+        let manager = stage.start(Outcome::resume_command(bed, &id));
+        let search = Outcome::of(manager.finish(BOUND));
+        search.expect_done(2, 0);
+        let all = [1, 2].map(Value::from);
+        assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
+        assert_eq!(bed.read("started").lines().count(), starts, "{signal}");
+        stage.expect_clean();
     }
+}
+
+fn stop_one(service: &'static str) {
+    let stage = Stage::new(service);
+    let bed = &stage.bed;
+    let gate = Gate::new(&bed.path("gate"));
+    let manager = start_two(&stage);
+    let mut stop = bed.manager();
+    stop.args(["trial", "kill", "0", "--data-dir"]).arg(bed.data());
+    let told = bed.start(&mut stop).finish(BOUND);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    wait_for("the trial to be stopped", BOUND, || {
+        (bed.read("cleaned").lines().count() == 1).then_some(())
+    });
+    gate.open(2);
+    let search = Outcome::of(manager.finish(BOUND));
+    #[rustfmt::skip]
+    let ends = [
+        (0, "USER_CANCELED", vec![]),
+        (1, "SUCCEEDED",     vec![json!(1), json!(2)]),
+    ];
+    for (sequence, state, steps) in ends {
+        let trial = search.trial(sequence);
+        assert_eq!((trial.state.as_str(), &trial.intermediate), (state, &steps), "{search:#?}");
+    }
+    assert_eq!(search.trials.len(), 2, "{search:#?}");
+    for what in [("started", 2), ("cleaned", 1)] {
+        assert_eq!(bed.read(what.0).lines().count(), what.1, "{}", what.0);
+    }
+    stage.expect_clean();
 }

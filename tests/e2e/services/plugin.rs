@@ -69,7 +69,7 @@ fn repository() -> PathBuf {
 }
 
 /// The service that runs jobs as processes, from the examples.
-fn processes() -> Value {
+pub(super) fn processes() -> Value {
     let module = repository().join("python/src").display().to_string();
     let program = repository().join("examples/plugins/processes.py");
     json!({"platform": "plugin", "command": ["env", format!("PYTHONPATH={module}"), "python3", program]})
