@@ -101,13 +101,13 @@ pub struct Outlet(Arc<Flow>);
 struct Flow {
     stream: Stream,
     source: Arc<File>,
-    intake: Mutex<Intake>,
+    intake: Mutex<StreamIntake>,
     /// Bytes that were read and not passed on yet.
     held: AtomicUsize,
 }
 
 /// The state that each reader of the stream has for itself: portions are taken in in their order.
-struct Intake {
+struct StreamIntake {
     pump: Pump,
     scanner: StreamScanner,
     /// Read by another than the pump, which is to pass it on.
@@ -133,7 +133,12 @@ impl Pump {
         let flow = Arc::new(Flow {
             stream: self.stream,
             source: Arc::clone(source),
-            intake: Mutex::new(Intake { pump: self, scanner, late: Vec::new(), ended: false }),
+            intake: Mutex::new(StreamIntake {
+                pump: self,
+                scanner,
+                late: Vec::new(),
+                ended: false,
+            }),
             held: AtomicUsize::new(0),
         });
         let outlet = Outlet(Arc::clone(&flow));
@@ -251,7 +256,7 @@ impl Flow {
     }
 
     /// Reads once, and takes in what there was. `None`: the stream has ended.
-    fn read(&self, intake: &mut Intake, buffer: &mut [u8]) -> Option<usize> {
+    fn read(&self, intake: &mut StreamIntake, buffer: &mut [u8]) -> Option<usize> {
         if intake.ended {
             return None;
         }
@@ -276,13 +281,13 @@ impl Flow {
         Some(length)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Intake> {
+    fn lock(&self) -> MutexGuard<'_, StreamIntake> {
         // A panic while it was held hands the trial over.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Intake {
+impl StreamIntake {
     fn take(&mut self, bytes: &[u8]) {
         let mut found = Vec::new();
         self.scanner.feed(bytes, &mut found);

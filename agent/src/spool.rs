@@ -58,7 +58,7 @@ mod tests;
 pub use cursor::Cursor;
 pub use lane_files::LaneFiles;
 pub use lock::Claim;
-use queue::{DiskState, Entry, Lifecycle, SpoolRequest, State, take};
+use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, take};
 pub use record::Record;
 
 /// Logs that may wait for a disk that writes, in bytes.
@@ -153,8 +153,8 @@ impl Sender {
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SpoolShared {
+    state: Mutex<QueueState>,
     /// Wakes the disk thread.
     work: Condvar,
     /// Wakes the threads that wait for the disk.
@@ -167,7 +167,7 @@ struct Shared {
 /// A cheap handle on the spool; all clones share it. Disk I/O happens on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct Spool {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     older: Arc<[AttemptId]>,
     dir: Option<PathBuf>,
     attempt: AttemptId,
@@ -207,7 +207,7 @@ impl Spool {
             }
         }
         let mut older: Vec<AttemptId> = Vec::new();
-        let mut state = State::default();
+        let mut state = QueueState::default();
         let mut files = None;
         if let Some((dir, _)) = &held {
             let own = dir.join(options.attempt.as_str());
@@ -241,7 +241,7 @@ impl Spool {
             let first = first_of_a_later_process(options.now_ms);
             (state.facts.next_seq, state.bulk.next_seq) = (first, first);
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SpoolShared {
             state: Mutex::new(state),
             work: Condvar::new(),
             room: Condvar::new(),
@@ -327,7 +327,7 @@ impl Spool {
             let unwritten_too = state.disk != DiskState::Well;
             let own = state.lane_mut(lane);
             let Some(through) = own.spilled_through else {
-                let offered = |entry: &&Entry| entry.written || unwritten_too;
+                let offered = |entry: &&QueuedReport| entry.written || unwritten_too;
                 return take(own.memory.iter().take_while(offered).map(|e| &e.record), max_bytes);
             };
             let after = own.acked;
@@ -449,14 +449,14 @@ fn first_of_a_later_process(now_ms: i64) -> u64 {
     u64::try_from(now_ms).unwrap_or(0).min(1 << 51) << 11
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SpoolShared {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the thread look at what there is to do. One that is at work looks anyway; waking it is a system call, and
     /// lines come by the thousand.
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
+    fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         if idle {
@@ -465,7 +465,7 @@ impl Shared {
     }
 
     /// Tells those who wait for the disk that it has taken something.
-    fn make_room(&self, state: MutexGuard<'_, State>) {
+    fn make_room(&self, state: MutexGuard<'_, QueueState>) {
         let awaited = state.settling > 0;
         drop(state);
         if awaited {

@@ -33,7 +33,7 @@ use crate::output::metric_file::{MetricFileWatcher, MetricFiles};
 use crate::supervise::loop_state::LoopState;
 use crate::supervise::phase::{Effect, Event, Phase, Remaining};
 use crate::trial::reap::Reaper;
-use crate::trial::signals::{ReceivedSignal, Sender, Signals, byte};
+use crate::trial::signals::{ReceivedSignal, SignalSource, Signals, byte};
 use crate::trial::tree::Leftovers;
 use crate::trial::{LostGuard, Trial, hand_over};
 use crate::verdict::{Observations, Stop, StopBy, conclude};
@@ -229,7 +229,7 @@ impl Supervisor {
         }
     }
 
-    fn handle_stop_signal(&mut self, sender: Sender, state: &mut LoopState) -> Event {
+    fn handle_stop_signal(&mut self, sender: SignalSource, state: &mut LoopState) -> Event {
         state.record_sender(sender);
         state.record_term();
         state.stop_signals += 1;

@@ -166,7 +166,8 @@ pub fn start(
     reaper: &Reaper,
 ) -> Result<(Trial, oneshot::Receiver<ExitStatus>), Error> {
     let mut terminal = Terminal::find();
-    let given = terminal.as_mut().filter(|terminal| terminal.is_ours() && terminal.is_all_ours());
+    let given =
+        terminal.as_mut().filter(|terminal| terminal.has_foreground() && terminal.shows_output());
     let takes = given.map(Terminal::will_be_taken).is_some();
     let outputs = Outputs { stdout, stderr };
     let spawned = reaper.spawn_with(ChildRole::Trial, || spawn::spawn(plan, &outputs, takes));
@@ -294,7 +295,7 @@ impl Trial {
         let Some(terminal) = &mut self.terminal else { return };
         if let Some(signal) = self.reaper.stopped(pid) {
             // A trial that only wants to read may, if the agent has the terminal.
-            if signal != number(Signal::SIGTTIN) || !terminal.is_ours() {
+            if signal != number(Signal::SIGTTIN) || !terminal.has_foreground() {
                 terminal.follow(signal);
             }
             // The agent was continued in the foreground, or is in a group that no process can continue.
@@ -306,8 +307,8 @@ impl Trial {
 
     fn give_terminal(&mut self) -> bool {
         let group = self.pid();
-        let ours = self.terminal.as_mut().filter(|terminal| terminal.is_ours());
-        ours.map(|terminal| terminal.give(group)).is_some()
+        let foreground = self.terminal.as_mut().filter(|terminal| terminal.has_foreground());
+        foreground.map(|terminal| terminal.give(group)).is_some()
     }
 
     /// The living members of the tree, the trial's own process included.

@@ -46,14 +46,14 @@ pub const DEFAULT_PYTHON: &str = "python3";
 #[derive(Debug, Clone, PartialEq)]
 pub struct Algorithm {
     /// The source.
-    pub source: Source,
+    pub source: ClassSource,
     /// `classArgs`.
     pub class_args: Map<String, Value>,
 }
 
 /// Where the dispatcher finds an algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ClassSource {
     /// Among NNI's own, by its name.
     BuiltIn(String),
     /// A class, as `module.Class`.
@@ -69,8 +69,8 @@ impl Algorithm {
     /// The algorithm as a section of an experiment file.
     pub fn section(&self) -> Value {
         let mut section = match &self.source {
-            Source::BuiltIn(name) => json!({ "name": name }),
-            Source::Class { class, code } => {
+            ClassSource::BuiltIn(name) => json!({ "name": name }),
+            ClassSource::Class { class, code } => {
                 json!({ "className": class, "codeDirectory": code.to_string_lossy() })
             }
         };
@@ -83,8 +83,8 @@ impl Algorithm {
     /// Returns its name for the user.
     pub fn name(&self) -> &str {
         match &self.source {
-            Source::BuiltIn(name) => name,
-            Source::Class { class, .. } => class,
+            ClassSource::BuiltIn(name) => name,
+            ClassSource::Class { class, .. } => class,
         }
     }
 }

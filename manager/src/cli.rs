@@ -110,7 +110,7 @@ enum Command {
         #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
         data_dir: Option<PathBuf>,
         #[command(flatten)]
-        cluster: clean::Cluster,
+        cluster: clean::ClusterArgs,
     },
     /// Try whether a plugin does all that a training service must.
     Conformance {

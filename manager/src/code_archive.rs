@@ -20,18 +20,18 @@ use ring::digest::{Context, SHA256};
 use tokio::sync::OnceCell;
 use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 
-use self::listing::{Entry, Kind};
+use self::listing::{Entry, EntryKind};
 use self::version::{CodeTracker, CodeVersion};
 use crate::util::digest::hexadecimal;
 use crate::util::layout::DIFFS_FOLDER;
 
 /// The limits beyond which code is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries
 /// and 300 MiB.
-const LIMITS: Limits = Limits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
+const LIMITS: CodeLimits = CodeLimits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
 
 /// The limits of the code.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct CodeLimits {
     /// Files, directories and links.
     entries: usize,
     /// Content of all files, before compression.
@@ -189,8 +189,8 @@ impl CodeArchive {
 pub fn survey(directory: &Path) -> Result<String, Error> {
     let entries = listing::list(&canonical(directory)?, LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
-        Kind::File(size) => size,
-        Kind::Directory | Kind::Link(_) => 0,
+        EntryKind::File(size) => size,
+        EntryKind::Directory | EntryKind::Link(_) => 0,
     });
     let size = listing::mebibytes(sizes.sum());
     Ok(format!("{}: {} entries, {size}", directory.display(), entries.len()))
@@ -213,7 +213,7 @@ fn find_or_make(directory: &Path, file: &Path) -> Result<Archive, Error> {
     }
 }
 
-fn make(directory: &Path, file: &Path, limits: Limits) -> Result<Archive, Error> {
+fn make(directory: &Path, file: &Path, limits: CodeLimits) -> Result<Archive, Error> {
     let root = canonical(directory)?;
     let entries = listing::list(&root, limits)?;
     let failed = |source| Error::Write { path: file.to_owned(), source };
@@ -243,12 +243,12 @@ fn pack(
 ) -> Result<(), Error> {
     let (name, path) = (entry.name.as_os_str().as_bytes(), root.join(&entry.name));
     let kind = match &entry.kind {
-        Kind::File(size) => tape::Kind::File(*size),
-        Kind::Directory => tape::Kind::Directory,
-        Kind::Link(target) => tape::Kind::Link(target.as_os_str().as_bytes()),
+        EntryKind::File(size) => tape::TapeKind::File(*size),
+        EntryKind::Directory => tape::TapeKind::Directory,
+        EntryKind::Link(target) => tape::TapeKind::Link(target.as_os_str().as_bytes()),
     };
     packed.write_all(&tape::head(name, kind, entry.mode, entry.mtime)).map_err(failed)?;
-    let Kind::File(size) = entry.kind else { return Ok(()) };
+    let EntryKind::File(size) = entry.kind else { return Ok(()) };
     let read = |source| Error::Read { path: path.clone(), source };
     let content = File::open(&path).map_err(read)?;
     let mut content = io::BufReader::with_capacity(64 << 10, content).take(size);

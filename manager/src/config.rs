@@ -47,7 +47,7 @@ pub use self::inherited::ServiceSection;
 use self::kubernetes::KubernetesSpec;
 pub use self::location::Location;
 use self::location::Places;
-pub use self::notifications::{EventKind, NotificationsSpec, Source, WebhookSpec};
+pub use self::notifications::{EventKind, NotificationsSpec, SecretSource, WebhookSpec};
 pub use self::plugin::PluginSpec;
 pub use self::remote::{MachineSpec, RemoteSpec};
 use self::section::Problem;

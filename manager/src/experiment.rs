@@ -28,7 +28,7 @@ pub mod state;
 
 /// An event for the experiment.
 #[derive(Debug)]
-pub enum Event {
+pub enum TaskEvent {
     /// Reports of the facts lane were stored for the first time, in this order.
     Reported {
         /// The trial.
@@ -50,7 +50,7 @@ pub enum Event {
 /// Talks to the experiment's task; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<TaskEvent>,
     stop: CancellationToken,
     leave: CancellationToken,
     directives: DirectiveQueue,
@@ -61,7 +61,7 @@ pub struct Handle {
 
 impl Handle {
     /// A handle, and the events it sends: for the task, or for a test.
-    pub fn new(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
+    pub fn new(capacity: usize) -> (Self, mpsc::Receiver<TaskEvent>) {
         let (events, receiver) = mpsc::channel(capacity);
         let directives = DirectiveQueue::new(SystemClock.now_ms());
         let (stop, leave) = (CancellationToken::new(), CancellationToken::new());
@@ -72,13 +72,13 @@ impl Handle {
     /// Tells the experiment what an agent reported for the first time. Waits while the experiment is
     /// busy; an experiment that has ended is no error.
     pub async fn reported(&self, trial: TrialJobId, attempt: AttemptId, fresh: Vec<Report>) {
-        drop(self.events.send(Event::Reported { trial, attempt, fresh }).await);
+        drop(self.events.send(TaskEvent::Reported { trial, attempt, fresh }).await);
     }
 
     /// Has the experiment do what a person asks for.
     pub async fn command(&self, command: Command) -> Result<(), Refused> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.events.send(Event::Commanded { command, reply }).await;
+        let sent = self.events.send(TaskEvent::Commanded { command, reply }).await;
         sent.map_err(|_| Refused::NotRunning)?;
         answer.await.unwrap_or(Err(Refused::NotRunning))
     }

@@ -51,7 +51,7 @@ pub use rows::{
     NewTrial, ReportRow, Span, TrialChange, TrialEventRow, TrialRow,
 };
 pub use service_part::{AttemptPart, ServicePart};
-use writer::{Message, Shared, Write};
+use writer::{Message, Write, WriterState};
 
 /// The number of writes that may wait for the writer. Batches of reports beyond it are refused, since their senders can
 /// wait better than the manager can.
@@ -69,7 +69,7 @@ struct Inner {
     // `None` only while it is dropped.
     queue: Option<mpsc::Sender<Message>>,
     readers: Arc<Readers>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     thread: Mutex<Option<JoinHandle<()>>>,
     reads_only: bool,
 }
@@ -81,7 +81,7 @@ impl Store {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let place = FileIdentity::of(path)
             .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
-        let shared = Arc::new(Shared { identity: Some(place), ..Shared::default() });
+        let shared = Arc::new(WriterState { identity: Some(place), ..WriterState::default() });
         let told = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()

@@ -62,18 +62,18 @@ impl Holder {
         &self,
         experiment: &ExperimentId,
         trial: &TrialJobId,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), TokenRefusal> {
         if (&self.experiment, &self.trial) == (experiment, trial) {
             Ok(())
         } else {
-            Err(Refusal::Other(self.clone()))
+            Err(TokenRefusal::Other(self.clone()))
         }
     }
 }
 
 /// The reason that a token does not open what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TokenRefusal {
     /// The token was not made from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
@@ -162,9 +162,9 @@ impl Secret {
     }
 
     /// Whose token this is. Takes the same time wherever the token's signature is wrong.
-    pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, Refusal> {
-        let holder = self.holder(token).ok_or(Refusal::Invalid)?;
-        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(Refusal::Expired(holder)) }
+    pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, TokenRefusal> {
+        let holder = self.holder(token).ok_or(TokenRefusal::Invalid)?;
+        if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(TokenRefusal::Expired(holder)) }
     }
 
     /// The token to show instead of one that expires before long.
@@ -180,7 +180,7 @@ impl Secret {
         experiment: &ExperimentId,
         trial: &TrialJobId,
         now_ms: i64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), TokenRefusal> {
         self.identify(token, now_ms)?.may_speak_for(experiment, trial)
     }
 
@@ -250,7 +250,7 @@ mod tests {
             let (experiment, trial) = ids(experiment, trial);
             secret.check(token, &experiment, &trial, now_ms).unwrap_err()
         };
-        let (other, expired) = (Refusal::Other(holder.clone()), Refusal::Expired(holder));
+        let (other, expired) = (TokenRefusal::Other(holder.clone()), TokenRefusal::Expired(holder));
         let renamed = token.replace(".t.", ".u.");
         let shifted = token.replace("exp.t.", "ex.pt.");
         let longer_lived = token.replace(&format!(".{}.", NOW + LIFE_MS), ".9999999999999.");
@@ -264,15 +264,15 @@ mod tests {
         let table = [
             ("another trial's",       secret(1), token.as_str(),   "exp",  "u",  NOW, other.clone()),
             ("another experiment's",  secret(1), token.as_str(),   "exp2", "t",  NOW, other),
-            ("another secret's",      secret(2), token.as_str(),   "exp",  "t",  NOW, Refusal::Invalid),
-            ("renamed",               secret(1), renamed.as_str(), "exp",  "u",  NOW, Refusal::Invalid),
-            ("cut elsewhere",         secret(1), shifted.as_str(), "ex",   "pt", NOW, Refusal::Invalid),
-            ("made to live longer",   secret(1), longer_lived.as_str(), "exp", "t", NOW, Refusal::Invalid),
-            ("another scheme",        secret(1), old.as_str(),     "exp",  "t",  NOW, Refusal::Invalid),
-            ("shortened",             secret(1), cut,              "exp",  "t",  NOW, Refusal::Invalid),
-            ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  NOW, Refusal::Invalid),
-            ("without a signature",   secret(1), "tk2.exp.t.1.",   "exp",  "t",  NOW, Refusal::Invalid),
-            ("empty",                 secret(1), "",               "exp",  "t",  NOW, Refusal::Invalid),
+            ("another secret's",      secret(2), token.as_str(),   "exp",  "t",  NOW, TokenRefusal::Invalid),
+            ("renamed",               secret(1), renamed.as_str(), "exp",  "u",  NOW, TokenRefusal::Invalid),
+            ("cut elsewhere",         secret(1), shifted.as_str(), "ex",   "pt", NOW, TokenRefusal::Invalid),
+            ("made to live longer",   secret(1), longer_lived.as_str(), "exp", "t", NOW, TokenRefusal::Invalid),
+            ("another scheme",        secret(1), old.as_str(),     "exp",  "t",  NOW, TokenRefusal::Invalid),
+            ("shortened",             secret(1), cut,              "exp",  "t",  NOW, TokenRefusal::Invalid),
+            ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  NOW, TokenRefusal::Invalid),
+            ("without a signature",   secret(1), "tk2.exp.t.1.",   "exp",  "t",  NOW, TokenRefusal::Invalid),
+            ("empty",                 secret(1), "",               "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("expired",               secret(1), token.as_str(),   "exp",  "t",  end, expired.clone()),
             ("and not its trial's",   secret(1), token.as_str(),   "exp",  "u",  end, expired),
         ];
@@ -332,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn random_texts_are_no_token(text in ".*|tk2\\.[a-z]{1,4}\\.[a-z]{1,4}\\.[0-9]{1,20}\\.[A-Za-z0-9_-]{43}") {
-            prop_assert_eq!(secret(1).identify(&text, NOW), Err(Refusal::Invalid));
+            prop_assert_eq!(secret(1).identify(&text, NOW), Err(TokenRefusal::Invalid));
         }
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn run(
     }
     .to_vec();
     // The table knows which of two rivals counts.
-    for (name, value) in variables.into_iter().filter(|(name, _)| is_ours(name)) {
+    for (name, value) in variables.into_iter().filter(|(name, _)| has_agent_prefix(name)) {
         let setting = &name.to_str()?[PREFIX.len()..];
         let (id, apply) = SETTINGS.iter().find(|(id, _)| is_variable(setting, id))?;
         if !value.is_empty() && !given.contains(id) {
@@ -136,7 +136,7 @@ fn is_variable(setting: &str, id: &str) -> bool {
 }
 
 /// Returns whether the variable `name` may set a flag.
-pub(super) fn is_ours(name: &OsStr) -> bool {
+pub(super) fn has_agent_prefix(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue};
 
-use super::plain::{PREFIX, is_ours};
+use super::plain::{PREFIX, has_agent_prefix};
 
 /// Variables that set no flag and are rightly there: a keeper's version for old managers; those of a trial, which may
 /// itself run a keeper; those that a plugin passes on to its jobs; and those of this project's tests. A name that ends
@@ -19,7 +19,7 @@ pub(super) fn sentences(
     command: &mut Command,
     names: impl IntoIterator<Item = OsString>,
 ) -> Vec<String> {
-    let mut names: Vec<_> = names.into_iter().filter(|name| is_ours(name)).collect();
+    let mut names: Vec<_> = names.into_iter().filter(|name| has_agent_prefix(name)).collect();
     names.sort();
     let services: Vec<_> = names.iter().filter_map(service).collect();
     let strays = names.iter().filter(|name| !is_known(command, name) && !is_link(name, &services));

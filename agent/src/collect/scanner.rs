@@ -29,20 +29,20 @@ const PORTION_BYTES: usize = 64 * 1024;
 
 /// Lengths in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct LineLimits {
     /// An unterminated line as long as this is looked at before it ends.
     look: usize,
     /// Longest piece that is read.
     piece: usize,
 }
 
-const LIMITS: Limits = Limits { look: PORTION_BYTES, piece: LONGEST_BYTES };
+const LIMITS: LineLimits = LineLimits { look: PORTION_BYTES, piece: LONGEST_BYTES };
 
 /// Finds metrics in one output stream, given its bytes in any portions.
 #[derive(Debug)]
 pub struct StreamScanner {
     spec: CollectSpec,
-    limits: Limits,
+    limits: LineLimits,
     /// `true` if ordinary text may hold metrics: stdout only, since stderr is full of warnings that quote
     /// code.
     reads_text: bool,

@@ -18,7 +18,7 @@ use super::NAME_BYTES;
 use super::objective::is_known;
 
 /// The prefixes of the agent's variables and NNI's: a trial that prints its environment reports nothing.
-const OURS: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
+const REPORT_PREFIXES: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
 /// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
 /// codes.
@@ -43,7 +43,7 @@ pub(super) fn pairs(
         // The value goes first: most `=` of ordinary text fail there, and cheaply.
         if let Some(value) = value_after(&line[equals + 1..])
             && let Some(name) = name_before(&line[..equals])
-            && !OURS.iter().any(|ours| name.starts_with(ours))
+            && !REPORT_PREFIXES.iter().any(|ours| name.starts_with(ours))
         {
             found(name, value);
         }

@@ -21,7 +21,7 @@ mod tests;
 /// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// As it should be.
     Ok,
     /// A trial can run; the user should look.
@@ -38,7 +38,7 @@ pub struct Check {
     /// The name of the check.
     pub name: &'static str,
     /// Its outcome.
-    pub state: State,
+    pub state: CheckState,
     /// The finding.
     pub finding: String,
     /// The remedy, where there is one.
@@ -48,19 +48,19 @@ pub struct Check {
 
 impl Check {
     fn ok(name: &'static str, finding: impl Into<String>) -> Self {
-        Self { name, state: State::Ok, finding: finding.into(), advice: None }
+        Self { name, state: CheckState::Ok, finding: finding.into(), advice: None }
     }
 
     fn skipped(name: &'static str, finding: impl Into<String>) -> Self {
-        Self { name, state: State::Skipped, finding: finding.into(), advice: None }
+        Self { name, state: CheckState::Skipped, finding: finding.into(), advice: None }
     }
 
     fn warn(name: &'static str, finding: impl Into<String>, advice: &'static str) -> Self {
-        Self { name, state: State::Warn, finding: finding.into(), advice: Some(advice) }
+        Self { name, state: CheckState::Warn, finding: finding.into(), advice: Some(advice) }
     }
 
     fn fail(name: &'static str, finding: impl Into<String>, advice: &'static str) -> Self {
-        Self { name, state: State::Fail, finding: finding.into(), advice: Some(advice) }
+        Self { name, state: CheckState::Fail, finding: finding.into(), advice: Some(advice) }
     }
 }
 
@@ -112,7 +112,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
 }
 
 fn report(checks: Vec<Check>) -> Report {
-    let failed = checks.iter().find(|check| check.state == State::Fail);
+    let failed = checks.iter().find(|check| check.state == CheckState::Fail);
     let first_failure = failed.map(|check| check.name);
     Report { ok: first_failure.is_none(), first_failure, checks }
 }
@@ -123,10 +123,10 @@ fn text(report: &Report) -> String {
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     for Check { name, state, finding, advice } in &report.checks {
         let word = match state {
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::Fail => "FAIL",
-            State::Skipped => "-",
+            CheckState::Ok => "ok",
+            CheckState::Warn => "warn",
+            CheckState::Fail => "FAIL",
+            CheckState::Skipped => "-",
         };
         writeln!(text, "{word:<4}  {name:<width$}  {finding}").expect("a String takes everything");
         if let Some(advice) = advice {

@@ -34,7 +34,7 @@ pub(super) struct LaneDelivery<'a> {
 }
 
 /// The next step of a lane.
-enum Step {
+enum LaneStep {
     /// A request that was kept open has come to an end.
     Polled(LongPollOutcome),
     /// These records are to be sent; none: a heartbeat.
@@ -74,12 +74,12 @@ impl<'a> LaneDelivery<'a> {
         let mut last_sent = Instant::now();
         loop {
             let goes_on = match self.next_step(last_sent).await {
-                Step::Again => continue,
-                Step::Over => return,
-                Step::Polled(LongPollOutcome { records, answer }) => {
+                LaneStep::Again => continue,
+                LaneStep::Over => return,
+                LaneStep::Polled(LongPollOutcome { records, answer }) => {
                     self.deliver(records, answer).await
                 }
-                Step::Send(records) => {
+                LaneStep::Send(records) => {
                     let _permit = match self.lane {
                         Lane::Facts => None,
                         Lane::Bulk => Some(self.long_poll.interrupt().await),
@@ -94,11 +94,11 @@ impl<'a> LaneDelivery<'a> {
         }
     }
 
-    async fn next_step(&mut self, last_sent: Instant) -> Step {
+    async fn next_step(&mut self, last_sent: Instant) -> LaneStep {
         let lane = self.lane;
         let over = *self.ended.borrow_and_update();
         if over && self.spool.pending_in(lane) == 0 {
-            return Step::Over;
+            return LaneStep::Over;
         }
         let beats = lane == Lane::Facts && self.session.dialect() == Dialect::Native;
         let heartbeat = last_sent + self.session.heartbeat();
@@ -106,7 +106,7 @@ impl<'a> LaneDelivery<'a> {
             && self.long_poll.may_open()
             && let Some(outcome) = self.long_poll.run(heartbeat).await
         {
-            return Step::Polled(outcome);
+            return LaneStep::Polled(outcome);
         }
         let max_bytes = match lane {
             Lane::Facts => FACTS_BYTES,
@@ -123,23 +123,27 @@ impl<'a> LaneDelivery<'a> {
             () = sleep_until(heartbeat), if beats => Vec::new(),
             // The connection is free again.
             () = self.long_poll.interrupted(false), if beats && self.long_poll.is_interrupted() => {
-                return Step::Again;
+                return LaneStep::Again;
             }
             changed = self.ended.changed(), if !over => {
                 // Without a sender, the trial's end would never be seen.
-                return if changed.is_ok() { Step::Again } else { Step::Over };
+                return if changed.is_ok() { LaneStep::Again } else { LaneStep::Over };
             }
-            () = self.deadline.passed(), if over => return Step::Over,
+            () = self.deadline.passed(), if over => return LaneStep::Over,
         };
         if records.is_empty() && self.spool.pending_in(lane) > 0 {
             // The disk did not give what it has.
             return if self.deadline.pause(BACKOFF_AT_END).await {
-                Step::Again
+                LaneStep::Again
             } else {
-                Step::Over
+                LaneStep::Over
             };
         }
-        if records.is_empty() && lane == Lane::Bulk { Step::Again } else { Step::Send(records) }
+        if records.is_empty() && lane == Lane::Bulk {
+            LaneStep::Again
+        } else {
+            LaneStep::Send(records)
+        }
     }
 
     /// Delivers records of this process's attempt and has the spool forget them; `false` when the time is up.

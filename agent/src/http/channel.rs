@@ -58,7 +58,7 @@ pub enum Error {
 
 /// State that all connections share.
 #[derive(Debug)]
-struct Shared {
+struct ChannelState {
     path: String,
     /// The answer to a parameter request.
     parameters: String,
@@ -95,7 +95,7 @@ impl Channel {
         found: mpsc::Sender<Finding>,
         ended: watch::Receiver<bool>,
     ) {
-        let shared = Shared {
+        let shared = ChannelState {
             path: self.path,
             parameters: command::parameter_answer(record),
             requested: AtomicUsize::new(0),
@@ -128,7 +128,7 @@ fn random_path() -> Result<String, Error> {
     Ok(path)
 }
 
-impl Handler for Shared {
+impl Handler for ChannelState {
     fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a> {
         Box::pin(async move {
             if head.target != self.path {
@@ -143,7 +143,7 @@ impl Handler for Shared {
     }
 }
 
-async fn put(body: &[u8], shared: &Shared) -> Answer {
+async fn put(body: &[u8], shared: &ChannelState) -> Answer {
     let finding = match command::read(body) {
         Command::RequestParameter => {
             shared.requested.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ async fn put(body: &[u8], shared: &Shared) -> Answer {
     }
 }
 
-async fn poll(shared: &Shared) -> Answer {
+async fn poll(shared: &ChannelState) -> Answer {
     let mut ended = shared.ended.clone();
     let wait = async {
         loop {

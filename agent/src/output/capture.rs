@@ -47,7 +47,7 @@ pub struct CapturePaths {
 
 /// The outcome of writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CaptureOutcome {
     /// Bytes of output that are not in the files.
     pub shed_bytes: u64,
     /// The last thing that went wrong, if anything did.
@@ -58,33 +58,33 @@ pub struct Outcome {
 #[derive(Debug, Clone)]
 pub struct Capture {
     // `None`: there is no place for anything.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<CaptureShared>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CaptureShared {
     paths: CapturePaths,
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
     work: Condvar,
     room: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CaptureState {
     started: bool,
     waiting: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
-    finish: Option<oneshot::Sender<Outcome>>,
+    finish: Option<oneshot::Sender<CaptureOutcome>>,
     /// The time that is left for the write in progress.
     spent: Duration,
-    outcome: Outcome,
+    outcome: CaptureOutcome,
 }
 
 /// The next task of the thread.
 struct Work {
     bytes: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
-    finish: Option<oneshot::Sender<Outcome>>,
+    finish: Option<oneshot::Sender<CaptureOutcome>>,
 }
 
 impl Capture {
@@ -93,7 +93,7 @@ impl Capture {
         let anywhere = paths.dir.is_some() || paths.termination_log.is_some();
         let shared = anywhere.then(|| {
             let (work, room) = (Condvar::new(), Condvar::new());
-            Arc::new(Shared { paths, state: Mutex::default(), work, room })
+            Arc::new(CaptureShared { paths, state: Mutex::default(), work, room })
         });
         Self { shared }
     }
@@ -147,8 +147,8 @@ impl Capture {
     }
 
     /// Writes what is waiting, and tells how it went; waits for that at most `bound`.
-    pub async fn finish(&self, bound: Duration) -> Outcome {
-        let Some(shared) = &self.shared else { return Outcome::default() };
+    pub async fn finish(&self, bound: Duration) -> CaptureOutcome {
+        let Some(shared) = &self.shared else { return CaptureOutcome::default() };
         let (tell, told) = oneshot::channel();
         {
             let mut state = shared.lock();
@@ -162,7 +162,7 @@ impl Capture {
                 let state = shared.lock();
                 let waiting: usize = state.waiting.iter().map(Vec::len).sum();
                 let error = "the disk does not answer".to_owned();
-                Outcome {
+                CaptureOutcome {
                     shed_bytes: state.outcome.shed_bytes
                         + u64::try_from(waiting).unwrap_or(u64::MAX),
                     error: Some(state.outcome.error.clone().unwrap_or(error)),
@@ -179,13 +179,13 @@ fn index(stream: Stream) -> usize {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CaptureShared {
+    fn lock(&self) -> MutexGuard<'_, CaptureState> {
         // Every change below is a single statement, so the state is whole whichever thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(self: &Arc<Self>, state: &mut State) {
+    fn start(self: &Arc<Self>, state: &mut CaptureState) {
         if state.started {
             return;
         }

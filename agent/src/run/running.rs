@@ -30,13 +30,13 @@ use crate::verdict::{Observations, TrialEnd};
 pub(super) struct Running {
     started: Result<StartedTrial, trial::Error>,
     /// The supervisor's parts that a trial needs which was started.
-    parts: Parts,
+    parts: SupervisorParts,
     channel: ChannelShutdown,
     finish: Finish,
 }
 
 /// The parts of a supervisor besides the trial.
-struct Parts {
+struct SupervisorParts {
     reaper: Reaper,
     signals: Signals,
     intake: Intake,
@@ -73,7 +73,7 @@ impl Running {
             tokio::spawn(listen(address, request_status, shutdown.ended()));
         }
         let (sender, status_spool) = (settings.sender.clone(), spool.clone());
-        let parts = Parts {
+        let parts = SupervisorParts {
             reaper: run.reaper,
             signals,
             intake: Intake::new(recorder, run.observer, run.events, findings),

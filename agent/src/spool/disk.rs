@@ -14,7 +14,7 @@ use super::lane_files::{LaneFiles, LaneSummary};
 use super::lock;
 use super::queue::{DiskState, LaneState, Lifecycle, ReportClass, SpoolRequest};
 use super::record::{self, Record};
-use super::{SENDER, Sender, Shared};
+use super::{SENDER, Sender, SpoolShared};
 
 mod rewind;
 #[cfg(test)]
@@ -188,7 +188,7 @@ impl LaneWriter {
 }
 
 /// Starts the thread. It ends when the spool is closed.
-pub(super) fn spawn(shared: &Arc<Shared>, files: Files, sync_interval: Duration) {
+pub(super) fn spawn(shared: &Arc<SpoolShared>, files: Files, sync_interval: Duration) {
     let for_thread = Arc::clone(shared);
     let run = move || {
         Disk { shared: for_thread, files, sync_interval, retry_at: None, verdict_at: None }.run();
@@ -200,7 +200,7 @@ pub(super) fn spawn(shared: &Arc<Shared>, files: Files, sync_interval: Duration)
 }
 
 struct Disk {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     files: Files,
     sync_interval: Duration,
     /// The time at which a write that failed is tried again.

@@ -27,7 +27,7 @@ pub(super) enum ReportClass {
 
 /// A report that is in memory.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct QueuedReport {
     pub(super) record: Record,
     pub(super) class: ReportClass,
     /// `true` if the disk has it.
@@ -44,7 +44,7 @@ pub(super) struct LaneState {
     /// Highest seq that cannot be delivered again. `None`: all of them can.
     pub(super) forgotten: Option<u64>,
     /// In order of seq; what is older and not acknowledged is on the disk only.
-    pub(super) memory: VecDeque<Entry>,
+    pub(super) memory: VecDeque<QueuedReport>,
     pub(super) memory_bytes: usize,
     /// The number of entries at the front of `memory` that were handed to the disk thread.
     pub(super) handed: usize,
@@ -75,7 +75,7 @@ pub(super) enum SpoolRequest {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct QueueState {
     pub(super) facts: LaneState,
     pub(super) bulk: LaneState,
     pub(super) shed: Shed,
@@ -126,7 +126,7 @@ pub(super) fn take<'a>(records: impl Iterator<Item = &'a Record>, max_bytes: usi
     taken
 }
 
-impl State {
+impl QueueState {
     pub(super) fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
         match lane {
             Lane::Facts => &mut self.facts,
@@ -169,7 +169,7 @@ impl State {
         lane.next_seq += 1;
         lane.memory_bytes += size;
         let record = Record { seq, json: json.into() };
-        lane.memory.push_back(Entry { record, class, written: false, log_bytes });
+        lane.memory.push_back(QueuedReport { record, class, written: false, log_bytes });
     }
 
     /// Keeps a text of another dialect's; `false` if it is dropped.
@@ -187,7 +187,7 @@ impl State {
         lane.next_seq += 1;
         lane.memory_bytes += text.len();
         let record = Record { seq, json: text.into() };
-        lane.memory.push_back(Entry { record, class, written: false, log_bytes: 0 });
+        lane.memory.push_back(QueuedReport { record, class, written: false, log_bytes: 0 });
         true
     }
 

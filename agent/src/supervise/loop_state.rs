@@ -7,7 +7,7 @@ use trial_protocol::SignalSender;
 use super::{Ending, WATCH_AFTER, trial_exit};
 use crate::output::metric_file::MetricFileWatcher;
 use crate::supervise::phase::Phase;
-use crate::trial::signals::{Sender, byte};
+use crate::trial::signals::{SignalSource, byte};
 use crate::trial::{Trial, tree};
 use crate::verdict::{Stop, StopBy};
 
@@ -71,10 +71,10 @@ impl LoopState {
     }
 
     /// Records the sender of the latest signal, until one has requested the stop: that one counts.
-    pub(super) fn record_sender(&mut self, sender: Sender) {
+    pub(super) fn record_sender(&mut self, sender: SignalSource) {
         if self.ending.stop.is_none() {
             let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
-            let Sender { pid, uid, kernel } = sender;
+            let SignalSource { pid, uid, kernel } = sender;
             self.ending.sender = Some(SignalSender { pid, uid, name, kernel });
         }
     }

@@ -66,7 +66,7 @@ pub struct Live {
     pub guard: Option<(i32, RawFd)>,
 }
 
-struct Plan {
+struct HandOverPlan {
     process: i32,
     /// The paths of this program: the second is tried where the first fails.
     programs: [CString; 2],
@@ -90,7 +90,7 @@ const WORDS: usize = FIXED + LIVE + 1;
 /// A number in decimal that ends with a NUL.
 type Decimal = [u8; 12];
 
-static PLAN: AtomicPtr<Plan> = AtomicPtr::new(ptr::null_mut());
+static PLAN: AtomicPtr<HandOverPlan> = AtomicPtr::new(ptr::null_mut());
 
 /// The exit code, once the trial has ended; -1 before.
 static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
@@ -216,7 +216,7 @@ pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
     // Without /proc, the name that the agent was started with must do.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
-    let plan = Plan {
+    let plan = HandOverPlan {
         process: nix::unistd::getpid().as_raw(),
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
         words: estate.words(),
@@ -316,7 +316,7 @@ pub fn hand_over() {
     }
 }
 
-impl Plan {
+impl HandOverPlan {
     fn live(&self) -> Live {
         let [process, pipe] = GUARD.each_ref().map(|number| number.load(Ordering::Acquire));
         Live {

@@ -30,11 +30,11 @@ pub enum ChildRole {
 /// A handle on the table of children; all clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Reaper {
-    table: Arc<Mutex<HashMap<u32, Entry>>>,
+    table: Arc<Mutex<HashMap<u32, ChildEntry>>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ChildEntry {
     role: ChildRole,
     tell: oneshot::Sender<ExitStatus>,
     /// The signal that has stopped it, until it is read.
@@ -84,14 +84,14 @@ impl Reaper {
         // reaping a child whose exec failed.
         let mut table = self.lock();
         let pid = start()?;
-        table.insert(pid.as_raw().unsigned_abs(), Entry { role, tell, stopped: None });
+        table.insert(pid.as_raw().unsigned_abs(), ChildEntry { role, tell, stopped: None });
         Ok((pid, told))
     }
 
     /// Enters a child of this process that the program before in it has started.
     pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
         let (tell, told) = oneshot::channel();
-        self.lock().insert(pid, Entry { role, tell, stopped: None });
+        self.lock().insert(pid, ChildEntry { role, tell, stopped: None });
         told
     }
 
@@ -154,7 +154,7 @@ impl Reaper {
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, ChildEntry>> {
         // The table is whole between any two statements, so a panic elsewhere has not hurt it.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +170,7 @@ pub fn discard(child: Pid) {
 
 /// Notes how the trial's own process has ended before it is reaped: a thread that fails between the two would have the
 /// status lost for ever.
-fn note_trial(table: &HashMap<u32, Entry>) {
+fn note_trial(table: &HashMap<u32, ChildEntry>) {
     let trial = table.iter().find(|(_, entry)| entry.role == ChildRole::Trial);
     let pid = trial.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
     let Some(pid) = pid else { return };
@@ -191,7 +191,7 @@ fn wait_status(status: &WaitIdStatus) -> Option<i32> {
 /// Returns whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a
 /// walk through `/proc`. No process is reaped while they are read, so they can only grow. Where there are none, the
 /// answer is no.
-fn only_helpers(table: &HashMap<u32, Entry>) -> bool {
+fn only_helpers(table: &HashMap<u32, ChildEntry>) -> bool {
     let is_helper = |pid: &str| {
         let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));
         entry.is_some_and(|entry| entry.role == ChildRole::Helper)

@@ -41,12 +41,12 @@ pub enum ReceivedSignal {
     /// Some child of the agent has ended.
     Child,
     /// A signal that a process sent.
-    Sent(Signal, Sender),
+    Sent(Signal, SignalSource),
 }
 
 /// The sender of a signal (`man 2 signalfd`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sender {
+pub struct SignalSource {
     /// Its process; 0 for one that this container cannot see, such as the container's runtime.
     pub pid: u32,
     /// Its user.
@@ -108,7 +108,7 @@ impl Signals {
                 Ok(Signal::SIGCHLD) => self.waiting.push_front(ReceivedSignal::Child),
                 Ok(signal) => {
                     let kernel = found.ssi_code == SI_KERNEL;
-                    let sender = Sender { pid: found.ssi_pid, uid: found.ssi_uid, kernel };
+                    let sender = SignalSource { pid: found.ssi_pid, uid: found.ssi_uid, kernel };
                     self.waiting.push_back(ReceivedSignal::Sent(signal, sender));
                 }
                 Err(_) => {}

@@ -37,13 +37,13 @@ impl Terminal {
     }
 
     /// Returns whether the terminal listens to the agent.
-    pub fn is_ours(&self) -> bool {
+    pub fn has_foreground(&self) -> bool {
         tcgetpgrp(stdin()) == Ok(getpgrp())
     }
 
     /// Returns whether the agent's output goes there, too. Else the agent may be the first of a pipeline. The last of
     /// one, such as a pager, needs the terminal more than a trial that may never read.
-    pub fn is_all_ours(&self) -> bool {
+    pub fn shows_output(&self) -> bool {
         tcgetpgrp(stdout()).is_ok()
     }
 
@@ -61,7 +61,7 @@ impl Terminal {
     /// Gives the terminal to the trial's `group`, if the agent has it.
     pub fn give(&mut self, group: u32) {
         let group = i32::try_from(group).ok().and_then(Pid::from_raw);
-        if let Some(group) = group.filter(|_| self.is_ours()) {
+        if let Some(group) = group.filter(|_| self.has_foreground()) {
             self.modes = self.modes.take().or_else(|| tcgetattr(stdin()).ok());
             self.given = tcsetpgrp(stdin(), group).is_ok();
         }

@@ -17,12 +17,12 @@ pub(super) struct Past {
     pub(super) parameters: Parameters,
     /// Intermediate results by their position.
     pub(super) steps: BTreeMap<u64, MetricValue>,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<PastEnd>,
 }
 
 /// The end of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct End {
+pub(super) struct PastEnd {
     pub(super) state: JobState,
     pub(super) result: Option<MetricValue>,
 }
@@ -79,7 +79,7 @@ impl History {
                 let Some(past) = self.of(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
-                past.end = Some(End { state: *state, result: result.clone() });
+                past.end = Some(PastEnd { state: *state, result: result.clone() });
             }
             Order::Import(samples) => self.imported.extend(samples.iter().cloned()),
             Order::Space(space) => self.space = space.clone(),

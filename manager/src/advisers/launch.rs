@@ -15,7 +15,7 @@ use super::ask_and_tell::AskAndTell;
 use super::history::Conversation;
 use super::nni::{Dialogue, Duties};
 use super::wire::Wire;
-use super::{Program, Setting, Source};
+use super::{ClassSource, Program, Setting};
 use crate::util::ids;
 
 /// The code that runs instead of `-m nni`, with the same arguments; it says itself why.
@@ -162,8 +162,8 @@ const PACKAGES: [(&str, &str); 5] = [
 fn brings(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
-        Source::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
-        Source::Class { .. } => None,
+        ClassSource::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
+        ClassSource::Class { .. } => None,
     });
     match extra {
         Some((name, packages)) => {
@@ -206,7 +206,7 @@ mod tests {
             ("Metis",           "installed for py"),
         ];
         for (name, says) in table {
-            let source = Source::BuiltIn(name.to_owned());
+            let source = ClassSource::BuiltIn(name.to_owned());
             let tuner = Some(Algorithm { source, class_args: Map::new() });
             let python = "py".to_owned();
             let program = Program::Nni { python, tuner, assessor: None, advisor: false };

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
-use super::history::{Conversation, End, History, Past, Turn};
+use super::history::{Conversation, History, Past, PastEnd, Turn};
 use super::{AdviserEvent, Order};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -116,7 +116,7 @@ impl Dialogue {
     }
 
     /// A trial's final result, and its end, which must not overtake it.
-    fn end(&mut self, past: &Past, end: &End) -> Vec<String> {
+    fn end(&mut self, past: &Past, end: &PastEnd) -> Vec<String> {
         let name = self.name(past).cloned();
         let mut say = Vec::new();
         // NNI's tuners drop a trial that ended badly; a result besides would be one too many.
@@ -207,7 +207,7 @@ impl Dialogue {
                 }
                 if let Some(end) = &past.end {
                     // Its result was imported above.
-                    say.extend(self.end(past, &End { state: end.state, result: None }));
+                    say.extend(self.end(past, &PastEnd { state: end.state, result: None }));
                 }
             }
             for past in run {

@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{Algorithm, Source};
+use super::{Algorithm, ClassSource};
 
 /// The time that modules may take to load: those of deep learning take their time.
 const IMPORT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -32,7 +32,7 @@ pub async fn look(
         command.env_remove(name);
     }
     command.args(["-c", LOAD]);
-    if let Source::Class { class, code } = &algorithm.source {
+    if let ClassSource::Class { class, code } = &algorithm.source {
         command.arg(code).arg(class);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);

@@ -36,7 +36,7 @@ const FRUITLESS: u32 = 3;
 const DEATHS: u32 = 20;
 
 /// The end of a process.
-enum End {
+enum ProcessEnd {
     /// The experiment wants no more of it.
     Wanted,
     /// By itself.
@@ -50,7 +50,7 @@ enum End {
 }
 
 /// The receiver of the program's messages.
-struct Listener {
+struct MessageReceiver {
     said: mpsc::UnboundedSender<AdviserEvent>,
     /// The program whose word ends a reported trouble.
     troubled: Option<Debtor>,
@@ -69,7 +69,7 @@ enum Debtor {
     Either,
 }
 
-impl Listener {
+impl MessageReceiver {
     /// A listener that has gone needs no word.
     fn hear(&self, word: AdviserEvent) {
         drop(self.said.send(word));
@@ -96,7 +96,7 @@ pub(super) async fn supervise(
     mut orders: mpsc::UnboundedReceiver<Order>,
     said: mpsc::UnboundedSender<AdviserEvent>,
 ) {
-    let mut listener = Listener { said, troubled: None, begun: false };
+    let mut listener = MessageReceiver { said, troubled: None, begun: false };
     let mut history = History::new(setting.space.clone());
     let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
@@ -108,12 +108,12 @@ pub(super) async fn supervise(
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        let mut session = match Session::start(&setting, deaths).await {
+        let mut session = match ProgramSession::start(&setting, deaths).await {
             Ok(session) => session,
             Err(message) => return lost(message, &mut history, orders, &listener).await,
         };
         let end = session.converse(&mut history, &mut orders, &mut listener).await;
-        let End::Died { why, ready, fruitful } = end else { return };
+        let ProcessEnd::Died { why, ready, fruitful } = end else { return };
         ever_ready |= ready;
         deaths += 1;
         fruitless = if fruitful { 0 } else { fruitless + 1 };
@@ -139,7 +139,7 @@ async fn lost(
     message: String,
     history: &mut History,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    listener: &Listener,
+    listener: &MessageReceiver,
 ) {
     listener.hear(AdviserEvent::Lost { message });
     while let Some(order) = orders.recv().await {
@@ -148,7 +148,7 @@ async fn lost(
 }
 
 /// One process and the way to it.
-struct Session {
+struct ProgramSession {
     child: Child,
     wire: Wire,
     conversation: Box<dyn Conversation>,
@@ -174,7 +174,7 @@ struct Session {
     looks: SilenceTimer,
 }
 
-impl Session {
+impl ProgramSession {
     async fn start(setting: &Setting, deaths: u32) -> Result<Self, String> {
         let Launched { child, wire, what, lacks, conversation, output, log } =
             launch(setting, deaths).await?;
@@ -206,8 +206,8 @@ impl Session {
         &mut self,
         history: &mut History,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        listener: &mut Listener,
-    ) -> End {
+        listener: &mut MessageReceiver,
+    ) -> ProcessEnd {
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let Wire::Pipes(..) = self.wire {
@@ -224,7 +224,7 @@ impl Session {
                 order = orders.recv() => {
                     let Some(order) = order else {
                         self.part().await;
-                        return End::Wanted;
+                        return ProcessEnd::Wanted;
                     };
                     self.last_order = Instant::now();
                     if history.take(&order) {
@@ -263,7 +263,7 @@ impl Session {
         &mut self,
         text: &str,
         history: &mut History,
-        listener: &mut Listener,
+        listener: &mut MessageReceiver,
     ) -> Result<(), String> {
         self.last_word = Instant::now();
         match self.conversation.hear(text, history) {
@@ -284,7 +284,11 @@ impl Session {
     }
 
     /// Looks at the clock.
-    async fn beat(&mut self, history: &mut History, listener: &mut Listener) -> Option<End> {
+    async fn beat(
+        &mut self,
+        history: &mut History,
+        listener: &mut MessageReceiver,
+    ) -> Option<ProcessEnd> {
         let now = Instant::now();
         if !self.ready && now - self.begun > START {
             let bound = format!("was not ready within {} s", START.as_secs());
@@ -339,7 +343,7 @@ impl Session {
     }
 
     /// Says and passes on what a turn of the conversation brought.
-    fn take(&mut self, turn: Turn, history: &History, listener: &mut Listener) {
+    fn take(&mut self, turn: Turn, history: &History, listener: &mut MessageReceiver) {
         let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
         self.ready |= ready;
         if self.ready && !std::mem::replace(&mut listener.begun, true) {
@@ -376,7 +380,7 @@ impl Session {
     }
 
     /// A process that cannot be spoken with any more is ended, unless it is on its way out, with a reason.
-    async fn give_up(&mut self, why: &str) -> End {
+    async fn give_up(&mut self, why: &str) -> ProcessEnd {
         let ended = timeout(PARTING, self.child.wait()).await;
         if let Ok(status) = ended {
             return self.exited(status.ok());
@@ -385,13 +389,13 @@ impl Session {
     }
 
     /// A process that does not do what it should is ended.
-    async fn end(&mut self, why: &str) -> End {
+    async fn end(&mut self, why: &str) -> ProcessEnd {
         self.kill().await;
         self.died(why)
     }
 
     /// Returns the end of the process: what happened, and what its program said last of an error.
-    fn died(&self, how: &str) -> End {
+    fn died(&self, how: &str) -> ProcessEnd {
         let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
         let advice = match &reason {
             Some(line)
@@ -405,10 +409,10 @@ impl Session {
         };
         let reason = reason.as_ref().map(|line| format!(": {line}{advice}")).unwrap_or_default();
         let why = format!("{} {how}{reason}", self.what);
-        End::Died { why, ready: self.ready, fruitful: self.fruitful }
+        ProcessEnd::Died { why, ready: self.ready, fruitful: self.fruitful }
     }
 
-    fn exited(&self, status: Option<ExitStatus>) -> End {
+    fn exited(&self, status: Option<ExitStatus>) -> ProcessEnd {
         let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
         self.died(&format!("ended by itself ({status})"))
     }

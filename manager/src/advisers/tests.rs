@@ -415,9 +415,9 @@ fn foreign() -> impl Strategy<Value = String> {
 
 #[tokio::test]
 async fn the_adviser_that_gives_trials_up_is_named() {
-    use super::{Algorithm, ExternalAdviser, Program, Setting, Source};
+    use super::{Algorithm, ClassSource, ExternalAdviser, Program, Setting};
     let class = |name: &str| {
-        let source = Source::Class { class: name.to_owned(), code: "/".into() };
+        let source = ClassSource::Class { class: name.to_owned(), code: "/".into() };
         Some(Algorithm { source, class_args: serde_json::Map::new() })
     };
     #[rustfmt::skip]

@@ -11,7 +11,7 @@ use super::auth::bearer;
 use super::{Error, Shared, State as ApiState};
 use crate::ingest;
 use crate::store;
-use crate::token::{Holder, Refusal};
+use crate::token::{Holder, TokenRefusal};
 
 /// The time after its trial's end in which a token is as good as it was while the trial ran, in milliseconds: a day. An agent may
 /// have something to deliver yet, whose manager was away, or took the time for another.
@@ -67,7 +67,7 @@ async fn call(state: &ApiState, trial: &TrialJobId, waits: Option<AttemptId>) ->
 /// through a long absence of its manager's, or through a wrong clock of it.
 pub(super) async fn holder(state: &ApiState, headers: &HeaderMap) -> Result<Holder, Error> {
     match state.secret.identify(shown(headers)?, state.secret.now_ms()) {
-        Err(Refusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),
+        Err(TokenRefusal::Expired(holder)) if has_a_say(state, &holder).await? => Ok(holder),
         identified => Ok(identified?),
     }
 }

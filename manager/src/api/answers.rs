@@ -44,12 +44,12 @@ pub(super) struct Allowance {
 }
 
 /// Bytes and their share.
-struct Held {
+struct HeldBytes {
     bytes: Bytes,
     _share: [OwnedSemaphorePermit; 2],
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -79,7 +79,7 @@ impl Allowance {
             Arc::clone(from).try_acquire_many_owned(permits).map_err(|_| Error::Overloaded)
         };
         let share = [take(&self.own)?, take(&self.all)?];
-        Ok(Bytes::from_owner(Held { bytes, _share: share }))
+        Ok(Bytes::from_owner(HeldBytes { bytes, _share: share }))
     }
 
     /// Gives a piece of a stream its share, once there is one. A small piece needs none.
@@ -104,7 +104,7 @@ pub(super) struct Share([OwnedSemaphorePermit; 2]);
 impl Share {
     /// Binds the share to the bytes.
     pub(super) fn hold(self, bytes: Vec<u8>) -> Bytes {
-        Bytes::from_owner(Held { bytes: bytes.into(), _share: self.0 })
+        Bytes::from_owner(HeldBytes { bytes: bytes.into(), _share: self.0 })
     }
 }
 

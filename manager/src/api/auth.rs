@@ -30,7 +30,7 @@ use super::Error;
 use super::local_user::is_of_own_user;
 use super::log_in::LogIn;
 pub(super) use super::request_origin::{
-    basic, bearer, names_this_machine, of_a_browser, of_our_own_page, refuse_browsers,
+    basic, bearer, is_from_portal, names_this_machine, of_a_browser, refuse_browsers,
 };
 use super::session::{LIFETIME, Sessions};
 use crate::token::{Secret, UserToken};
@@ -140,7 +140,7 @@ impl Gate {
     /// Admits a request whose token may do what the request asks.
     pub(super) fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<User, Error> {
         let reads = matches!(*method, Method::GET | Method::HEAD);
-        if !reads && !of_our_own_page(headers) {
+        if !reads && !is_from_portal(headers) {
             let detail = "a page of another site asks for a change; that is not done";
             return Err(Error::Forbidden(detail.to_owned()));
         }

@@ -203,12 +203,14 @@ impl From<ingest::Unreadable> for Error {
     }
 }
 
-impl From<token::Refusal> for Error {
-    fn from(refusal: token::Refusal) -> Self {
+impl From<token::TokenRefusal> for Error {
+    fn from(refusal: token::TokenRefusal) -> Self {
         let detail = refusal.to_string();
         match refusal {
-            token::Refusal::Invalid | token::Refusal::Expired(_) => Self::Unauthorized(detail),
-            token::Refusal::Other(_) => Self::Forbidden(detail),
+            token::TokenRefusal::Invalid | token::TokenRefusal::Expired(_) => {
+                Self::Unauthorized(detail)
+            }
+            token::TokenRefusal::Other(_) => Self::Forbidden(detail),
         }
     }
 }

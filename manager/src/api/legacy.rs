@@ -37,7 +37,7 @@ const LARGE_AT_ONCE: usize = 2;
 
 /// The state of the handlers.
 #[derive(Clone)]
-struct Shared {
+struct LegacyState {
     experiment: ExperimentId,
     reports: Unnumbered,
     memory: Memory,
@@ -45,14 +45,14 @@ struct Shared {
 }
 
 /// The state that a post holds until its lines are stored.
-struct Held {
+struct PendingPost {
     _share: Read,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Everything the old server served.
 pub fn router(intake: &Intake) -> Router {
-    let shared = Shared {
+    let shared = LegacyState {
         experiment: intake.experiment().clone(),
         reports: intake.unnumbered(),
         memory: Memory::new(),
@@ -101,7 +101,7 @@ struct Metrics {
 
 /// `POST …/version/EXPERIMENT/TRIAL`. In NNI a mismatch ends the experiment; here it is noted.
 async fn version(
-    State(shared): State<Shared>,
+    State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
 ) -> Result<Empty, Error> {
@@ -121,7 +121,7 @@ async fn version(
 
 /// `POST …/stdout/EXPERIMENT/TRIAL`: a line, which may be a metric.
 async fn stdout(
-    State(shared): State<Shared>,
+    State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
 ) -> Result<Empty, Error> {
@@ -144,7 +144,7 @@ async fn stdout(
 
 /// `POST …/update-metrics/EXPERIMENT/TRIAL`. NNI believes the body's `jobId`; here the path counts.
 async fn update_metrics(
-    State(shared): State<Shared>,
+    State(shared): State<LegacyState>,
     Path(ids): Path<(String, String)>,
     request: Request,
 ) -> Result<Empty, Error> {
@@ -155,7 +155,7 @@ async fn update_metrics(
     Ok(EMPTY)
 }
 
-impl Shared {
+impl LegacyState {
     /// The trial that the address names. Whether there is such a trial, the store knows.
     fn trial(&self, (experiment, trial): &(String, String)) -> Result<TrialJobId, Error> {
         if experiment != self.experiment.as_str() {
@@ -166,7 +166,7 @@ impl Shared {
 
     /// The body, whatever its content type says, and its share of the memory: that stands for what was said until it is
     /// stored.
-    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, Held), Error> {
+    async fn read<T: DeserializeOwned>(&self, request: Request) -> Result<(T, PendingPost), Error> {
         let mut body = self.memory.read(request).await?;
         let turn = if body.bytes.len() < LARGE_BYTES {
             None
@@ -178,6 +178,6 @@ impl Shared {
             Error::BadRequest(format!("the body is not what is sent here: {error}"))
         })?;
         body.bytes = Vec::new();
-        Ok((said, Held { _share: body, _turn: turn }))
+        Ok((said, PendingPost { _share: body, _turn: turn }))
     }
 }

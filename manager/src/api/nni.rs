@@ -110,15 +110,15 @@ impl Steps {
 }
 
 /// A refusal as NNI writes it.
-struct Refusal(Error);
+struct NniRefusal(Error);
 
-impl<E: Into<Error>> From<E> for Refusal {
+impl<E: Into<Error>> From<E> for NniRefusal {
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for NniRefusal {
     fn into_response(self) -> Response {
         let (status, _, detail) = self.0.parts();
         (status, Json(json!({"error": detail}))).into_response()
@@ -140,7 +140,7 @@ async fn add_job(
     State(shared): State<Shared>,
     headers: HeaderMap,
     request: Request,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Json<Value>, NniRefusal> {
     let Value::Object(parameters) = large_json_body(request).await? else {
         return Err(Error::BadRequest("expected an object of parameters".to_owned()).into());
     };
@@ -156,14 +156,14 @@ async fn not_here(_: User) -> Response {
     (StatusCode::NOT_IMPLEMENTED, Json(json!({"error": detail}))).into_response()
 }
 
-async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn status(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let errors: Vec<String> =
         shared.state.store.write_error().iter().map(ToString::to_string).collect();
     Ok(Json(json!({"status": row.state, "errors": errors})))
 }
 
-async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn profile(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let state = &shared.state;
     let row = state.store.experiment().await?.ok_or(Error::NotFound)?;
     let snapshot = state.board.refresh().await?;
@@ -196,9 +196,9 @@ async fn update(
     headers: HeaderMap,
     CheckedQuery(query): CheckedQuery<UpdateQuery>,
     request: Request,
-) -> Result<(), Refusal> {
+) -> Result<(), NniRefusal> {
     let body = large_json_body(request).await?;
-    let bad = |problem: String| Refusal(Error::BadRequest(problem));
+    let bad = |problem: String| NniRefusal(Error::BadRequest(problem));
     let field = |name: &str| {
         let value = body.get("params").and_then(|params| params.get(name));
         value.cloned().ok_or_else(|| bad(format!("params.{name} is missing")))
@@ -237,20 +237,20 @@ async fn import(
     State(shared): State<Shared>,
     headers: HeaderMap,
     request: Request,
-) -> Result<(), Refusal> {
+) -> Result<(), NniRefusal> {
     let list = large_json_body(request).await?;
     Ok(shared.changes.make(&shared, &headers, Command::Import(list)).await?)
 }
 
 /// Returns the imported results: NNI gives a text for each time, and here there is one for all.
-async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn imported(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let rows = shared.state.store.imported().await?.into_iter();
     let list: Vec<Value> =
         rows.map(|row| json!({"parameter": row.parameters, "value": row.value})).collect();
     Ok(Json(if list.is_empty() { json!([]) } else { json!([json!(list).to_string()]) }))
 }
 
-async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Result<(), Refusal> {
+async fn stop(_: User, State(shared): State<Shared>, headers: HeaderMap) -> Result<(), NniRefusal> {
     Ok(shared.changes.make(&shared, &headers, Change::Stop).await?)
 }
 
@@ -273,15 +273,15 @@ async fn info(shared: &Shared) -> Result<Value, Error> {
     }))
 }
 
-async fn metadata(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn metadata(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     Ok(Json(info(&shared).await?))
 }
 
-async fn infos(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn infos(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     Ok(Json(json!([info(&shared).await?])))
 }
 
-async fn statistics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn statistics(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let mut counts = std::collections::BTreeMap::<&str, u64>::new();
     for trial in &snapshot.trials {
@@ -302,7 +302,7 @@ async fn jobs(
     _: User,
     State(shared): State<Shared>,
     CheckedQuery(query): CheckedQuery<JobsQuery>,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Json<Value>, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let wanted = |trial: &TrialSummary| {
         query.status.as_deref().is_none_or(|status| status == shapes::status(trial.state))
@@ -322,7 +322,7 @@ async fn job(
     _: User,
     State(shared): State<Shared>,
     TrialPath(id): TrialPath,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Json<Value>, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?;
     Ok(Json(trial_job(trial, logs(&shared).as_deref())))
@@ -333,7 +333,7 @@ async fn kill(
     State(shared): State<Shared>,
     headers: HeaderMap,
     TrialPath(id): TrialPath,
-) -> Result<(), Refusal> {
+) -> Result<(), NniRefusal> {
     Ok(shared.changes.make(&shared, &headers, Command::StopTrial(id)).await?)
 }
 
@@ -347,7 +347,7 @@ async fn all_metrics(
     State(shared): State<Shared>,
     Extension(allowance): Extension<Allowance>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trials = snapshot.trials.iter().map(|trial| trial.as_ref().clone()).collect();
     Ok(records(shared, trials, query.r#type, allowance))
@@ -359,7 +359,7 @@ async fn one_metrics(
     TrialPath(id): TrialPath,
     Extension(allowance): Extension<Allowance>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let trial = snapshot.find(id.as_str()).ok_or(Error::UnknownTrial(id))?.clone();
     Ok(records(shared, vec![trial], query.r#type, allowance))
@@ -371,7 +371,7 @@ async fn range_metrics(
     UrlPath((min, max)): UrlPath<(String, String)>,
     Extension(allowance): Extension<Allowance>,
     CheckedQuery(query): CheckedQuery<MetricQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, NniRefusal> {
     let number = |text: &str| {
         let number = text.parse::<u64>();
         number.map_err(|_| {
@@ -441,7 +441,7 @@ fn records(
     ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
 }
 
-async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let mut steps = Vec::with_capacity(snapshot.trials.len());
     for trial in &snapshot.trials {
@@ -451,7 +451,7 @@ async fn latest(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Re
     Ok(Json(latest_records(&snapshot.trials, &steps)))
 }
 
-async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, Refusal> {
+async fn export(_: User, State(shared): State<Shared>) -> Result<Json<Value>, NniRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     Ok(Json(snapshot.trials.iter().filter_map(|trial| shapes::exported(trial)).collect()))
 }
@@ -462,7 +462,7 @@ async fn file(
     UrlPath((_, file)): UrlPath<(String, String)>,
     TrialPath(id): TrialPath,
     Extension(allowance): Extension<Allowance>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, NniRefusal> {
     match file.as_str() {
         "stdout" | "stderr" => {
             let stream = if file == "stdout" { Stream::Stdout } else { Stream::Stderr };

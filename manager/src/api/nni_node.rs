@@ -33,7 +33,7 @@ pub struct PostedExperiment {
 
 /// The party that answers requests.
 #[derive(Debug, Clone)]
-enum Phase {
+enum NodePhase {
     /// No manager yet; the client posts an experiment.
     Initialized,
     /// An experiment was posted, and its manager is being started.
@@ -49,7 +49,7 @@ enum Phase {
 /// Answers NNI's client; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NniNode {
-    phase: Arc<Mutex<Phase>>,
+    phase: Arc<Mutex<NodePhase>>,
     posted: mpsc::Sender<PostedExperiment>,
     stop: CancellationToken,
     /// With a slash at its head and none at its end. `None`: paths have no prefix.
@@ -67,23 +67,23 @@ impl NniNode {
         let prefix =
             prefix.map(|prefix| prefix.trim_matches('/')).filter(|prefix| !prefix.is_empty());
         let prefix = prefix.map(|prefix| format!("/{prefix}"));
-        let phase = Arc::new(Mutex::new(Phase::Initialized));
+        let phase = Arc::new(Mutex::new(NodePhase::Initialized));
         (Self { phase, posted, stop, prefix }, arriving)
     }
 
     /// Has the manager of a running experiment answer from now on.
     pub fn run(&self, manager: Router) {
-        self.enter(Phase::Running(manager));
+        self.enter(NodePhase::Running(manager));
     }
 
     /// Has a manager answer from now on that only shows an experiment, under this status of NNI's.
     pub fn show(&self, manager: Router, status: &'static str) {
-        self.enter(Phase::Stored(manager, status));
+        self.enter(NodePhase::Stored(manager, status));
     }
 
     /// Says from now on that the experiment failed, and why.
     pub fn fail(&self, why: String) {
-        self.enter(Phase::Failed(why));
+        self.enter(NodePhase::Failed(why));
     }
 
     /// All routes.
@@ -91,11 +91,11 @@ impl NniNode {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    fn enter(&self, phase: Phase) {
+    fn enter(&self, phase: NodePhase) {
         *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> NodePhase {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -113,7 +113,7 @@ impl NniNode {
             Ok(configuration) => configuration,
             Err(error) => return of_error(&error),
         };
-        self.enter(Phase::Starting);
+        self.enter(NodePhase::Starting);
         let (reply, answer) = oneshot::channel();
         if self.posted.send(PostedExperiment { configuration, reply }).await.is_err() {
             return refusal(StatusCode::SERVICE_UNAVAILABLE, "the manager is ending");
@@ -151,18 +151,20 @@ async fn answer(State(node): State<NniNode>, mut request: Request) -> Response {
     let asked = request.method().clone();
     let asks = |method: Method, wanted: &str| asked == method && path == wanted;
     let (status, errors) = match node.phase() {
-        Phase::Running(_) | Phase::Stored(..) if asks(Method::POST, "/experiment") => {
+        NodePhase::Running(_) | NodePhase::Stored(..) if asks(Method::POST, "/experiment") => {
             return refusal(StatusCode::CONFLICT, "this manager has an experiment already");
         }
-        Phase::Running(manager) => return hand_over(manager, request).await,
-        Phase::Stored(_, status) if asks(Method::GET, "/check-status") => (status, Vec::new()),
-        Phase::Stored(..) if asks(Method::DELETE, "/experiment") => return node.end(request).await,
-        Phase::Stored(manager, _) => return hand_over(manager, request).await,
-        Phase::Initialized if asks(Method::POST, "/experiment") => {
+        NodePhase::Running(manager) => return hand_over(manager, request).await,
+        NodePhase::Stored(_, status) if asks(Method::GET, "/check-status") => (status, Vec::new()),
+        NodePhase::Stored(..) if asks(Method::DELETE, "/experiment") => {
+            return node.end(request).await;
+        }
+        NodePhase::Stored(manager, _) => return hand_over(manager, request).await,
+        NodePhase::Initialized if asks(Method::POST, "/experiment") => {
             return node.take(request).await;
         }
-        Phase::Initialized | Phase::Starting => ("INITIALIZED", Vec::new()),
-        Phase::Failed(why) => ("ERROR", vec![why]),
+        NodePhase::Initialized | NodePhase::Starting => ("INITIALIZED", Vec::new()),
+        NodePhase::Failed(why) => ("ERROR", vec![why]),
     };
     if asks(Method::GET, "/check-status") {
         return Json(json!({"status": status, "errors": errors})).into_response();

@@ -27,7 +27,7 @@ use axum::routing::{get, post};
 use super::log_in::LogIn;
 use super::{Error, Shared};
 pub(super) use actions::form;
-pub(super) use page::{Refusal, Viewer, page, refusal, refused_as_page, time};
+pub(super) use page::{PageRefusal, Viewer, page, refusal, refused_as_page, time};
 
 /// The portal's routes.
 pub(super) fn routes() -> Router<Shared> {

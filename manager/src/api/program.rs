@@ -16,7 +16,7 @@ use super::{Error, State as ApiState};
 
 /// Which program, and who knows who may have it.
 #[derive(Clone)]
-struct Program {
+struct ProgramAccess {
     path: Arc<PathBuf>,
     state: ApiState,
 }
@@ -26,10 +26,13 @@ pub fn router(path: PathBuf, state: ApiState) -> Router {
     Router::new()
         .route("/api/v1/agent/program", get(program))
         .layer(axum::middleware::map_response(super::nosniff))
-        .with_state(Program { path: Arc::new(path), state })
+        .with_state(ProgramAccess { path: Arc::new(path), state })
 }
 
-async fn program(State(known): State<Program>, headers: HeaderMap) -> Result<Response, Error> {
+async fn program(
+    State(known): State<ProgramAccess>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
     let holder = holder(&known.state, &headers).await?;
     holder.may_speak_for(known.state.intake.experiment(), &holder.trial)?;
     let open = async {

@@ -48,7 +48,7 @@ struct PodAddress {
 
 /// Why a pod is not let in: it will not be, however often it asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum RendezvousRefusal {
     /// There are no such pods.
     #[error("{role}:{index} is none of the trial's pods ({roles})")]
     Stranger {
@@ -82,17 +82,17 @@ impl Rendezvous {
         trial: &TrialJobId,
         request: &RendezvousRequest,
         departed: impl Fn(&str) -> bool,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, RendezvousRefusal> {
         let RendezvousRequest { attempt, roles, role, index, address, port, incarnation, .. } =
             request;
         let found = roles.iter().map(|role| u64::from(role.number)).sum();
         if found > MEMBERS {
-            return Err(Refusal::TooMany { found });
+            return Err(RendezvousRefusal::TooMany { found });
         }
         let place = roles.iter().position(|known| known.role == *role && *index < known.number);
         let Some(place) = place else {
             let (role, roles) = (role.clone(), shown(roles));
-            return Err(Refusal::Stranger { role, index: *index, roles });
+            return Err(RendezvousRefusal::Stranger { role, index: *index, roles });
         };
         let key = (trial.clone(), attempt.clone());
         if !self.groups.contains_key(&key) {
@@ -107,7 +107,7 @@ impl Rendezvous {
         });
         if group.roles != *roles {
             let (theirs, ours) = (shown(&group.roles), shown(roles));
-            return Err(Refusal::OtherRoles { theirs, ours });
+            return Err(RendezvousRefusal::OtherRoles { theirs, ours });
         }
         group.touched = touched;
         if !incarnation.as_deref().is_some_and(&departed) {

@@ -44,7 +44,7 @@ pub(super) async fn refuse_browsers(request: Request, next: Next) -> Response {
 
 /// Returns whether a request was not made by another site's page. A browser says where a change comes from and
 /// lets no page say it; programs say nothing.
-pub(super) fn of_our_own_page(headers: &HeaderMap) -> bool {
+pub(super) fn is_from_portal(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }

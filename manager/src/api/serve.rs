@@ -172,14 +172,14 @@ struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// One of an address's connections, for as long as it lasts.
 #[derive(Debug)]
-struct Seat {
+struct ConnectionSeat {
     addresses: Addresses,
     address: IpAddr,
 }
 
 impl Addresses {
     /// Counts another connection of the address. `None`: it has as many as it may have.
-    fn seat(&self, peer: Peer) -> Option<Seat> {
+    fn seat(&self, peer: Peer) -> Option<ConnectionSeat> {
         let address = peer.network();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
@@ -187,11 +187,11 @@ impl Addresses {
             return None;
         }
         *count += 1;
-        Some(Seat { addresses: self.clone(), address })
+        Some(ConnectionSeat { addresses: self.clone(), address })
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSeat {
     fn drop(&mut self) {
         let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.address) {

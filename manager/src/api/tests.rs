@@ -28,7 +28,7 @@ use super::body::BODY_LIMIT_BYTES;
 use super::session::Sessions;
 use super::{Pods, ServerInfo, State, router};
 use crate::code_archive::CodeArchive;
-use crate::experiment::{Event, Handle};
+use crate::experiment::{Handle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
@@ -41,7 +41,7 @@ struct Bed {
     router: Router,
     folder: TempDir,
     handle: Handle,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<TaskEvent>,
 }
 
 impl Bed {

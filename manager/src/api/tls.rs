@@ -121,12 +121,12 @@ struct Files {
 struct Present {
     certified: Arc<CertifiedKey>,
     /// The stamp that tells these files from others that take their place.
-    stamp: Stamp,
+    stamp: CertificateStamp,
     looked_at: Instant,
 }
 
 /// When each of the two was changed, and which file it is.
-type Stamp = [Option<(i64, i64, u64)>; 2];
+type CertificateStamp = [Option<(i64, i64, u64)>; 2];
 
 impl Files {
     fn read(certificate: &Path, key: &Path) -> Result<Self, Error> {
@@ -173,7 +173,7 @@ impl ResolvesServerCert for Files {
     }
 }
 
-fn stamp(certificate: &Path, key: &Path) -> Stamp {
+fn stamp(certificate: &Path, key: &Path) -> CertificateStamp {
     [certificate, key].map(|path| {
         let found = fs::metadata(path).ok()?;
         Some((found.mtime(), found.mtime_nsec(), found.ino()))

@@ -23,7 +23,7 @@ use crate::api::{self, Pods};
 use crate::code_archive::CodeArchive;
 use crate::config;
 use crate::experiment::command::{Command, Refused};
-use crate::experiment::{Event, Handle};
+use crate::experiment::{Handle, TaskEvent};
 use crate::ingest::Intake;
 use crate::store::Store;
 use crate::token::{Secret, UserToken};
@@ -162,9 +162,9 @@ pub async fn view_on_machine(
 
 /// Stands in for the experiment's task: marks trials to run once more, and refuses what only a search that runs can do.
 /// It ends with the server.
-pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<Event>) {
+pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<TaskEvent>) {
     while let Some(event) = asked.recv().await {
-        if let Event::Commanded { command, reply } = event {
+        if let TaskEvent::Commanded { command, reply } = event {
             let done = match command {
                 Command::Retry(trial) => again(&dir, &[trial]).await,
                 Command::StopTrial(_)

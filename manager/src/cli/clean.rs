@@ -13,7 +13,7 @@ use crate::util::layout::ExperimentDir;
 
 /// Which cluster, where no store says it, or is lost.
 #[derive(Debug, Args)]
-pub(super) struct Cluster {
+pub(super) struct ClusterArgs {
     /// The kubeconfig of its cluster. With this or one of the next two the experiment's data is not needed.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -26,8 +26,8 @@ pub(super) struct Cluster {
 }
 
 /// Deletes what the experiment left, in this cluster or in the one that its store names.
-pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: Cluster) -> ExitCode {
-    let Cluster { kubeconfig, context, namespace } = cluster;
+pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs) -> ExitCode {
+    let ClusterArgs { kubeconfig, context, namespace } = cluster;
     let named = kubeconfig.is_some() || context.is_some() || namespace.is_some();
     let place = named.then_some(Access { kubeconfig, context, namespace });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -84,7 +84,7 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
         let closed = closed.clone().cancelled_owned();
         servers.spawn(api::serve(listener, node.router(), closed));
     }
-    let session = Session { arguments, node, stop };
+    let session = NniSession { arguments, node, stop };
     let code = Box::pin(session.hold(posted, &mut signals)).await;
     closed.cancel();
     // A server that failed has already shown it in the log.
@@ -117,7 +117,7 @@ fn redirect_output(arguments: &Arguments) -> Result<(), Error> {
 }
 
 /// One start of NNI's client.
-struct Session {
+struct NniSession {
     arguments: Arguments,
     node: NniNode,
     /// Cancelled when the client ends what no manager runs.
@@ -134,7 +134,7 @@ impl Reply {
     }
 }
 
-impl Session {
+impl NniSession {
     /// Takes the experiment, and holds it until its end.
     async fn hold(
         &self,

@@ -34,7 +34,7 @@ pub(super) struct Size {
 
 /// The user's action at the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum ScreenAction {
     /// A key was pressed.
     Pressed(Key),
     /// The terminal has another size, or its keys are gone.
@@ -102,7 +102,7 @@ impl Screen {
     }
 
     /// Waits for what a person does. Nothing is lost if this is dropped.
-    pub(super) async fn act(&mut self) -> Act {
+    pub(super) async fn act(&mut self) -> ScreenAction {
         let pressed = async {
             match &mut self.keys {
                 // A terminal that has gone presses no more keys.
@@ -111,8 +111,8 @@ impl Screen {
             }
         };
         tokio::select! {
-            key = pressed => Act::Pressed(key),
-            _ = self.resized.recv() => Act::Resized,
+            key = pressed => ScreenAction::Pressed(key),
+            _ = self.resized.recv() => ScreenAction::Resized,
         }
     }
 

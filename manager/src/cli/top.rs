@@ -13,7 +13,7 @@ use unicode_width::UnicodeWidthChar as _;
 use super::ask::{Error, ExperimentArgs};
 use super::out::{text_style, written};
 use super::progress::printable;
-use super::screen::{Act, Screen, Size};
+use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
 use super::spark::{CURVE, part_of, spark};
 use super::table::columns::TextStyle;
@@ -25,7 +25,7 @@ use crate::view::curve::points_of;
 mod controls;
 mod head;
 
-use controls::{Controls, Effect, HELP, Pane};
+use controls::{Controls, HELP, KeyEffect, Pane};
 
 /// Time between two drawings.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
@@ -100,12 +100,12 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
             }
             act = screen.act() => act,
         };
-        let Act::Pressed(key) = act else { continue };
+        let ScreenAction::Pressed(key) = act else { continue };
         match controls.press(key, &drawing.ids()) {
-            Effect::Quit => break true,
-            Effect::Draw => {}
-            Effect::Look => pause = Duration::ZERO,
-            Effect::Stop(trial) => {
+            KeyEffect::Quit => break true,
+            KeyEffect::Draw => {}
+            KeyEffect::Look => pause = Duration::ZERO,
+            KeyEffect::Stop(trial) => {
                 lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error));
             }
         }
@@ -141,7 +141,7 @@ struct Drawing {
     /// The experiment as the API describes it.
     experiment: Value,
     /// The trials of the list, as many as are shown.
-    rows: Vec<Row>,
+    rows: Vec<RunningTrial>,
     /// The number of trials of the list.
     running: usize,
     /// The end of the output of the trial that is looked at.
@@ -297,7 +297,7 @@ fn cut(line: &str, width: usize) -> String {
 }
 
 /// A running trial's line, with the numbers that are read for it.
-async fn asked(client: &Client, trial: Value) -> Result<Row, Error> {
+async fn asked(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
     let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
@@ -308,7 +308,7 @@ async fn asked(client: &Client, trial: Value) -> Result<Row, Error> {
 
 /// A running trial.
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
+struct RunningTrial {
     /// Its number, id and latest result.
     fixed: [String; 3],
     /// Its intermediate results, the oldest first.
@@ -317,7 +317,7 @@ struct Row {
     sample: Value,
 }
 
-impl Row {
+impl RunningTrial {
     fn cells(&self, is_wide: bool) -> Vec<String> {
         let curve = if is_wide { CURVE } else { NARROW_CURVE };
         let values = &self.values[self.values.len().saturating_sub(curve)..];
@@ -326,7 +326,7 @@ impl Row {
     }
 }
 
-fn row(trial: &Value, curve: &Value, samples: &Value) -> Row {
+fn row(trial: &Value, curve: &Value, samples: &Value) -> RunningTrial {
     let name = trial.get("metric").and_then(Value::as_str);
     let metrics = curve.get("metrics").and_then(Value::as_array).into_iter().flatten();
     let points = metrics.flat_map(|one| {
@@ -335,7 +335,7 @@ fn row(trial: &Value, curve: &Value, samples: &Value) -> Row {
     let counted = points.filter(|(curve, _)| name.is_none_or(|name| name == curve));
     let last = samples.get("samples").and_then(Value::as_array).and_then(|all| all.last());
     let last = last.and_then(|one| one.get("sample")).unwrap_or(&Value::Null);
-    Row {
+    RunningTrial {
         fixed: [
             table::text(trial, "sequence"),
             table::text(trial, "id"),
@@ -400,7 +400,7 @@ mod tests {
                 "id": "e", "state": "RUNNING", "trouble": vec!["x"; head.saturating_sub(2)].join("\n"),
             }),
             rows: (0..running.min(ROWS))
-                .map(|at| Row {
+                .map(|at| RunningTrial {
                     fixed: [at, at, at].map(|at| at.to_string()),
                     values: vec![0.5],
                     sample: Value::Null,
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_is_pointed_at_is_seen_and_its_output_ends_with_the_last_line() {
-        let row = |at: usize| Row {
+        let row = |at: usize| RunningTrial {
             fixed: [at.to_string(), format!("t{at}"), String::new()],
             values: Vec::new(),
             sample: Value::Null,

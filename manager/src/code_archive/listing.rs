@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 
 use ignore::WalkBuilder;
 
-use super::{Error, Limits};
+use super::{CodeLimits, Error};
 
 /// The files that say what is left out.
 const IGNORE_FILE: &str = ".nniignore";
@@ -28,7 +28,7 @@ pub(super) struct Entry {
     /// Relative to the directory.
     pub(super) name: PathBuf,
     /// Its kind.
-    pub(super) kind: Kind,
+    pub(super) kind: EntryKind,
     /// Permissions, the nine bits.
     pub(super) mode: u32,
     /// Last change, in seconds since the epoch.
@@ -37,7 +37,7 @@ pub(super) struct Entry {
 
 /// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     /// A file of so many bytes.
     File(u64),
     /// A directory.
@@ -57,7 +57,7 @@ pub(super) fn walk(root: &Path) -> ignore::Walk {
 }
 
 /// Lists the directory `root`, which must be canonical.
-pub(super) fn list(root: &Path, limits: Limits) -> Result<Vec<Entry>, Error> {
+pub(super) fn list(root: &Path, limits: CodeLimits) -> Result<Vec<Entry>, Error> {
     let mut entries = Vec::new();
     for found in walk(root) {
         let found = found.map_err(|source| Error::List { root: root.to_owned(), source })?;
@@ -72,11 +72,11 @@ pub(super) fn list(root: &Path, limits: Limits) -> Result<Vec<Entry>, Error> {
         let metadata =
             found.metadata().map_err(|source| Error::List { root: root.to_owned(), source })?;
         let kind = if metadata.is_dir() {
-            Kind::Directory
+            EntryKind::Directory
         } else if metadata.is_symlink() {
-            Kind::Link(link(root, path)?)
+            EntryKind::Link(link(root, path)?)
         } else if metadata.is_file() {
-            Kind::File(metadata.len())
+            EntryKind::File(metadata.len())
         } else {
             tracing::warn!(
                 "{} is neither a file nor a directory nor a link; trials do not get it",
@@ -131,7 +131,7 @@ fn lexical(path: &Path) -> PathBuf {
 }
 
 /// PURE: refuses what is hardly meant to go to every trial.
-fn check(root: &Path, entries: &[Entry], limits: Limits) -> Result<(), Error> {
+fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error> {
     let root = root.to_owned();
     if entries.len() > limits.entries {
         let mut folders: BTreeMap<&OsStr, u64> = BTreeMap::new();
@@ -144,8 +144,8 @@ fn check(root: &Path, entries: &[Entry], limits: Limits) -> Result<(), Error> {
         return Err(Error::TooMany { root, found: entries.len(), limit: limits.entries, most });
     }
     let sizes = entries.iter().filter_map(|entry| match entry.kind {
-        Kind::File(size) => Some((entry.name.as_os_str().as_bytes(), size)),
-        Kind::Directory | Kind::Link(_) => None,
+        EntryKind::File(size) => Some((entry.name.as_os_str().as_bytes(), size)),
+        EntryKind::Directory | EntryKind::Link(_) => None,
     });
     let bytes: u64 = sizes.clone().map(|(_, size)| size).sum();
     if bytes > limits.bytes {

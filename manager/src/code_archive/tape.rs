@@ -10,7 +10,7 @@ const NAME: usize = 100;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind<'a> {
+pub(super) enum TapeKind<'a> {
     /// A file of so many bytes, which follow.
     File(u64),
     /// A directory.
@@ -21,11 +21,11 @@ pub(super) enum Kind<'a> {
 
 /// The blocks before an entry's content. `name` is relative, without `.` and `..`; `mtime` in seconds since the
 /// epoch.
-pub(super) fn head(name: &[u8], kind: Kind<'_>, mode: u32, mtime: u64) -> Vec<u8> {
+pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Vec<u8> {
     let (flag, size, link): (u8, u64, &[u8]) = match kind {
-        Kind::File(size) => (b'0', size, b""),
-        Kind::Directory => (b'5', 0, b""),
-        Kind::Link(target) => (b'2', 0, target),
+        TapeKind::File(size) => (b'0', size, b""),
+        TapeKind::Directory => (b'5', 0, b""),
+        TapeKind::Link(target) => (b'2', 0, target),
     };
     let mut records = Vec::new();
     for (key, value) in [("path", name), ("linkpath", link)] {
@@ -104,7 +104,7 @@ mod tests {
         #[test]
         fn heads_are_whole_blocks_with_a_good_sum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
             let size = u64::from(size);
-            let head = head(name.as_bytes(), Kind::File(size), mode, 7);
+            let head = head(name.as_bytes(), TapeKind::File(size), mode, 7);
             prop_assert_eq!(head.len() % BLOCK, 0);
             prop_assert_eq!((size + u64::try_from(padding(size)).unwrap()) % 512, 0);
             let last = &head[head.len() - BLOCK..];

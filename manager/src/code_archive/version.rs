@@ -25,7 +25,7 @@ use crate::util::digest::hexadecimal;
 use crate::util::files::write_file;
 
 /// The most of a directory that is read.
-const LIMITS: super::Limits = super::Limits { entries: 20_000, bytes: 300 << 20 };
+const LIMITS: super::CodeLimits = super::CodeLimits { entries: 20_000, bytes: 300 << 20 };
 /// Names of folders that hold no code of the user.
 const SKIPPED: [&str; 2] = [".git", "__pycache__"];
 /// The most names of changed files that a version lists.
@@ -75,7 +75,7 @@ pub struct GitState {
 
 /// A file's identity: as long as it stays, the content is taken to be the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
+struct CodeFileStamp {
     inode: u64,
     size: u64,
     mode: u32,
@@ -83,7 +83,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl CodeFileStamp {
     fn of(metadata: &Metadata) -> Self {
         Self {
             inode: metadata.ino(),
@@ -97,8 +97,8 @@ impl Stamp {
 
 /// A file as it was last read. `digest`: `None` where its content was not read.
 #[derive(Debug, Clone)]
-struct Seen {
-    stamp: Stamp,
+struct SeenFile {
+    stamp: CodeFileStamp,
     digest: Option<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct CodeTracker {
     directory: PathBuf,
     /// The names of the first look. `None`: there was none yet.
     names: Option<BTreeSet<PathBuf>>,
-    seen: BTreeMap<PathBuf, Seen>,
+    seen: BTreeMap<PathBuf, SeenFile>,
     last: Option<CodeVersion>,
     /// The folder in which git's differences are kept. `None`: they are not.
     diffs: Option<PathBuf>,
@@ -202,10 +202,10 @@ impl CodeTracker {
         (tracker, Ok(version))
     }
 
-    fn read(&self, path: &Path, name: &Path, metadata: &Metadata, left: &mut u64) -> Seen {
-        let stamp = Stamp::of(metadata);
+    fn read(&self, path: &Path, name: &Path, metadata: &Metadata, left: &mut u64) -> SeenFile {
+        let stamp = CodeFileStamp::of(metadata);
         if stamp.size > *left {
-            return Seen { stamp, digest: None };
+            return SeenFile { stamp, digest: None };
         }
         *left -= stamp.size;
         if let Some(seen) = self.seen.get(name).filter(|seen| seen.stamp == stamp) {
@@ -216,7 +216,7 @@ impl CodeTracker {
         } else {
             hash_file(path, stamp.size)
         };
-        Seen { stamp, digest: digest.ok() }
+        SeenFile { stamp, digest: digest.ok() }
     }
 }
 
@@ -243,7 +243,7 @@ fn hash(bytes: &[u8]) -> String {
 }
 
 /// PURE: the digest of all files. Lengths go before names, so that no two lists read the same.
-fn digest_of(files: &BTreeMap<PathBuf, Seen>) -> String {
+fn digest_of(files: &BTreeMap<PathBuf, SeenFile>) -> String {
     let mut context = Context::new(&SHA256);
     for (name, seen) in files {
         let name = name.as_os_str().as_bytes();
@@ -258,8 +258,8 @@ fn digest_of(files: &BTreeMap<PathBuf, Seen>) -> String {
 }
 
 /// PURE: the first names that were added, removed or have another content.
-fn changes(before: &BTreeMap<PathBuf, Seen>, now: &BTreeMap<PathBuf, Seen>) -> Vec<String> {
-    let same = |one: &Seen, other: &Seen| {
+fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFile>) -> Vec<String> {
+    let same = |one: &SeenFile, other: &SeenFile| {
         one.digest == other.digest
             && one.stamp.size == other.stamp.size
             && one.stamp.mode & 0o170_111 == other.stamp.mode & 0o170_111

@@ -9,7 +9,7 @@ use super::direction::{Direction, Statement, agree};
 use super::nni_class::{DirectionUse, direction_use};
 use super::section::{Canonical, resolve};
 use super::section::{Problem, Section, kind};
-use crate::advisers::{Algorithm, Source};
+use crate::advisers::{Algorithm, ClassSource};
 use crate::search::assessor::{self, AssessorSpec};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
@@ -179,8 +179,8 @@ impl Algorithm {
     fn direction_use(&self) -> Option<DirectionUse> {
         match &self.source {
             // Batch is never one of them: each of these has an `optimize_mode`.
-            Source::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
-            Source::Class { class, .. } => direction_use(class),
+            ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
+            ClassSource::Class { class, .. } => direction_use(class),
         }
     }
 
@@ -302,7 +302,7 @@ pub(super) fn tuner(
             return Err(top.fault("tuner", "is missing; for example {name: Random}"));
         }
     };
-    let wanted = Wanted::read(section, value, base)?;
+    let wanted = NamedAlgorithm::read(section, value, base)?;
     let class_args = wanted.class_args;
     let choice = match wanted.what {
         What::Command(command) => TunerChoice::Command { command, class_args },
@@ -312,7 +312,7 @@ pub(super) fn tuner(
         }
         What::Name(name) => match nni_name(section, &name) {
             Some(name) => {
-                let source = Source::BuiltIn(name.to_owned());
+                let source = ClassSource::BuiltIn(name.to_owned());
                 let algorithm = Algorithm { source, class_args };
                 TunerChoice::Nni { algorithm, advisor: name == NNI_ADVISOR }
             }
@@ -388,7 +388,7 @@ pub(super) fn assessor(
             "is given besides PBT, whose trials must end to leave a checkpoint; leave it out";
         return Err(top.fault("assessor", problem));
     }
-    let Wanted { what, class_args } = Wanted::read("assessor", value, base)?;
+    let NamedAlgorithm { what, class_args } = NamedAlgorithm::read("assessor", value, base)?;
     let choice = match what {
         What::Command(_) => {
             let problem = "belongs to `tuner`: such a program stops trials, too";
@@ -453,18 +453,18 @@ fn written(name: &str, class_args: &Map<String, Value>) -> Value {
 }
 
 /// An algorithm as a section names it.
-struct Wanted {
+struct NamedAlgorithm {
     what: What,
     class_args: Map<String, Value>,
 }
 
 enum What {
     Name(String),
-    Class(Source),
+    Class(ClassSource),
     Command(Vec<String>),
 }
 
-impl Wanted {
+impl NamedAlgorithm {
     fn read(section: &str, value: Value, base: Base<'_>) -> Result<Self, Problem> {
         let known = ["name", "className", "codeDirectory", "command", "classArgs"];
         let mut fields = Section::open(section, value, &known)?;
@@ -504,7 +504,7 @@ impl Wanted {
                     let problem = format!("{} is no directory", code.display());
                     return Err(fields.fault("codeDirectory", problem));
                 }
-                What::Class(Source::Class { class, code })
+                What::Class(ClassSource::Class { class, code })
             }
             (None, None, Some(command)) => What::Command(words(&fields, &command)?),
             (None, None, None) => return Err(fields.fault("name", "is missing")),

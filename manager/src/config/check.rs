@@ -88,7 +88,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
     canonical.put("trialCommand", &shared.command);
     let code = shared.code.clone().unwrap_or_else(|| resolve(".", base));
     canonical.put("trialCodeDirectory", code.to_string_lossy());
-    let limits = Limits::take(&mut top, &shared, &mut canonical)?;
+    let limits = SearchLimits::take(&mut top, &shared, &mut canonical)?;
     canonical.put("nniManagerIp", &shared.ip);
     if top.boolean("useAnnotation")? == Some(true) {
         let problem = "NNI 3.0 dropped annotations; describe the space in `searchSpace` instead";
@@ -173,7 +173,7 @@ pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, P
 }
 
 /// The bounds of a search.
-struct Limits {
+struct SearchLimits {
     trial_concurrency: usize,
     max_trial_number: Option<u64>,
     max_experiment_duration: Option<Duration>,
@@ -184,7 +184,7 @@ struct Limits {
     trial_repeats: u64,
 }
 
-impl Limits {
+impl SearchLimits {
     fn take(
         top: &mut Section,
         shared: &Shared,
@@ -235,14 +235,14 @@ impl Algorithms {
     fn take(
         top: &mut Section,
         search_space: &SearchSpace,
-        limits: &Limits,
+        limits: &SearchLimits,
         base: Base<'_>,
         canonical: &mut Canonical,
     ) -> Result<Self, Problem> {
         let mut tuner = algorithms::tuner(top, search_space, base, canonical)?;
         algorithms::set_repeats(limits.trial_repeats, &mut tuner)?;
         let mut assessor = algorithms::assessor(top, &tuner, base, canonical)?;
-        let Objective { metric: objective, stated } = objective(top, canonical)?;
+        let ObjectiveFields { metric: objective, stated } = objective(top, canonical)?;
         let goals = goals::goals(top, objective.as_deref(), limits.target_metric, canonical)?;
         let objective = goals.objectives.first().map(|first| first.metric.clone()).or(objective);
         let stated = stated.or_else(|| goals::first_direction(&goals));
@@ -293,17 +293,17 @@ fn record_packages(
 }
 
 /// The objective.
-struct Objective {
+struct ObjectiveFields {
     metric: Option<String>,
     stated: Option<Statement>,
 }
 
 /// `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
-fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<Objective, Problem> {
+fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<ObjectiveFields, Problem> {
     if !top.look("objective").is_some_and(Value::is_object) {
         let metric = top.string("objective")?;
         canonical.put("objective", &metric);
-        return Ok(Objective { metric, stated: None });
+        return Ok(ObjectiveFields { metric, stated: None });
     }
     let value = top.take("objective").unwrap_or_default();
     let mut fields = Section::open("objective", value, &["metric", "direction"])?;
@@ -322,7 +322,7 @@ fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<Objective, 
     written.put("metric", &metric);
     written.put("direction", stated.as_ref().map(|stated| stated.mode.word()));
     canonical.put("objective", Value::Object(written.0));
-    Ok(Objective { metric, stated })
+    Ok(ObjectiveFields { metric, stated })
 }
 
 /// `targetMetric`: a finite number.

@@ -15,7 +15,7 @@ struct Format {
 }
 
 /// Fields that only TrialKeeper's files have: a document with one of them is an experiment file, however wrong.
-const OURS: [&str; 8] = [
+const EXPERIMENT_FIELDS: [&str; 8] = [
     "searchSpace",
     "searchSpaceFile",
     "searchSpacePath",
@@ -98,7 +98,7 @@ const FORMATS: [Format; 4] = [
 /// The tool whose file a document is, and the counterparts of its fields; `None` for an experiment file.
 pub(super) fn recognise(document: &Value) -> Option<String> {
     let members = document.as_object()?;
-    if members.keys().any(|key| OURS.iter().any(|ours| folded(ours) == folded(key))) {
+    if members.keys().any(|key| EXPERIMENT_FIELDS.iter().any(|ours| folded(ours) == folded(key))) {
         return None;
     }
     let (format, keys) = FORMATS.iter().find_map(|format| {
@@ -229,7 +229,7 @@ mod tests {
         for document in ours {
             assert_eq!(recognise(&document), None, "{document}");
         }
-        for field in OURS {
+        for field in EXPERIMENT_FIELDS {
             let mut document = sweep.clone();
             document[field] = json!(1);
             assert_eq!(recognise(&document), None, "{field}");

@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 pub use self::cache::CacheSpec;
 pub use self::kind::WorkloadKind;
 pub use self::mounts::MountSpec;
-pub use self::role::{Policy, RoleSpec};
+pub use self::role::{CompletionPolicy, RoleSpec};
 pub use self::storage::StorageSpec;
 pub use self::syntax::is_name;
 use super::base::Base;

@@ -77,16 +77,16 @@ pub struct NotificationsSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookSpec {
     /// Where its URL is.
-    pub url: Source,
+    pub url: SecretSource,
     /// Where its bearer token is. `None`: it wants none.
-    pub token: Option<Source>,
+    pub token: Option<SecretSource>,
     /// `webhookCaFile`: authorities beside the public ones, PEM.
     pub ca_file: Option<PathBuf>,
 }
 
 /// Where a text is that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum SecretSource {
     /// In the experiment file; only what is no secret belongs there.
     Given(String),
     /// The first line of this file.
@@ -100,9 +100,9 @@ impl NotificationsSpec {
     /// assessors are started without them.
     pub fn secret_variables(&self) -> Vec<String> {
         let Some(WebhookSpec { url, token, ca_file: _ }) = &self.webhook else { return Vec::new() };
-        let variable = |source: &Source| match source {
-            Source::Variable(name) => Some(name.clone()),
-            Source::Given(_) | Source::File(_) => None,
+        let variable = |source: &SecretSource| match source {
+            SecretSource::Variable(name) => Some(name.clone()),
+            SecretSource::Given(_) | SecretSource::File(_) => None,
         };
         [Some(url), token.as_ref()].into_iter().flatten().filter_map(variable).collect()
     }
@@ -117,13 +117,13 @@ pub(super) fn notifications(
     let mut section = Section::open("notifications", given, &FIELDS)?;
     let mut canonical = Map::new();
     let url = source(&mut section, "webhookUrl", base, &mut canonical)?;
-    if let Some(Source::Given(url)) = &url
+    if let Some(SecretSource::Given(url)) = &url
         && !(url.starts_with("https://") || url.starts_with("http://"))
     {
         return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
     }
     // Its errors do not hold the address.
-    if let Some(Source::Given(url)) = &url
+    if let Some(SecretSource::Given(url)) = &url
         && let Err(error) = reqwest::Url::parse(url)
     {
         return Err(section.fault("webhookUrl", format!("is no URL: {error}")));
@@ -156,17 +156,17 @@ fn source(
     name: &str,
     base: Base<'_>,
     canonical: &mut Map<String, Value>,
-) -> Result<Option<Source>, Problem> {
+) -> Result<Option<SecretSource>, Problem> {
     let (in_file, in_variable) = (format!("{name}File"), format!("{name}Variable"));
     let mut found = Vec::new();
     if let Some(given) = section.string(name)? {
         canonical.insert(name.to_owned(), json!(given));
-        found.push(Source::Given(given));
+        found.push(SecretSource::Given(given));
     }
-    found.extend(path(section, &in_file, base, canonical)?.map(Source::File));
+    found.extend(path(section, &in_file, base, canonical)?.map(SecretSource::File));
     if let Some(variable) = section.string(&in_variable)? {
         canonical.insert(in_variable.clone(), json!(variable));
-        found.push(Source::Variable(variable));
+        found.push(SecretSource::Variable(variable));
     }
     if found.len() > 1 {
         let problem = format!("is given twice: one of {name}, {in_file} and {in_variable}");
@@ -231,8 +231,8 @@ mod tests {
         });
         let (spec, canonical) = read(&given).unwrap().unwrap();
         let webhook = WebhookSpec {
-            url: Source::File("/e/hook".into()),
-            token: Some(Source::Variable("HOOK_TOKEN".to_owned())),
+            url: SecretSource::File("/e/hook".into()),
+            token: Some(SecretSource::Variable("HOOK_TOKEN".to_owned())),
             ca_file: None,
         };
         let command = Some("mail -s done me".to_owned());

@@ -48,7 +48,7 @@ use super::ending::Gone;
 use super::notice::Notice;
 use super::result::Steps;
 use super::state::{self, Effect, ExperimentState, State};
-use super::{Event, Handle};
+use super::{Handle, TaskEvent};
 use crate::advisers::AdviserEvent;
 use crate::config::ExperimentSpec;
 use crate::job_state::JobState;
@@ -160,7 +160,7 @@ impl ExperimentTask {
 
     /// Handles an event and those that have arrived behind it, in order. Of trials that begin at the same time it is
     /// recorded together: a commit costs as much for one as for a hundred, and an end waits behind it.
-    async fn handle_batch(&mut self, first: Event) -> Result<(), store::Error> {
+    async fn handle_batch(&mut self, first: TaskEvent) -> Result<(), store::Error> {
         let mut events = vec![first];
         while events.len() < MAX_BATCH
             && let Some(event) = self.recorder.inbox().waiting()
@@ -170,7 +170,7 @@ impl ExperimentTask {
         let mut effects = Vec::new();
         for event in &events {
             // A command stands in its place.
-            let Event::Reported { trial, attempt, fresh } = event else { break };
+            let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.adopt_first_pod(trial, attempt);
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
             let is_present = |job: &&mut Job| job.attempt == *attempt && !job.requeued;
@@ -190,12 +190,12 @@ impl ExperimentTask {
         Ok(())
     }
 
-    async fn handle_event(&mut self, event: Event) -> Result<(), store::Error> {
+    async fn handle_event(&mut self, event: TaskEvent) -> Result<(), store::Error> {
         match event {
-            Event::Reported { trial, attempt, fresh } => {
+            TaskEvent::Reported { trial, attempt, fresh } => {
                 self.handle_reports(&trial, attempt, fresh).await
             }
-            Event::Commanded { command, reply } => {
+            TaskEvent::Commanded { command, reply } => {
                 // It finds the trials as their agents left them.
                 self.conclude_by_verdicts().await?;
                 // The caller may have gone; the command is done all the same.

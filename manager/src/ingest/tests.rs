@@ -13,7 +13,7 @@ use trial_protocol::{
 };
 
 use super::{Error, Intake};
-use crate::experiment::{Event, Handle};
+use crate::experiment::{Handle, TaskEvent};
 use crate::store::{NewTrial, Store};
 use crate::util::clock::Clock;
 
@@ -28,7 +28,7 @@ impl Clock for SetClock {
 struct Bed {
     intake: Intake,
     store: Store,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<TaskEvent>,
     _folder: TempDir,
 }
 
@@ -56,7 +56,7 @@ impl Bed {
     fn told(&mut self) -> Vec<Vec<u64>> {
         std::iter::from_fn(|| self.events.try_recv().ok())
             .map(|event| {
-                let Event::Reported { trial, attempt, fresh } = event else { unreachable!() };
+                let TaskEvent::Reported { trial, attempt, fresh } = event else { unreachable!() };
                 assert_eq!((trial.as_str(), attempt.as_str()), ("t", "a"));
                 fresh.iter().map(|report| report.seq).collect()
             })
@@ -149,7 +149,9 @@ async fn the_reports_of_a_dropped_request_reach_the_experiment() {
     assert!(request.await.unwrap_err().is_cancelled());
     let mut told = Vec::new();
     for _ in 0..2 {
-        let Some(Event::Reported { fresh, .. }) = bed.events.recv().await else { unreachable!() };
+        let Some(TaskEvent::Reported { fresh, .. }) = bed.events.recv().await else {
+            unreachable!()
+        };
         told.push(fresh.iter().map(|report| report.seq).collect::<Vec<_>>());
     }
     assert_eq!(told, [vec![0], vec![1, 2]]);
@@ -180,7 +182,7 @@ async fn concurrent_repeated_deliveries_reach_the_experiment_once_and_in_order()
     let mut events = bed.events;
     let listener = tokio::spawn(async move {
         let mut told = Vec::new();
-        while let Some(Event::Reported { fresh, .. }) = events.recv().await {
+        while let Some(TaskEvent::Reported { fresh, .. }) = events.recv().await {
             told.extend(fresh.into_iter().map(|report| report.seq));
         }
         told

@@ -63,7 +63,7 @@ struct Position {
     about: AttemptId,
     /// The attempt under which these reports are kept.
     attempt: AttemptId,
-    next: Next,
+    next: NextNumbers,
     /// Hashes of the metrics stored so far. They may be many: they are not copied.
     metrics: HashSet<u64>,
 }
@@ -74,13 +74,13 @@ struct Numbered {
     /// Reports that had come already: its place in what was said, its time, and itself.
     again: Vec<(usize, i64, ReportBody)>,
     /// Where the numbering stands once the reports are stored.
-    next: Next,
+    next: NextNumbers,
     /// Hashes of the metrics in them.
     metrics: HashSet<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Next {
+struct NextNumbers {
     seq: u64,
     stdout_bytes: u64,
     stderr_bytes: u64,
@@ -153,7 +153,8 @@ impl All {
             Lane::Facts => state.facts_through,
             Lane::Bulk => state.bulk_through,
         };
-        let mut next = Next { seq: through.map_or(0, |seq| seq + 1), ..Next::default() };
+        let mut next =
+            NextNumbers { seq: through.map_or(0, |seq| seq + 1), ..NextNumbers::default() };
         let mut metrics = HashSet::new();
         match lane {
             Lane::Facts => {
@@ -265,7 +266,7 @@ impl All {
     }
 }
 
-impl Next {
+impl NextNumbers {
     /// Gives a report its place after those before it.
     fn report(&mut self, observed_at_ms: i64, mut body: ReportBody) -> Report {
         if let ReportBody::Log(chunk) = &mut body {

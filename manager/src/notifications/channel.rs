@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::event::Event;
-use super::pace::{self, Next, Outcome};
+use super::event::Notification;
+use super::pace::{self, DeliveryOutcome, NextDelivery};
 use super::{COMMAND, LINGER, NotifierConfig, WEBHOOK, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
@@ -46,7 +46,7 @@ impl Means {
 
 /// The fate of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Fate {
+enum DeliveryState {
     /// Nothing yet.
     Open,
     /// The notification was delivered, which the store does not know yet.
@@ -64,19 +64,19 @@ pub(super) struct PendingNotification {
     due: Instant,
     /// `true` if it lies in the store.
     kept: bool,
-    fate: Fate,
+    fate: DeliveryState,
 }
 
 impl PendingNotification {
     /// Returns the notification of an event that the store cannot hold.
-    pub(super) fn unkept(event: &Event) -> Self {
+    pub(super) fn unkept(event: &Notification) -> Self {
         let (id, event) = (event.id.clone(), event.value.clone());
-        Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: Fate::Open }
+        Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: DeliveryState::Open }
     }
 
     fn kept(row: NotificationRow) -> Self {
         let NotificationRow { id, event, tries } = row;
-        Self { id, event, tries, due: Instant::now(), kept: true, fate: Fate::Open }
+        Self { id, event, tries, due: Instant::now(), kept: true, fate: DeliveryState::Open }
     }
 }
 
@@ -110,7 +110,7 @@ impl Channel {
             () = told => {}
             () = bound => {}
         }
-        self.pending.iter().filter(|notification| notification.fate == Fate::Open).count()
+        self.pending.iter().filter(|notification| notification.fate == DeliveryState::Open).count()
     }
 
     async fn until_ending(
@@ -130,8 +130,10 @@ impl Channel {
                 let now = Instant::now();
                 last = Some(now + LINGER);
                 // However long its pause was to be: once more, now.
-                for notification in
-                    self.pending.iter_mut().filter(|notification| notification.fate == Fate::Open)
+                for notification in self
+                    .pending
+                    .iter_mut()
+                    .filter(|notification| notification.fate == DeliveryState::Open)
                 {
                     notification.due = now;
                 }
@@ -189,7 +191,7 @@ impl Channel {
 
     async fn attend(&mut self, at: usize) {
         let notification = self.pending[at].clone();
-        if notification.fate == Fate::Open {
+        if notification.fate == DeliveryState::Open {
             let tries = notification.tries + 1;
             let outcome = self.tell(&notification).await;
             let name = self.means.name();
@@ -197,15 +199,15 @@ impl Channel {
             let entry = &mut self.pending[at];
             entry.tries = tries;
             match pace::next(outcome, tries) {
-                Next::Told => {
+                NextDelivery::Told => {
                     info!(id = notification.id, "the {name} has taken {event}");
-                    entry.fate = Fate::Told;
+                    entry.fate = DeliveryState::Told;
                 }
-                Next::GivenUp(why) => {
+                NextDelivery::GivenUp(why) => {
                     warn!(id = notification.id, "the {name} will not be told of {event}: {why}");
-                    entry.fate = Fate::GivenUp(why);
+                    entry.fate = DeliveryState::GivenUp(why);
                 }
-                Next::Again(pause, why) => {
+                NextDelivery::Again(pause, why) => {
                     if tries == 1 {
                         warn!(
                             id = notification.id,
@@ -233,9 +235,9 @@ impl Channel {
     async fn note(&mut self, at: usize) {
         let notification = &self.pending[at];
         let problem = match &notification.fate {
-            Fate::Open => return,
-            Fate::Told => None,
-            Fate::GivenUp(why) => Some(why.as_str()),
+            DeliveryState::Open => return,
+            DeliveryState::Told => None,
+            DeliveryState::GivenUp(why) => Some(why.as_str()),
         };
         if notification.kept {
             let (store, now) = (&self.config.store, self.config.clock.now_ms());
@@ -250,7 +252,7 @@ impl Channel {
         self.pending.remove(at);
     }
 
-    async fn tell(&self, notification: &PendingNotification) -> Outcome {
+    async fn tell(&self, notification: &PendingNotification) -> DeliveryOutcome {
         match &self.means {
             Means::Webhook(spec) => {
                 webhook::post(spec, &notification.id, &notification.event).await

@@ -43,7 +43,7 @@ pub enum Health {
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Event {
+pub struct Notification {
     /// Its name for ever.
     pub id: String,
     /// The kind.
@@ -53,7 +53,7 @@ pub struct Event {
     at_ms: i64,
 }
 
-impl Event {
+impl Notification {
     fn new(kind: EventKind, about: &About, text: &str, at_ms: i64, more: Value) -> Self {
         let id = ids::event();
         let mut value = json!({
@@ -87,7 +87,7 @@ pub fn ended(
     trials: &BTreeMap<&'static str, u64>,
     best: Option<&Best>,
     at_ms: i64,
-) -> Event {
+) -> Notification {
     let all: u64 = trials.values().sum();
     let succeeded = trials.get("SUCCEEDED").copied().unwrap_or(0);
     let of_them = format!("{succeeded} of {all} trials succeeded");
@@ -101,39 +101,45 @@ pub fn ended(
             "trial": trial, "sequence": sequence, "result": number, "parameters": parameters,
         });
     }
-    Event::new(EventKind::ExperimentEnded, about, &text, at_ms, more)
+    Notification::new(EventKind::ExperimentEnded, about, &text, at_ms, more)
 }
 
 /// Too many failures hold the search; `why` is a sentence for a person.
-pub fn held(about: &About, why: &str, at_ms: i64) -> Event {
+pub fn held(about: &About, why: &str, at_ms: i64) -> Notification {
     let text = format!("{}: {why}", called(about));
-    Event::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
+    Notification::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
 }
 
 /// Something is wrong with a tuner or an assessor outside, `name`; or, if `None`, not any more.
-pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Event {
+pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Notification {
     match trouble {
         Some(why) => {
             let text = format!("{}: {why}", called(about));
-            Event::new(EventKind::TunerTrouble, about, &text, at_ms, json!({"problem": why}))
+            Notification::new(EventKind::TunerTrouble, about, &text, at_ms, json!({"problem": why}))
         }
         None => {
             let text = format!("{}: {name} answers again", called(about));
-            Event::new(EventKind::TunerRecovered, about, &text, at_ms, json!({}))
+            Notification::new(EventKind::TunerRecovered, about, &text, at_ms, json!({}))
         }
     }
 }
 
 /// The store is ill, or well again.
-pub fn health(about: &About, news: &Health, at_ms: i64) -> Event {
+pub fn health(about: &About, news: &Health, at_ms: i64) -> Notification {
     match news {
         Health::Degraded(why) => {
             let text = format!("{}: {why}; no trial is started or ended until then", called(about));
-            Event::new(EventKind::ManagerDegraded, about, &text, at_ms, json!({"problem": why}))
+            Notification::new(
+                EventKind::ManagerDegraded,
+                about,
+                &text,
+                at_ms,
+                json!({"problem": why}),
+            )
         }
         Health::Recovered => {
             let text = format!("{}: the database can be written again", called(about));
-            Event::new(EventKind::ManagerRecovered, about, &text, at_ms, json!({}))
+            Notification::new(EventKind::ManagerRecovered, about, &text, at_ms, json!({}))
         }
     }
 }

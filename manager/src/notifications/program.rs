@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::pace::Outcome;
+use super::pace::DeliveryOutcome;
 
 /// The time that it may take.
 const BOUND: Duration = Duration::from_secs(30);
@@ -22,9 +22,9 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 const SHOWN: usize = 300;
 
 /// The process group of a program; what is left of it dies with this.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
             // One that has ended is no error.
@@ -34,7 +34,7 @@ impl Drop for Group {
 }
 
 /// Runs the program with an event.
-pub(super) async fn run(line: &str, directory: &Path, id: &str, event: &Value) -> Outcome {
+pub(super) async fn run(line: &str, directory: &Path, id: &str, event: &Value) -> DeliveryOutcome {
     run_for(BOUND, line, directory, id, event).await
 }
 
@@ -44,13 +44,13 @@ async fn run_for(
     directory: &Path,
     id: &str,
     event: &Value,
-) -> Outcome {
+) -> DeliveryOutcome {
     let mut child = match spawn(line, directory, id, event) {
         Ok(child) => child,
-        Err(error) => return Outcome::NotNow(format!("it cannot be started: {error}")),
+        Err(error) => return DeliveryOutcome::NotNow(format!("it cannot be started: {error}")),
     };
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-    let mut group = Group(pid.map(Pid::from_raw));
+    let mut group = ProcessGroup(pid.map(Pid::from_raw));
     let (input, errors) = (child.stdin.take(), child.stderr.take());
     let body = format!("{event}\n");
     let say = async {
@@ -84,14 +84,19 @@ async fn run_for(
         Ok(Ok(status)) if status.success() => {
             // What it left in the background is wanted.
             group.0 = None;
-            Outcome::Delivered
+            DeliveryOutcome::Delivered
         }
-        Ok(Ok(status)) => Outcome::NotNow(format!("it ended with {status}{}", shown(&last))),
-        Ok(Err(error)) => Outcome::NotNow(format!("it was lost: {error}")),
+        Ok(Ok(status)) => {
+            DeliveryOutcome::NotNow(format!("it ended with {status}{}", shown(&last)))
+        }
+        Ok(Err(error)) => DeliveryOutcome::NotNow(format!("it was lost: {error}")),
         Err(_) => {
             drop(group);
             drop(child.wait().await);
-            Outcome::NotNow(format!("it did not end within {} s and was killed", bound.as_secs()))
+            DeliveryOutcome::NotNow(format!(
+                "it did not end within {} s and was killed",
+                bound.as_secs()
+            ))
         }
     }
 }
@@ -137,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(bound: Duration, line: &str) -> (Outcome, String) {
+    async fn told(bound: Duration, line: &str) -> (DeliveryOutcome, String) {
         let folder = tempfile::tempdir().unwrap();
         let event = json!({"event": "experiment_ended", "experiment": {"id": "e"}, "big": "x".repeat(1 << 18)});
         let outcome = run_for(bound, line, folder.path(), "i7", &event).await;
@@ -150,7 +155,7 @@ mod tests {
     async fn a_program_gets_the_event() {
         let line = "cat | wc -c > out; echo $TRIALKEEPER_EVENT $TRIALKEEPER_EVENT_ID $TRIALKEEPER_EXPERIMENT >> out";
         let (outcome, out) = told(LONG, line).await;
-        assert_eq!(outcome, Outcome::Delivered);
+        assert_eq!(outcome, DeliveryOutcome::Delivered);
         let (count, rest) = out.split_once('\n').unwrap();
         assert!(count.trim().parse::<usize>().unwrap() > 1 << 18, "{count}");
         assert_eq!(rest, "experiment_ended i7 e\n");
@@ -158,12 +163,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_outcome_of_each_program_follows_the_table() {
-        let failed = |why: &str| Outcome::NotNow(why.to_owned());
+        let failed = |why: &str| DeliveryOutcome::NotNow(why.to_owned());
         #[rustfmt::skip]
         let table = [
-            ("one that does not read",       "true",                              Outcome::Delivered),
-            ("one that closes its input",    "exec <&-; true",                    Outcome::Delivered),
-            ("one that leaves another",      "sleep 2 & exit 0",                 Outcome::Delivered),
+            ("one that does not read",       "true",                              DeliveryOutcome::Delivered),
+            ("one that closes its input",    "exec <&-; true",                    DeliveryOutcome::Delivered),
+            ("one that leaves another",      "sleep 2 & exit 0",                 DeliveryOutcome::Delivered),
             ("one that fails",               "echo 'no\tway' >&2; exit 3",        failed("it ended with exit status: 3: no way")),
             ("one that fails and is held",   "sleep 600 & echo no >&2; exit 3",    failed("it ended with exit status: 3: no")),
             ("one that is killed",           "kill -9 $$",                        failed("it ended with signal: 9 (SIGKILL)")),
@@ -173,7 +178,7 @@ mod tests {
             assert_eq!(told(LONG, line).await.0, expected, "{says}");
         }
         let (flood, _) = told(LONG, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
-        assert!(matches!(flood, Outcome::NotNow(why) if why.len() < 2 * SHOWN));
+        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * SHOWN));
     }
 
     #[tokio::test]
@@ -181,7 +186,7 @@ mod tests {
         let line = "trap '' TERM; sleep 600 & echo $! > out; wait; sleep 600";
         let (outcome, out) = told(Duration::from_secs(1), line).await;
         let why = "it did not end within 1 s and was killed";
-        assert_eq!(outcome, Outcome::NotNow(why.to_owned()));
+        assert_eq!(outcome, DeliveryOutcome::NotNow(why.to_owned()));
         let child = Pid::from_raw(out.trim().parse().unwrap());
         let dies = async {
             loop {

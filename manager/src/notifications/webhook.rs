@@ -11,8 +11,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
-use super::pace::Outcome;
-use crate::config::{Source, WebhookSpec};
+use super::pace::DeliveryOutcome;
+use crate::config::{SecretSource, WebhookSpec};
 use crate::util::errors::chain;
 
 /// The time that a connection may take to be made.
@@ -21,15 +21,15 @@ const CONNECT: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Tells the server of an event.
-pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Outcome {
+pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> DeliveryOutcome {
     // Read anew each time: an operator may have mended them.
     let (url, token) = match (url(&spec.url), spec.token.as_ref().map(token).transpose()) {
         (Ok(url), Ok(token)) => (url, token),
-        (Err(problem), _) | (_, Err(problem)) => return Outcome::NotNow(problem),
+        (Err(problem), _) | (_, Err(problem)) => return DeliveryOutcome::NotNow(problem),
     };
     let client = match client(spec.ca_file.as_deref()) {
         Ok(client) => client,
-        Err(problem) => return Outcome::NotNow(problem),
+        Err(problem) => return DeliveryOutcome::NotNow(problem),
     };
     let mut request = client
         .post(url)
@@ -43,22 +43,22 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Outcome
     match request.send().await {
         // The rest of its answer does not matter, and may never end.
         Ok(answer) => judge(answer.status().as_u16()),
-        Err(error) => Outcome::NotNow(chain(&error.without_url())),
+        Err(error) => DeliveryOutcome::NotNow(chain(&error.without_url())),
     }
 }
 
 /// Returns the meaning of a status: one that will be the same tomorrow is final.
-fn judge(status: u16) -> Outcome {
+fn judge(status: u16) -> DeliveryOutcome {
     let said = format!("the server answers {status}");
     match status {
-        200..=299 => Outcome::Delivered,
-        408 | 425 | 429 | 500..=599 => Outcome::NotNow(said),
-        300..=399 => Outcome::Never(format!("{said}; redirections are not followed")),
-        _ => Outcome::Never(said),
+        200..=299 => DeliveryOutcome::Delivered,
+        408 | 425 | 429 | 500..=599 => DeliveryOutcome::NotNow(said),
+        300..=399 => DeliveryOutcome::Never(format!("{said}; redirections are not followed")),
+        _ => DeliveryOutcome::Never(said),
     }
 }
 
-fn url(source: &Source) -> Result<Url, String> {
+fn url(source: &SecretSource) -> Result<Url, String> {
     let text = read(source, "webhookUrl")?;
     let url = Url::parse(&text).map_err(|error| format!("webhookUrl is no URL: {error}"))?;
     match url.scheme() {
@@ -67,7 +67,7 @@ fn url(source: &Source) -> Result<Url, String> {
     }
 }
 
-fn token(source: &Source) -> Result<HeaderValue, String> {
+fn token(source: &SecretSource) -> Result<HeaderValue, String> {
     let text = read(source, "webhookToken")?;
     let mut value = HeaderValue::try_from(format!("Bearer {text}"))
         .map_err(|_| "webhookToken cannot stand in a header".to_owned())?;
@@ -76,12 +76,12 @@ fn token(source: &Source) -> Result<HeaderValue, String> {
 }
 
 /// The text itself; no message holds it.
-fn read(source: &Source, name: &str) -> Result<String, String> {
+fn read(source: &SecretSource, name: &str) -> Result<String, String> {
     let text = match source {
-        Source::Given(text) => text.clone(),
-        Source::File(path) => std::fs::read_to_string(path)
+        SecretSource::Given(text) => text.clone(),
+        SecretSource::File(path) => std::fs::read_to_string(path)
             .map_err(|error| format!("{name}File {} cannot be read: {error}", path.display()))?,
-        Source::Variable(variable) => std::env::var(variable)
+        SecretSource::Variable(variable) => std::env::var(variable)
             .map_err(|_| format!("{name}Variable {variable} is not set for the manager"))?,
     };
     let line = text.lines().next().unwrap_or_default().trim();
@@ -141,9 +141,9 @@ mod tests {
             (999, "never"),
         ] {
             let found = match judge(status) {
-                Outcome::Delivered => "taken",
-                Outcome::NotNow(_) => "later",
-                Outcome::Never(_) => "never",
+                DeliveryOutcome::Delivered => "taken",
+                DeliveryOutcome::NotNow(_) => "later",
+                DeliveryOutcome::Never(_) => "never",
             };
             assert_eq!(found, outcome, "{status}");
         }
@@ -155,8 +155,9 @@ mod tests {
         let file = folder.path().join("url");
         for text in ["http://127.0.0.1:1/s3cret", "ftp://s3cret", "s3cret", "http://[s3cret", ""] {
             std::fs::write(&file, text).unwrap();
-            let spec = WebhookSpec { url: Source::File(file.clone()), token: None, ca_file: None };
-            let Outcome::NotNow(why) = post(&spec, "id", &Value::Null).await else {
+            let spec =
+                WebhookSpec { url: SecretSource::File(file.clone()), token: None, ca_file: None };
+            let DeliveryOutcome::NotNow(why) = post(&spec, "id", &Value::Null).await else {
                 panic!("nobody listens at {text}");
             };
             assert!(!why.contains("s3cret"), "{text}: {why}");
@@ -165,7 +166,7 @@ mod tests {
 
     fn at(url: &str, ca_file: Option<&Path>) -> WebhookSpec {
         let ca_file = ca_file.map(Path::to_owned);
-        WebhookSpec { url: Source::Given(url.to_owned()), token: None, ca_file }
+        WebhookSpec { url: SecretSource::Given(url.to_owned()), token: None, ca_file }
     }
 
     #[tokio::test]
@@ -188,7 +189,7 @@ mod tests {
         });
         let outcome = post(&at(&url, None), "id", &Value::Null).await;
         let why = "the server answers 307; redirections are not followed".to_owned();
-        assert_eq!(outcome, Outcome::Never(why));
+        assert_eq!(outcome, DeliveryOutcome::Never(why));
         assert_eq!(server.await.unwrap(), 1);
     }
 
@@ -197,7 +198,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
         let begun = tokio::time::Instant::now();
-        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+        let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
             panic!("nobody has answered");
         };
         assert!(
@@ -233,10 +234,13 @@ mod tests {
                 drop(stream.write_all(b"HTTP/1.1 204 so\r\n\r\n").await);
             }
         });
-        let Outcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
+        let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
             panic!("anybody may say so");
         };
         assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
-        assert_eq!(post(&at(&url, Some(&ca_file)), "id", &Value::Null).await, Outcome::Delivered);
+        assert_eq!(
+            post(&at(&url, Some(&ca_file)), "id", &Value::Null).await,
+            DeliveryOutcome::Delivered
+        );
     }
 }

@@ -64,9 +64,9 @@ pub struct AssessorSpec {
 }
 
 /// An assessor that this build has: NNI's name, and what makes it.
-type Algorithm = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
+type BuiltInAssessor = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
 
-const ALGORITHMS: [Algorithm; 3] = [
+const ALGORITHMS: [BuiltInAssessor; 3] = [
     ("ASHA", |arguments| Ok(Box::new(asha::Asha::from_arguments(arguments)?))),
     ("Medianstop", |arguments| Ok(Box::new(medianstop::Medianstop::from_arguments(arguments)?))),
     ("Curvefitting", |arguments| {
@@ -101,7 +101,7 @@ pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok()
 }
 
-fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
+fn algorithm(name: &str) -> Result<&'static BuiltInAssessor, Error> {
     let wanted = folded(name);
     if let Some(found) = ALGORITHMS.iter().find(|(name, _)| folded(name) == wanted) {
         return Ok(found);

@@ -97,7 +97,7 @@ pub struct TunerSpec {
 }
 
 /// A tuner that this build has.
-struct Algorithm {
+struct BuiltInTuner {
     /// NNI's name.
     name: &'static str,
     /// NNI's other name for it, if any.
@@ -141,8 +141,8 @@ struct Setting<'a> {
 /// Arguments, space and setting -> tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting<'_>) -> Result<Box<dyn Tuner>, Error>;
 
-const ALGORITHMS: [Algorithm; 13] = [
-    Algorithm {
+const ALGORITHMS: [BuiltInTuner; 13] = [
+    BuiltInTuner {
         name: "TPE",
         alias: None,
         default_mode: OptimizeMode::Minimize,
@@ -152,7 +152,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "Anneal",
         alias: None,
         default_mode: OptimizeMode::Minimize,
@@ -162,7 +162,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "Evolution",
         alias: None,
         default_mode: OptimizeMode::Maximize,
@@ -172,7 +172,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "GP",
         alias: Some("GPTuner"),
         default_mode: OptimizeMode::Maximize,
@@ -182,7 +182,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "Hyperband",
         alias: None,
         default_mode: OptimizeMode::Maximize,
@@ -191,7 +191,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(hyperband::Hyperband::from_arguments(arguments, space, setting)?))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "BOHB",
         alias: None,
         default_mode: OptimizeMode::Maximize,
@@ -200,7 +200,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(hyperband::Hyperband::with_model(arguments, space, setting)?))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "CMA-ES",
         alias: Some("CMAES"),
         default_mode: OptimizeMode::Minimize,
@@ -210,7 +210,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "NSGA-II",
         alias: Some("NSGA2"),
         default_mode: OptimizeMode::Minimize,
@@ -220,7 +220,7 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(guided::Guided::new(space, setting, model)))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "PBT",
         alias: Some("PBTTuner"),
         default_mode: OptimizeMode::Maximize,
@@ -229,28 +229,28 @@ const ALGORITHMS: [Algorithm; 13] = [
             Ok(Box::new(pbt::Pbt::from_arguments(arguments, space, setting)?))
         },
     },
-    Algorithm {
+    BuiltInTuner {
         name: "QMC",
         alias: Some("Halton"),
         default_mode: OptimizeMode::Maximize,
         learns: Learns::Nothing,
         build: |_, space, setting| Ok(Box::new(halton::Halton::new(space, setting.seed))),
     },
-    Algorithm {
+    BuiltInTuner {
         name: "Random",
         alias: None,
         default_mode: OptimizeMode::Maximize,
         learns: Learns::Nothing,
         build: |_, space, setting| Ok(Box::new(random::Random::new(space, setting.seed))),
     },
-    Algorithm {
+    BuiltInTuner {
         name: "GridSearch",
         alias: None,
         default_mode: OptimizeMode::Maximize,
         learns: Learns::Nothing,
         build: |_, space, _| Ok(Box::new(grid::GridSearch::new(space))),
     },
-    Algorithm {
+    BuiltInTuner {
         name: "Batch",
         alias: Some("BatchTuner"),
         default_mode: OptimizeMode::Maximize,
@@ -346,7 +346,7 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
     })
 }
 
-impl Algorithm {
+impl BuiltInTuner {
     /// Refuses goals that the tuner cannot follow. `as_nni` is set where TPE decides as NNI's does.
     fn check_goals(&self, goals: &Goals, as_nni: bool) -> Result<(), Error> {
         let learns = if as_nni { Learns::Objective } else { self.learns };
@@ -369,7 +369,7 @@ impl Algorithm {
     }
 }
 
-fn algorithm(name: &str) -> Result<&'static Algorithm, Error> {
+fn algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
     let wanted = folded(name);
     let is = |name: &str| folded(name) == wanted;
     if let Some(found) = ALGORITHMS.iter().find(|a| is(a.name) || a.alias.is_some_and(is)) {

@@ -4,7 +4,7 @@
 //! Invariants:
 //! 1. A write's caller is answered only after the commit that holds it.
 //! 2. One write's failure does not fail another's: when a shared commit fails, each is tried alone.
-//! 3. The last commit's fate is known to everyone ([`Shared::write_error`]), and forgotten at the next success.
+//! 3. The last commit's fate is known to everyone ([`WriterState::write_error`]), and forgotten at the next success.
 
 use std::fs::File;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The state that the writer shares with all.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct WriterState {
     /// Commits made so far.
     pub(super) commits: watch::Sender<u64>,
     /// The reason that the last commit failed. `None`: it did not.
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     pub(super) room: std::sync::atomic::AtomicU64,
 }
 
-impl Shared {
+impl WriterState {
     pub(super) fn write_error(&self) -> Option<Error> {
         self.write_error.borrow().clone()
     }
@@ -63,13 +63,13 @@ impl Shared {
 /// A message to the writer.
 pub(super) enum Message {
     /// Write this.
-    Write(Box<dyn Job>),
+    Write(Box<dyn WriteJob>),
     /// Write what is waiting, then end.
     Close,
 }
 
 /// One write. It may be run several times, each time against an unchanged database.
-pub(super) trait Job: Send {
+pub(super) trait WriteJob: Send {
     /// Does the work within a transaction; an error rolls the transaction back.
     fn run(&mut self, connection: &Connection) -> Result<(), Error>;
     /// Answers the caller.
@@ -78,7 +78,7 @@ pub(super) trait Job: Send {
     fn weight(&self) -> usize;
 }
 
-/// The usual [`Job`]: a closure, its outcome, and the caller that waits for it.
+/// The usual [`WriteJob`]: a closure, its outcome, and the caller that waits for it.
 pub(super) struct Write<T, F> {
     work: F,
     weight: usize,
@@ -95,13 +95,13 @@ where
     pub(super) fn job(
         weight: usize,
         work: F,
-    ) -> (Box<dyn Job>, oneshot::Receiver<Result<T, Error>>) {
+    ) -> (Box<dyn WriteJob>, oneshot::Receiver<Result<T, Error>>) {
         let (reply, answer) = oneshot::channel();
         (Box::new(Self { work, weight, outcome: None, reply }), answer)
     }
 }
 
-impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> Job for Write<T, F> {
+impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Write<T, F> {
     fn run(&mut self, connection: &Connection) -> Result<(), Error> {
         let outcome = (self.work)(connection);
         match &outcome {
@@ -131,7 +131,7 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> Job for Write<T,
 pub(super) fn run(
     opened: Opened,
     mut queue: mpsc::Receiver<Message>,
-    shared: &Shared,
+    shared: &WriterState,
     callers: Option<&Handle>,
 ) {
     let Opened { mut connection, lock } = opened;
@@ -160,9 +160,9 @@ fn is_fold_due(folded_at: Option<Instant>, now: Instant) -> bool {
 /// Commits `first` together with whatever waits behind it.
 fn write_group(
     connection: &mut Connection,
-    first: Box<dyn Job>,
+    first: Box<dyn WriteJob>,
     queue: &mut mpsc::Receiver<Message>,
-    shared: &Shared,
+    shared: &WriterState,
     callers: Option<&Handle>,
 ) {
     let mut group = Vec::new();
@@ -211,7 +211,7 @@ fn write_group(
     }
 }
 
-fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn Job>> {
+fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn WriteJob>> {
     match queue.try_recv().ok()? {
         Message::Write(job) => Some(job),
         Message::Close => {
@@ -225,7 +225,7 @@ fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn Job>> {
 /// Runs `work` in a transaction of its own and makes it durable. Every caller hears how that went.
 fn commit(
     connection: &mut Connection,
-    shared: &Shared,
+    shared: &WriterState,
     work: impl FnOnce(&Connection) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let before = connection.total_changes();
@@ -237,7 +237,7 @@ fn commit(
 /// Tries a write, and tells no one.
 fn attempt(
     connection: &mut Connection,
-    shared: &Shared,
+    shared: &WriterState,
     work: impl FnOnce(&Connection) -> Result<(), Error>,
 ) -> Result<(), Error> {
     // Immediate: a stranger's lock shows here, before any work is done.
@@ -255,7 +255,7 @@ fn attempt(
 }
 
 /// Has everyone know how a commit went.
-fn note(shared: &Shared, changed: bool, result: &Result<(), Error>) {
+fn note(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
     match result {
         Ok(()) => {
             // A commit that changes nothing does not touch the disk and proves nothing.

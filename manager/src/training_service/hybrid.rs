@@ -57,11 +57,11 @@ pub struct PartService {
 
 /// Runs trials at several training services.
 pub struct Hybrid {
-    shared: Arc<Shared>,
+    shared: Arc<HybridState>,
 }
 
-struct Shared {
-    parts: Vec<Part>,
+struct HybridState {
+    parts: Vec<StartedPart>,
     dir: ExperimentDir,
     events: JobEvents,
     schedule: Mutex<Schedule>,
@@ -72,7 +72,7 @@ struct Shared {
     tasks: TaskTracker,
 }
 
-struct Part {
+struct StartedPart {
     platform: String,
     limit: Option<usize>,
     service: Arc<dyn TrainingService>,
@@ -88,10 +88,10 @@ impl Hybrid {
         let schedule = Mutex::new(Schedule::new(names));
         let (mut own, mut heard) = (Vec::new(), Vec::new());
         for PartService { platform, limit, service, news } in parts {
-            own.push(Part { platform, limit, service });
+            own.push(StartedPart { platform, limit, service });
             heard.push(news);
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HybridState {
             parts: own,
             dir,
             events,
@@ -118,7 +118,7 @@ impl Hybrid {
     }
 }
 
-impl Shared {
+impl HybridState {
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -56,7 +56,7 @@ const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
 /// Runs trials on this machine.
 #[derive(Debug, Clone)]
 pub struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<LocalState>,
 }
 
 /// The settings of a [`Local`].
@@ -110,7 +110,7 @@ pub enum Error {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LocalState {
     settings: Settings,
     gpus: Mutex<Gpus>,
     /// Process ids of the agents that live, by trial. An id is removed as soon as its process is known
@@ -123,11 +123,11 @@ impl Local {
     /// Makes the service; nothing is started.
     pub fn new(settings: Settings, gpus: Gpus) -> Self {
         let (agents, gpus) = (Mutex::new(HashMap::new()), Mutex::new(gpus));
-        Self { shared: Arc::new(Shared { settings, gpus, agents, tasks: TaskTracker::new() }) }
+        Self { shared: Arc::new(LocalState { settings, gpus, agents, tasks: TaskTracker::new() }) }
     }
 }
 
-impl Shared {
+impl LocalState {
     fn agents(&self) -> MutexGuard<'_, HashMap<TrialJobId, Pid>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -278,7 +278,7 @@ impl TrainingService for Local {
                 gone()
             }
             Ok(Err(file)) => {
-                self.shared.take_over(trial, Holder::of(&file).pid);
+                self.shared.take_over(trial, LockHolder::of(&file).pid);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
                 let watch = async move { watch_lock(&shared, file, trial, attempt).await };
@@ -333,7 +333,7 @@ impl TrainingService for Local {
     }
 }
 
-impl Shared {
+impl LocalState {
     /// Starts an agent for a job.
     fn submit(self: &Arc<Self>, job: &TrialJobSpec) -> Result<(), Error> {
         let shared = Arc::clone(self);
@@ -380,7 +380,7 @@ impl Shared {
     /// That other agent's manager was killed after it had started the agent and before the agent took the lock.
     fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
         let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
-        let holder = Holder::of(&file);
+        let holder = LockHolder::of(&file);
         let same = holder.attempt.as_deref() == Some(job.attempt.as_str());
         holder.pid.filter(|_| same).map(|pid| (file, pid))
     }
@@ -396,7 +396,7 @@ impl Shared {
     }
 }
 
-async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
+async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
     let status = child.wait().await;
     shared.agents().remove(&job.trial);
     let event = match status {
@@ -422,7 +422,7 @@ async fn watch_child(shared: &Shared, mut child: Child, job: TrialJobSpec) {
     shared.tell(event).await;
 }
 
-async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: AttemptId) {
+async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
     // A thread of its own waits: there is no other notice of a lock being freed. The runtime's are few, and others
     // need them.
     let (freed, wait) = oneshot::channel();
@@ -443,7 +443,7 @@ async fn watch_lock(shared: &Shared, file: File, trial: TrialJobId, attempt: Att
 }
 
 /// Watches an agent whose lock cannot be looked at, until it can.
-async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: AttemptId) {
+async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
     let held = loop {
         tokio::time::sleep(UNSEEN_PAUSE).await;
         match try_lock(path) {
@@ -454,7 +454,7 @@ async fn watch_unseen(shared: &Shared, path: &Path, trial: TrialJobId, attempt: 
         }
     };
     if let Some(file) = held {
-        if let Some(pid) = Holder::of(&file).pid {
+        if let Some(pid) = LockHolder::of(&file).pid {
             shared.agents().insert(trial.clone(), pid);
         }
         return watch_lock(shared, file, trial, attempt).await;
@@ -474,7 +474,7 @@ fn left_something(spool: &Path) -> bool {
 /// that. An agent that died before it could set an earlier attempt's verdict aside left that one there.
 fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let lock = File::open(dir.agent_lock()).ok()?;
-    if Holder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
+    if LockHolder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
         return None;
     }
     let taken_at = lock.metadata().and_then(|lock| lock.modified()).ok()?;
@@ -498,12 +498,12 @@ fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
 }
 
 /// The holder of an agent's lock, as far as it has said.
-struct Holder {
+struct LockHolder {
     pid: Option<Pid>,
     attempt: Option<String>,
 }
 
-impl Holder {
+impl LockHolder {
     fn of(mut file: &File) -> Self {
         let mut text = String::new();
         // What cannot be read says nothing.

@@ -24,7 +24,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let address = Address::of(&new)?;
+    let address = ShortPath::of(&new)?;
     let listener = UnixListener::bind(&address.path)?;
     fs::set_permissions(&new, Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;
@@ -33,17 +33,17 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// Connects to the manager that listens on `path`.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
-    let address = Address::of(path)?;
+    let address = ShortPath::of(path)?;
     UnixStream::connect(&address.path).await
 }
 
 /// A path that is short enough for the kernel, and the folder that it needs open.
-struct Address {
+struct ShortPath {
     path: PathBuf,
     _folder: Option<File>,
 }
 
-impl Address {
+impl ShortPath {
     fn of(path: &Path) -> io::Result<Self> {
         if path.as_os_str().as_bytes().len() <= LONGEST_PATH {
             return Ok(Self { path: path.to_owned(), _folder: None });

@@ -43,15 +43,15 @@ pub struct Thinner<T> {
     points: usize,
     /// Points of the curve of which two are kept: half of their number.
     stretch: usize,
-    first: Option<Point<T>>,
-    kept: Vec<Point<T>>,
+    first: Option<CurvePoint<T>>,
+    kept: Vec<CurvePoint<T>>,
     /// The beginning of a stretch.
-    begun: Vec<Point<T>>,
-    last: Option<Point<T>>,
+    begun: Vec<CurvePoint<T>>,
+    last: Option<CurvePoint<T>>,
 }
 
 /// A point, and how high it is.
-type Point<T> = (T, Option<f64>);
+type CurvePoint<T> = (T, Option<f64>);
 
 impl<T> Thinner<T> {
     /// Returns a curve of about so many points, at least four.
@@ -93,7 +93,7 @@ impl<T> Thinner<T> {
 }
 
 /// Returns the lowest and the highest point of a stretch, in their order.
-fn peaks<T>(stretch: Vec<Point<T>>) -> impl Iterator<Item = Point<T>> {
+fn peaks<T>(stretch: Vec<CurvePoint<T>>) -> impl Iterator<Item = CurvePoint<T>> {
     let numbers = stretch.iter().map(|(_, number)| number.filter(|number| !number.is_nan()));
     let numbers: Vec<_> =
         numbers.enumerate().filter_map(|(at, number)| Some((at, number?))).collect();

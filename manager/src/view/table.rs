@@ -84,7 +84,7 @@ pub struct TableQuery {
 /// The key by which a row is sorted. Rows without a value come last in either direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Key {
+enum SortKey {
     Number(f64),
     Text(String),
     Missing(()),
@@ -92,7 +92,7 @@ enum Key {
 
 /// Where a row stands: by what it is sorted, and by its position in the experiment.
 #[derive(Debug, Serialize, Deserialize)]
-struct PageStart(Key, u64);
+struct PageStart(SortKey, u64);
 
 /// The last row of a page, and when the first page was made. All pages tell how long a trial has run so far as of that
 /// time; else rows would pass one another between two pages.
@@ -222,14 +222,14 @@ fn mentions(trial: &TrialSummary, text: &str) -> bool {
         || holds(&trial.parameters.to_string())
 }
 
-fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> Key {
+fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
     // Times and positions are far below 2^53.
-    let number = |value: i64| Key::Number(value.to_string().parse().unwrap_or(f64::NAN));
-    let time = |value: Option<i64>| value.map_or(Key::Missing(()), number);
+    let number = |value: i64| SortKey::Number(value.to_string().parse().unwrap_or(f64::NAN));
+    let time = |value: Option<i64>| value.map_or(SortKey::Missing(()), number);
     match by {
         Column::Sequence => number(i64::try_from(trial.sequence).unwrap_or(i64::MAX)),
-        Column::Id => Key::Text(trial.id.clone()),
-        Column::State => Key::Text(trial.state.as_str().to_owned()),
+        Column::Id => SortKey::Text(trial.id.clone()),
+        Column::State => SortKey::Text(trial.state.as_str().to_owned()),
         Column::Final => measured(trial.last.as_ref()),
         Column::Latest => measured(trial.latest.as_ref()),
         Column::Started => time(trial.started_at_ms),
@@ -243,22 +243,22 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> Key {
             let flat = super::flat(&trial.parameters);
             match flat.into_iter().find(|(known, _)| known == name) {
                 Some((_, Value::Number(number))) => {
-                    number.as_f64().map_or(Key::Missing(()), Key::Number)
+                    number.as_f64().map_or(SortKey::Missing(()), SortKey::Number)
                 }
-                Some((_, Value::String(text))) => Key::Text(text.clone()),
-                Some((_, Value::Null)) | None => Key::Missing(()),
-                Some((_, value)) => Key::Text(value.to_string()),
+                Some((_, Value::String(text))) => SortKey::Text(text.clone()),
+                Some((_, Value::Null)) | None => SortKey::Missing(()),
+                Some((_, value)) => SortKey::Text(value.to_string()),
             }
         }
     }
 }
 
-fn measured(value: Option<&Value>) -> Key {
+fn measured(value: Option<&Value>) -> SortKey {
     let number = value.and_then(|value| trial_protocol::MetricValue::from(value.clone()).number());
     // JSON has no infinity, and a cursor is JSON.
     match number.filter(|number| !number.is_nan()) {
-        Some(number) => Key::Number(number.clamp(f64::MIN, f64::MAX)),
-        None => Key::Missing(()),
+        Some(number) => SortKey::Number(number.clamp(f64::MIN, f64::MAX)),
+        None => SortKey::Missing(()),
     }
 }
 
@@ -269,13 +269,13 @@ fn compare(
 ) -> Ordering {
     let direct = |order: Ordering| if descending { order.reverse() } else { order };
     let by_key = match (a, b) {
-        (Key::Missing(()), Key::Missing(())) => Ordering::Equal,
-        (Key::Missing(()), _) => Ordering::Greater,
-        (_, Key::Missing(())) => Ordering::Less,
-        (Key::Number(a), Key::Number(b)) => direct(a.total_cmp(b)),
-        (Key::Text(a), Key::Text(b)) => direct(a.cmp(b)),
-        (Key::Number(_), Key::Text(_)) => direct(Ordering::Less),
-        (Key::Text(_), Key::Number(_)) => direct(Ordering::Greater),
+        (SortKey::Missing(()), SortKey::Missing(())) => Ordering::Equal,
+        (SortKey::Missing(()), _) => Ordering::Greater,
+        (_, SortKey::Missing(())) => Ordering::Less,
+        (SortKey::Number(a), SortKey::Number(b)) => direct(a.total_cmp(b)),
+        (SortKey::Text(a), SortKey::Text(b)) => direct(a.cmp(b)),
+        (SortKey::Number(_), SortKey::Text(_)) => direct(Ordering::Less),
+        (SortKey::Text(_), SortKey::Number(_)) => direct(Ordering::Greater),
     };
     by_key.then(direct(first.cmp(second)))
 }

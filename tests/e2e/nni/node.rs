@@ -244,7 +244,7 @@ impl Documented {
 }
 
 /// `trialkeeper-nni` from its source, in the bed's folder: a Python in which NNI's own package is not installed.
-fn nni_of_ours(bed: &TestBed, words: &[&str]) -> Command {
+fn trialkeepers_nni(bed: &TestBed, words: &[&str]) -> Command {
     let mut command = Command::new("python3");
     command.args(words).current_dir(bed.folder()).env("HOME", bed.path("home"));
     command.env("PYTHONPATH", python_path()).env("TRIALKEEPER_PROGRAMS", bed.programs());
@@ -258,7 +258,7 @@ fn python_path() -> String {
 }
 
 /// A pod's script that runs `trial.py` with the SDK of `trialkeeper-nni`.
-fn with_sdk_of_ours() -> String {
+fn with_trialkeepers_sdk() -> String {
     format!(
         "import runpy, sys\nsys.path[:0] = '{}'.split(':')\nrunpy.run_path('trial.py')\n",
         python_path()
@@ -296,8 +296,8 @@ fn the_documented_frameworkcontroller_example_runs_word_for_word() {
 
 #[test]
 fn the_documented_example_runs_word_for_word_without_nnis_package() {
-    let example = Documented::new(&with_sdk_of_ours(), "");
-    let said = example.run(&mut nni_of_ours(&example.bed, &["search.py"]));
+    let example = Documented::new(&with_trialkeepers_sdk(), "");
+    let said = example.run(&mut trialkeepers_nni(&example.bed, &["search.py"]));
     assert_eq!(said.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{said}");
     example.expect_nfs_and_limits();
 }
@@ -308,8 +308,8 @@ fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
     let python = nni_python();
     let of_nni = Documented::new(&with_sdk_of_nni(&python), AZURE);
     let from_nni = nni(&of_nni.bed, &python, &["search.py"]);
-    let of_ours = Documented::new(&with_sdk_of_ours(), AZURE);
-    let command = nni_of_ours(&of_ours.bed, &["search.py"]);
+    let of_ours = Documented::new(&with_trialkeepers_sdk(), AZURE);
+    let command = trialkeepers_nni(&of_ours.bed, &["search.py"]);
     for (example, mut command) in [(of_nni, from_nni), (of_ours, command)] {
         // A stand-in for Azure's command line, which gives the key of a vault.
         example.bed.script("tools/az", "#!/bin/sh\necho a2V5\n");
@@ -339,10 +339,10 @@ fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
     bed.write("config-kubeflow-tf.yml", &file.replace("10.10.10.10", "127.0.0.1"));
     bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
     bed.write("trial.py", TRIAL);
-    bed.write("dist_mnist.py", &with_sdk_of_ours());
+    bed.write("dist_mnist.py", &with_trialkeepers_sdk());
     let ctl = |line: &str, code: i32| {
         let words: Vec<&str> = ["-m", "nni.nnictl"].into_iter().chain(line.split(' ')).collect();
-        let mut command = nni_of_ours(&bed, &words);
+        let mut command = trialkeepers_nni(&bed, &words);
         command.env("KUBECONFIG", bed.path("kubeconfig"));
         command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
         let (finished, said) = finish(&bed, &mut command);

@@ -199,7 +199,7 @@ fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
 
 /// A scanner whose limits short texts reach.
 fn small() -> StreamScanner {
-    let limits = Limits { look: 70, piece: 900 };
+    let limits = LineLimits { look: 70, piece: 900 };
     StreamScanner { limits, look_at: 70, ..scanner(Stream::Stdout) }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn cgroup(root: &Path) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::CheckState;
     use super::*;
 
     #[test]
@@ -103,16 +103,18 @@ mod tests {
             ("not to be made",   Path::new("/proc/a/b").into(),  true),
         ];
         for (says, path, fails) in table {
-            assert_eq!(directory("d", &path).state == State::Fail, fails, "{says}");
+            assert_eq!(directory("d", &path).state == CheckState::Fail, fails, "{says}");
         }
         assert!(!dir.path().join("a").exists(), "nothing is made");
     }
 
     #[test]
     fn little_room_is_a_warning() {
-        for (free, state) in
-            [(LEAST_FREE_BYTES, State::Ok), (LEAST_FREE_BYTES - 1, State::Warn), (0, State::Warn)]
-        {
+        for (free, state) in [
+            (LEAST_FREE_BYTES, CheckState::Ok),
+            (LEAST_FREE_BYTES - 1, CheckState::Warn),
+            (0, CheckState::Warn),
+        ] {
             assert_eq!(room("d", "x", free).state, state, "{free}");
         }
     }
@@ -122,9 +124,9 @@ mod tests {
         let gpus = vec![trial_protocol::GpuSample::default()];
         #[rustfmt::skip]
         let table = [
-            (Reading::Gpus(gpus),                     State::Ok),
-            (Reading::None,                           State::Skipped),
-            (Reading::Trouble("lost".to_owned()),     State::Warn),
+            (Reading::Gpus(gpus),                     CheckState::Ok),
+            (Reading::None,                           CheckState::Skipped),
+            (Reading::Trouble("lost".to_owned()),     CheckState::Warn),
         ];
         for (reading, state) in table {
             assert_eq!(gpu(&reading).state, state, "{reading:?}");
@@ -136,9 +138,9 @@ mod tests {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/cgroup");
         #[rustfmt::skip]
         let table = [
-            ("v2-container", State::Ok),
-            ("v1-unlimited", State::Ok),
-            ("none",         State::Warn),
+            ("v2-container", CheckState::Ok),
+            ("v1-unlimited", CheckState::Ok),
+            ("none",         CheckState::Warn),
         ];
         for (root, state) in table {
             let check = cgroup(&Path::new(fixtures).join(root));

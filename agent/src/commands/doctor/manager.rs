@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 
-use super::{Check, State};
+use super::{Check, CheckState};
 use crate::delivery::dialect::native::REPORTS_PATH;
 use crate::delivery::{LOCAL_BASE, LocalClient, ManagerAddress};
 use crate::http::client;
@@ -50,7 +50,7 @@ pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
 /// Adds a check per hop, and stops behind one that fails.
 async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Check>) -> Option<()> {
     let mut pass = |check: Check| {
-        let passed = check.state != State::Fail;
+        let passed = check.state != CheckState::Fail;
         checks.push(check);
         passed.then_some(())
     };

@@ -14,7 +14,8 @@ fn checks() -> Vec<Check> {
 fn the_first_failure_is_named() {
     assert_eq!(report(checks()).first_failure, Some("token"));
     assert!(!report(checks()).ok);
-    let well = report(checks().into_iter().filter(|check| check.state != State::Fail).collect());
+    let well =
+        report(checks().into_iter().filter(|check| check.state != CheckState::Fail).collect());
     assert_eq!((well.ok, well.first_failure), (true, None));
     assert!(text(&well).ends_with("\nNothing fails.\n"));
 }

@@ -138,7 +138,7 @@ enum PostOutcome {
     /// The manager will never take it, so nothing behind it shall wait.
     Rejected,
     /// The manager may take it later.
-    PollPermit,
+    Later,
 }
 
 /// PURE: what becomes of a request that was answered with `status`. A metric waits for better times; a line of
@@ -148,7 +148,7 @@ fn post_outcome(status: u16, is_metric: bool) -> PostOutcome {
         200..=299 => PostOutcome::Taken,
         413 => PostOutcome::Rejected,
         400 | 500 if !is_metric => PostOutcome::Rejected,
-        _ => PostOutcome::PollPermit,
+        _ => PostOutcome::Later,
     }
 }
 
@@ -189,7 +189,7 @@ async fn post_one(
     match post_outcome(answer.status, is_metric || call == "version") {
         PostOutcome::Taken => return Ok(()),
         PostOutcome::Rejected => {}
-        PostOutcome::PollPermit => return Err(retry_error(url(), &answer)),
+        PostOutcome::Later => return Err(retry_error(url(), &answer)),
     }
     if is_metric && let Some(less) = reduced(body) {
         let answer = wire::exchange(connection, base, &path, &less).await?;
@@ -199,7 +199,7 @@ async fn post_one(
                 return Ok(());
             }
             PostOutcome::Rejected => {}
-            PostOutcome::PollPermit => return Err(retry_error(url(), &answer)),
+            PostOutcome::Later => return Err(retry_error(url(), &answer)),
         }
     }
     let what = if is_metric { "metric" } else { "line" };

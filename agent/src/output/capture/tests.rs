@@ -24,7 +24,7 @@ async fn both_streams_and_the_verdict_are_kept_in_order() {
     let verdict = conclude(&Observations::default());
     capture.verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
-    assert_eq!(outcome, Outcome::default());
+    assert_eq!(outcome, CaptureOutcome::default());
     assert!(std::fs::read(dir.path().join("stdout")).unwrap() == expected);
     assert_eq!(std::fs::read(dir.path().join("stderr")).unwrap(), b"\xff no newline");
     let kept = std::fs::read(dir.path().join(VERDICT_FILE)).unwrap();
@@ -84,7 +84,7 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
     capture.output(Stream::Stdout, b"nowhere to keep this");
     let verdict = conclude(&Observations::default());
     capture.verdict(&verdict);
-    assert_eq!(capture.finish(Duration::from_secs(30)).await, Outcome::default());
+    assert_eq!(capture.finish(Duration::from_secs(30)).await, CaptureOutcome::default());
     let kept = std::fs::read(&log).unwrap();
     assert_eq!(serde_json::from_slice::<Verdict>(&kept).unwrap(), verdict);
     let after =

@@ -33,7 +33,7 @@ type FileStamp = (u64, i64, i64);
 
 /// The state of an experiment's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Stamp {
+struct ExperimentStamp {
     database: FileStamp,
     /// The write-ahead log. `None`: there is none, or nothing in it.
     log: Option<FileStamp>,
@@ -41,7 +41,7 @@ struct Stamp {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct CachedSummary {
-    stamp: Stamp,
+    stamp: ExperimentStamp,
     summary: ExperimentSummary,
 }
 
@@ -198,7 +198,7 @@ async fn summary(store: &Store, board: &Board, now_ms: i64) -> Result<Experiment
 }
 
 /// The experiments of a folder, each with the state of its files.
-fn scan(data_dir: &Path) -> BTreeMap<String, Stamp> {
+fn scan(data_dir: &Path) -> BTreeMap<String, ExperimentStamp> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     // NNI's client has a link `_latest` there.
     let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -208,7 +208,10 @@ fn scan(data_dir: &Path) -> BTreeMap<String, Stamp> {
         let stamp = |file: Metadata| (file.size(), file.mtime(), file.mtime_nsec());
         let own = stamp(std::fs::metadata(&database).ok()?);
         let log = std::fs::metadata(database.with_extension("db-wal")).ok().map(stamp);
-        Some((id.to_string(), Stamp { database: own, log: log.filter(|(bytes, ..)| *bytes > 0) }))
+        Some((
+            id.to_string(),
+            ExperimentStamp { database: own, log: log.filter(|(bytes, ..)| *bytes > 0) },
+        ))
     });
     found.collect()
 }

@@ -11,7 +11,7 @@ use trial_protocol::ExperimentId;
 use super::super::Error;
 use super::super::portal::base::url;
 use super::super::portal::plot::{Steps, plot};
-use super::super::portal::{Refusal, Viewer, page as dressed, words};
+use super::super::portal::{PageRefusal, Viewer, page as dressed, words};
 use super::catalog::Entry;
 use super::{Home, list};
 use crate::search::tuner::OptimizeMode;
@@ -22,7 +22,7 @@ use crate::view::{self, Snapshot};
 const COMPARED: usize = 8;
 
 /// An experiment to compare.
-struct Column {
+struct ComparedExperiment {
     entry: Entry,
     /// Its name; with its id, where another one has the same.
     name: String,
@@ -36,7 +36,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let query = query.unwrap_or_default();
     let ids: Vec<_> =
         query.split('&').filter_map(|pair| pair.strip_prefix("experiment=")).collect();
@@ -65,7 +65,11 @@ pub(super) async fn page(
     Ok(dressed(&viewer, "Compare", None, &content))
 }
 
-async fn column(home: &Home, entries: &[Entry], id: &ExperimentId) -> Result<Column, Error> {
+async fn column(
+    home: &Home,
+    entries: &[Entry],
+    id: &ExperimentId,
+) -> Result<ComparedExperiment, Error> {
     let open = home.experiment(id).await?;
     let entry = entries.iter().find(|entry| entry.summary.id == id.as_str()).cloned();
     let entry = entry.ok_or(Error::NotFound)?;
@@ -78,11 +82,11 @@ async fn column(home: &Home, entries: &[Entry], id: &ExperimentId) -> Result<Col
     let (over_trials, over_time) = curves(&snapshot, mode, row.created_at_ms, until_ms);
     let mut settings = BTreeMap::new();
     flatten("", &view::without_secrets(&row.canonical), &mut settings);
-    Ok(Column { entry, name, over_trials, over_time, settings })
+    Ok(ComparedExperiment { entry, name, over_trials, over_time, settings })
 }
 
 /// Adds their ids to the names that several experiments have.
-fn tell_apart(columns: &mut [Column]) {
+fn tell_apart(columns: &mut [ComparedExperiment]) {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     for column in columns {
         if names.iter().filter(|name| **name == column.name).count() > 1 {
@@ -139,8 +143,8 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     }
 }
 
-fn warning(columns: &[Column]) -> Markup {
-    let mixed = |of: fn(&Column) -> Option<&str>| {
+fn warning(columns: &[ComparedExperiment]) -> Markup {
+    let mixed = |of: fn(&ComparedExperiment) -> Option<&str>| {
         columns.windows(2).any(|pair| of(&pair[0]) != of(&pair[1]))
     };
     let metrics = mixed(|column| column.entry.summary.metric.as_deref());
@@ -156,9 +160,9 @@ fn warning(columns: &[Column]) -> Markup {
     }
 }
 
-fn comparison(columns: &[Column]) -> Markup {
-    let curves = |of: fn(&Column) -> &Steps| -> Vec<Steps> {
-        let named = |column: &Column| {
+fn comparison(columns: &[ComparedExperiment]) -> Markup {
+    let curves = |of: fn(&ComparedExperiment) -> &Steps| -> Vec<Steps> {
+        let named = |column: &ComparedExperiment| {
             let Steps { points, until, .. } = of(column);
             Steps { name: column.name.clone(), points: points.clone(), until: *until }
         };
@@ -197,7 +201,7 @@ fn comparison(columns: &[Column]) -> Markup {
     }
 }
 
-fn table(columns: &[Column], names: &[&String], with_results: bool) -> Markup {
+fn table(columns: &[ComparedExperiment], names: &[&String], with_results: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(if with_results { "Results, and settings that differ" } else { "Settings that are the same" }) {
             table.compared {
@@ -228,7 +232,7 @@ fn table(columns: &[Column], names: &[&String], with_results: bool) -> Markup {
     }
 }
 
-fn results(columns: &[Column]) -> Markup {
+fn results(columns: &[ComparedExperiment]) -> Markup {
     html! {
         tr { th scope="row" { "State" } @for column in columns { td { (list::standing(&column.entry)) } } }
         tr { th scope="row" { "Best" } @for column in columns { td { @if let Some(best) = &column.entry.summary.best { strong { (words::number(best.value)) } " by trial " (best.sequence) } } } }

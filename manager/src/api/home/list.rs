@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::super::auth::User;
 use super::super::portal::base::url;
-use super::super::portal::{Refusal, Viewer, page as dressed, time, words};
+use super::super::portal::{PageRefusal, Viewer, page as dressed, time, words};
 use super::super::user::CheckedQuery;
 use super::super::{Error, percent};
 use super::Home;
@@ -232,7 +232,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
     CheckedQuery(query): CheckedQuery<ExperimentQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let entries = home.0.catalog.refresh(&home).await;
     let archive = entries.iter().filter(|entry| entry.annotation.archived).count();
     let known = entries.len();

@@ -25,12 +25,12 @@ pub(super) fn rendered(note: &str) -> Markup {
             });
             rest = after;
         } else {
-            let kind = Kind::of(first);
+            let kind = BlockKind::of(first);
             let count = rest
                 .iter()
                 .take_while(|line| {
                     !line.trim().is_empty()
-                        && Kind::of(line) == kind
+                        && BlockKind::of(line) == kind
                         && heading(line).is_none()
                         && !line.trim_start().starts_with("```")
                 })
@@ -45,14 +45,14 @@ pub(super) fn rendered(note: &str) -> Markup {
 
 /// A kind of lines that stand together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockKind {
     Paragraph,
     Items,
     Numbers,
     Quotation,
 }
 
-impl Kind {
+impl BlockKind {
     fn of(line: &str) -> Self {
         let line = line.trim_start();
         if item(line).is_some() {

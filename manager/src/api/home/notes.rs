@@ -7,7 +7,7 @@ use trial_protocol::ExperimentId;
 
 use super::super::Error;
 use super::super::portal::base::url;
-use super::super::portal::{Refusal, Viewer, form, page as dressed, words};
+use super::super::portal::{PageRefusal, Viewer, form, page as dressed, words};
 use super::catalog::{Annotation, LONGEST_NOTE};
 use super::{Home, list, markdown};
 
@@ -27,7 +27,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(home): State<Home>,
     Path(id): Path<String>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let (id, entry) = known(&home, &id).await?;
     let name = words::tame(list::name(&entry.summary));
     let Annotation { archived, notes, .. } = &entry.annotation;
@@ -80,7 +80,7 @@ pub(super) async fn save(
     State(home): State<Home>,
     Path(id): Path<String>,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
     let field = |name: &str| {
         fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -102,7 +102,7 @@ pub(super) async fn save(
 pub(super) async fn archive(
     State(home): State<Home>,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let fields: Vec<(String, String)> = form(&home.0.log_in.gate, request).await?;
     let archived = fields.iter().any(|(name, value)| name == "archived" && value == "true");
     for (_, id) in fields.iter().filter(|(name, _)| name == "experiment") {

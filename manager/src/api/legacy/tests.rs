@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 use trial_protocol::{AttemptId, ExperimentId, Lane, Stream, TrialJobId};
 
 use super::router;
-use crate::experiment::{Event, Handle};
+use crate::experiment::{Handle, TaskEvent};
 use crate::ingest::Intake;
 use crate::job_state::JobState;
 use crate::store::{NewTrial, Span, Store, TrialChange};
@@ -24,7 +24,7 @@ use crate::util::clock::SystemClock;
 struct Bed {
     store: Store,
     router: Router,
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<TaskEvent>,
     folder: TempDir,
 }
 
@@ -99,7 +99,7 @@ impl Bed {
     /// Returns the number of new facts that reached the experiment.
     fn told(&mut self) -> usize {
         let mut count = 0;
-        while let Ok(Event::Reported { fresh, .. }) = self.events.try_recv() {
+        while let Ok(TaskEvent::Reported { fresh, .. }) = self.events.try_recv() {
             count += fresh.len();
         }
         count

@@ -18,7 +18,7 @@ use super::super::throttle::Peer;
 use super::super::user::{Change, CheckedQuery, TrialPath, add_trial, space};
 use super::super::{Error, Shared};
 use super::base::url;
-use super::page::{Refusal, Viewer, local, page};
+use super::page::{PageRefusal, Viewer, local, page};
 use crate::experiment::command::{Command, NewLimits, WrittenDuration};
 use crate::search::own_point;
 use crate::search::search_space::SearchSpace;
@@ -55,7 +55,7 @@ pub(super) async fn kill(
     State(shared): State<Shared>,
     TrialPath(trial): TrialPath,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
     let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
@@ -67,7 +67,7 @@ pub(super) async fn retry(
     State(shared): State<Shared>,
     TrialPath(trial): TrialPath,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
     let Nothing {} = form(&shared.state.gate, request).await?;
     let back = format!("/trials/{trial}");
@@ -79,7 +79,7 @@ pub(super) async fn retry(
 pub(super) async fn kill_chosen(
     State(shared): State<Shared>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     each_chosen(&shared, request, Command::StopTrial).await
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn kill_chosen(
 pub(super) async fn retry_chosen(
     State(shared): State<Shared>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     each_chosen(&shared, request, Command::Retry).await
 }
 
@@ -96,7 +96,7 @@ async fn each_chosen(
     shared: &Shared,
     request: Request,
     command: impl Fn(TrialJobId) -> Command,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let headers = request.headers().clone();
     // The list as it was shown.
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -127,7 +127,7 @@ async fn each_chosen(
 pub(super) async fn add_point(
     State(shared): State<Shared>,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
     let fields: Vec<(String, String)> = form(&shared.state.gate, request).await?;
     let space = space(&shared).await?;
@@ -157,7 +157,7 @@ fn point(fields: &[(String, String)], own: &[&str]) -> Result<Map<String, Value>
 pub(super) async fn stop(
     State(shared): State<Shared>,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
     let Nothing {} = form(&shared.state.gate, request).await?;
     shared.changes.make(&shared, &headers, Change::Stop).await?;
@@ -178,7 +178,7 @@ struct LimitsForm {
 pub(super) async fn limits(
     State(shared): State<Shared>,
     request: Request,
-) -> Result<Redirect, Refusal> {
+) -> Result<Redirect, PageRefusal> {
     let headers = request.headers().clone();
     let form: LimitsForm = form(&shared.state.gate, request).await?;
     let duration = form.max_experiment_duration.trim();
@@ -211,7 +211,7 @@ pub(super) struct LoginQuery {
 pub(super) async fn login_page(
     State(log_in): State<LogIn>,
     CheckedQuery(query): CheckedQuery<LoginQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let next = query.next.unwrap_or_default();
     let Some(ticket) = query.ticket else { return Ok(login_form(&log_in.gate, &next, None)) };
     if !log_in.tickets.take(&ticket).await {
@@ -270,7 +270,7 @@ struct LoginForm {
 pub(super) async fn login(
     State(log_in): State<LogIn>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let mut headers = request.headers().clone();
     let peer = request.extensions().get::<Peer>().copied();
     let form: LoginForm = read(request).await?;
@@ -298,7 +298,7 @@ pub(super) async fn login(
 pub(super) async fn logout(
     State(log_in): State<LogIn>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let headers = request.headers().clone();
     let Nothing {} = form(&log_in.gate, request).await?;
     let cookie = log_in.gate.end_session(&headers).await?;

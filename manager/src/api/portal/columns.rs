@@ -15,7 +15,7 @@ pub(super) const MACHINE: &str = "machine";
 
 /// The content of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnContent {
     Sequence,
     Id,
     State,
@@ -44,19 +44,19 @@ pub(super) struct Column {
     pub(super) key: String,
     /// Its heading.
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ColumnContent,
     /// True if all of its values are numbers, which are set to the right.
     pub(super) numeric: bool,
 }
 
 impl Column {
-    fn new(key: &str, name: &str, kind: Kind, numeric: bool) -> Self {
+    fn new(key: &str, name: &str, kind: ColumnContent, numeric: bool) -> Self {
         Self { key: key.to_owned(), name: name.to_owned(), kind, numeric }
     }
 
     /// The column of the trials' numbers, which is always the first.
     pub(super) fn sequence() -> Self {
-        Self::new("sequence", "Trial", Kind::Sequence, true)
+        Self::new("sequence", "Trial", ColumnContent::Sequence, true)
     }
 
     /// Returns whether the list can be sorted by it.
@@ -67,11 +67,11 @@ impl Column {
     fn is_usual(&self) -> bool {
         !matches!(
             self.kind,
-            Kind::Created
-                | Kind::Ended
-                | Kind::Attempt
-                | Kind::Machine
-                | Kind::Metric { is_objective: false, .. }
+            ColumnContent::Created
+                | ColumnContent::Ended
+                | ColumnContent::Attempt
+                | ColumnContent::Machine
+                | ColumnContent::Metric { is_objective: false, .. }
         )
     }
 }
@@ -91,21 +91,21 @@ fn results(trial: &TrialSummary) -> impl Iterator<Item = &Map<String, Value>> {
 /// each other one has a column.
 pub(super) fn of(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     let mut columns = vec![
-        Column::new("id", "Id", Kind::Id, false),
-        Column::new("state", "State", Kind::State, false),
-        Column::new("final", &result_name(trials), Kind::Final, true),
-        Column::new("latest", "Latest", Kind::Latest, true),
-        Column::new("duration", "Time", Kind::Duration, true),
-        Column::new("created", "Created", Kind::Created, false),
-        Column::new("started", "Begun", Kind::Started, false),
-        Column::new("ended", "Ended", Kind::Ended, false),
-        Column::new(MACHINE, "Machine", Kind::Machine, false),
-        Column::new("attempt", "Attempt", Kind::Attempt, false),
+        Column::new("id", "Id", ColumnContent::Id, false),
+        Column::new("state", "State", ColumnContent::State, false),
+        Column::new("final", &result_name(trials), ColumnContent::Final, true),
+        Column::new("latest", "Latest", ColumnContent::Latest, true),
+        Column::new("duration", "Time", ColumnContent::Duration, true),
+        Column::new("created", "Created", ColumnContent::Created, false),
+        Column::new("started", "Begun", ColumnContent::Started, false),
+        Column::new("ended", "Ended", ColumnContent::Ended, false),
+        Column::new(MACHINE, "Machine", ColumnContent::Machine, false),
+        Column::new("attempt", "Attempt", ColumnContent::Attempt, false),
     ];
     columns.extend(metrics(trials, goals));
     columns.extend(parameters(trials));
     columns.truncate(MOST);
-    columns.push(Column::new("why", "Why", Kind::Why, false));
+    columns.push(Column::new("why", "Why", ColumnContent::Why, false));
     columns
 }
 
@@ -116,16 +116,17 @@ pub(super) fn shown(all: &[Column], asked: Option<&[String]>) -> Vec<Column> {
     }
     let mut parameters = 0;
     let usual = all.iter().filter(|column| {
-        parameters += usize::from(matches!(column.kind, Kind::Parameter(_)));
+        parameters += usize::from(matches!(column.kind, ColumnContent::Parameter(_)));
         column.is_usual()
-            && (parameters <= USUAL_PARAMETERS || !matches!(column.kind, Kind::Parameter(_)))
+            && (parameters <= USUAL_PARAMETERS
+                || !matches!(column.kind, ColumnContent::Parameter(_)))
     });
     usual.cloned().collect()
 }
 
 /// The number of parameters without a column among the usual ones.
 pub(super) fn beyond(all: &[Column]) -> usize {
-    let parameters = all.iter().filter(|column| matches!(column.kind, Kind::Parameter(_)));
+    let parameters = all.iter().filter(|column| matches!(column.kind, ColumnContent::Parameter(_)));
     parameters.count().saturating_sub(USUAL_PARAMETERS)
 }
 
@@ -149,7 +150,7 @@ fn metrics(trials: &[&TrialSummary], goals: &Goals) -> Vec<Column> {
     }
     let column = |name: &str| {
         let is_objective = goals.objectives.iter().any(|objective| objective.metric == name);
-        let kind = Kind::Metric { name: name.to_owned(), is_objective };
+        let kind = ColumnContent::Metric { name: name.to_owned(), is_objective };
         Column::new(&format!("metrics.{name}"), name, kind, true)
     };
     names.into_iter().map(column).collect()
@@ -159,7 +160,7 @@ fn parameters(trials: &[&TrialSummary]) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();
     for trial in trials {
         for (name, value) in view::flat(&trial.parameters) {
-            let kind = Kind::Parameter(name.clone());
+            let kind = ColumnContent::Parameter(name.clone());
             if let Some(column) = columns.iter_mut().find(|column| column.kind == kind) {
                 column.numeric &= value.is_number();
             } else if columns.len() < MOST {

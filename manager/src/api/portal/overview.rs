@@ -9,7 +9,7 @@ use trial_protocol::OBJECTIVE;
 use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
-use super::page::{Refusal, Viewer, exact_time, page, zone};
+use super::page::{PageRefusal, Viewer, exact_time, page, zone};
 use super::trials::table;
 use super::words;
 use crate::view::curve::Improvement;
@@ -23,7 +23,7 @@ const NEWEST: usize = 10;
 pub(super) async fn overview(
     viewer: Viewer,
     State(shared): State<Shared>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let shown = shown(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;
@@ -319,7 +319,7 @@ fn steering(viewer: &Viewer, shown: &ExperimentView) -> Markup {
 pub(super) async fn configuration(
     viewer: Viewer,
     State(shared): State<Shared>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let row = shared.state.store.experiment().await?;
     let row = row.ok_or(super::super::Error::NotFound)?;
     let safe = view::without_secrets(&row.canonical);

@@ -237,15 +237,15 @@ fn dressed(status: StatusCode, page: Markup) -> Response {
 }
 
 /// A refusal as a page, for handlers.
-pub(in crate::api) struct Refusal(Error);
+pub(in crate::api) struct PageRefusal(Error);
 
-impl<E: Into<Error>> From<E> for Refusal {
+impl<E: Into<Error>> From<E> for PageRefusal {
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PageRefusal {
     fn into_response(self) -> Response {
         if matches!(self.0, Error::Unauthorized(_)) {
             return Redirect::to(&url("/login")).into_response();

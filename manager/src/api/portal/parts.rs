@@ -20,7 +20,7 @@ const DIGEST: usize = 6;
 pub(in crate::api) struct Has(Option<HashSet<String>>);
 
 /// A part, and the digest that it is known by.
-pub(in crate::api) struct Part {
+pub(in crate::api) struct PagePart {
     /// The digest, for the attribute `data-part`.
     pub(in crate::api) mark: String,
     /// The content; empty where the browser has it.
@@ -40,12 +40,12 @@ impl Has {
     }
 
     /// A part that holds this.
-    pub(in crate::api) fn part(&self, content: Markup) -> Part {
+    pub(in crate::api) fn part(&self, content: Markup) -> PagePart {
         let mut hasher = DefaultHasher::new();
         content.0.hash(&mut hasher);
         let mark = BASE64_URL_SAFE_NO_PAD.encode(&hasher.finish().to_le_bytes()[..DIGEST]);
         let known = self.0.as_ref().is_some_and(|known| known.contains(&mark));
-        Part {
+        PagePart {
             mark,
             content: if known {
                 html! {}

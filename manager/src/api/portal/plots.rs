@@ -9,7 +9,7 @@ use super::super::Shared;
 use super::super::user::{axes, improvements_of, parameter_importance, shown};
 use super::base::url;
 use super::overview::{causes, importance_table, improvement_table, result_name};
-use super::page::{Refusal, Viewer, page};
+use super::page::{PageRefusal, Viewer, page};
 use crate::view::ExperimentView;
 
 /// The scripts that the page needs, to be fetched at once.
@@ -29,7 +29,7 @@ const SCRIPTS: [&str; 9] = [
 pub(super) async fn plots(
     viewer: Viewer,
     State(shared): State<Shared>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let shown = shown(&shared, &snapshot).await?;
     let axes = axes(&shared).await?;

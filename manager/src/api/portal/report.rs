@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::super::user::{improvements_of, shown};
 use super::super::{Error, Shared};
-use super::page::{Refusal, Viewer};
+use super::page::{PageRefusal, Viewer};
 use super::plot::{Steps, plot};
 use super::words;
 use crate::search::tuner::OptimizeMode;
@@ -20,7 +20,10 @@ const LISTED: usize = 25;
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// `GET /report.html`.
-pub(super) async fn report(_: Viewer, State(shared): State<Shared>) -> Result<Response, Refusal> {
+pub(super) async fn report(
+    _: Viewer,
+    State(shared): State<Shared>,
+) -> Result<Response, PageRefusal> {
     let snapshot = shared.state.board.refresh().await?;
     let view = shown(&shared, &snapshot).await?;
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;

@@ -12,7 +12,7 @@ use super::super::user::{
 };
 use super::super::{Error, Shared, percent};
 use super::base::url;
-use super::page::{Refusal, Viewer, exact_time, page, zone};
+use super::page::{PageRefusal, Viewer, exact_time, page, zone};
 use super::words;
 use crate::job_state::JobState;
 use crate::search::goals::Goals;
@@ -39,7 +39,7 @@ pub(super) async fn trial(
     viewer: Viewer,
     State(shared): State<Shared>,
     TrialPath(id): TrialPath,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let state = &shared.state;
     let detail = view::detail(&state.board, &state.store, &id).await?;
     let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;

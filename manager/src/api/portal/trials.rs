@@ -11,8 +11,8 @@ use trial_protocol::TrialJobId;
 use super::super::user::{CheckedQuery, ListQuery, TrialPage, machines, trial_page};
 use super::super::{Error, Shared, percent};
 use super::base::url;
-use super::columns::{self, Column, Kind};
-use super::page::{Refusal, Viewer, page, time};
+use super::columns::{self, Column, ColumnContent};
+use super::page::{PageRefusal, Viewer, page, time};
 use super::parts::Has;
 use super::words;
 use crate::job_state::JobState;
@@ -195,36 +195,38 @@ fn cell(
 ) -> Markup {
     let moment = |at: Option<i64>| html! { td { @if let Some(at) = at { (time(at, now_ms)) } } };
     match &column.kind {
-        Kind::Sequence => html! { td.number { (trial.sequence) } },
-        Kind::Id => html! { td { code { (trial.id) } } },
-        Kind::State => html! {
+        ColumnContent::Sequence => html! { td.number { (trial.sequence) } },
+        ColumnContent::Id => html! { td { code { (trial.id) } } },
+        ColumnContent::State => html! {
             td {
                 span.state data-state=(trial.state.as_str()) { (words::state(trial.state)) }
                 @if let Some(cause) = cause(trial) { " " small { (cause) } }
             }
         },
-        Kind::Final => {
+        ColumnContent::Final => {
             // The value that counts is infinite where a limit is broken; the objective's own number says more.
             let own = |last: &Value| words::brief_result(last.get(&column.name).unwrap_or(last));
             html! { td.number { (trial.last.as_ref().map(own).unwrap_or_default()) } }
         }
-        Kind::Latest => html! {
+        ColumnContent::Latest => html! {
             td.number {
                 (trial.latest.as_ref().map(words::brief_result).unwrap_or_default())
                 @if let Some(step) = trial.latest_step { small { " @" (step) } }
             }
         },
-        Kind::Duration => html! { td.number { (words::span_if_any(trial.duration_ms(now_ms))) } },
-        Kind::Created => moment(Some(trial.created_at_ms)),
-        Kind::Started => moment(trial.started_at_ms),
-        Kind::Ended => moment(trial.ended_at_ms),
-        Kind::Attempt => html! { td { code { (trial.attempt) } } },
-        Kind::Machine => html! { td { (words::tame(host.unwrap_or_default())) } },
-        Kind::Metric { name, .. } => {
+        ColumnContent::Duration => {
+            html! { td.number { (words::span_if_any(trial.duration_ms(now_ms))) } }
+        }
+        ColumnContent::Created => moment(Some(trial.created_at_ms)),
+        ColumnContent::Started => moment(trial.started_at_ms),
+        ColumnContent::Ended => moment(trial.ended_at_ms),
+        ColumnContent::Attempt => html! { td { code { (trial.attempt) } } },
+        ColumnContent::Machine => html! { td { (words::tame(host.unwrap_or_default())) } },
+        ColumnContent::Metric { name, .. } => {
             let value = columns::member(trial, name);
             html! { td.number { (value.map(words::brief).unwrap_or_default()) } }
         }
-        Kind::Parameter(name) => {
+        ColumnContent::Parameter(name) => {
             let value = parameters.iter().find(|(known, _)| known == name);
             html! {
                 td class=[number(column.numeric)] {
@@ -232,7 +234,7 @@ fn cell(
                 }
             }
         }
-        Kind::Why => why(trial),
+        ColumnContent::Why => why(trial),
     }
 }
 
@@ -261,7 +263,7 @@ pub(super) async fn list(
     viewer: Viewer,
     State(shared): State<Shared>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let request = TableRequest::read(query.as_deref().unwrap_or_default())?;
     let query = &request.query;
     // Before the rows are read: a change that comes between is told once more, rather than never.
@@ -402,7 +404,7 @@ pub(super) async fn compare(
     viewer: Viewer,
     State(shared): State<Shared>,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PageRefusal> {
     let query = query.unwrap_or_default();
     let ids = query.split('&').filter_map(|pair| pair.strip_prefix("trial="));
     let chosen = ids.clone().count();

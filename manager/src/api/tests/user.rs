@@ -286,7 +286,7 @@ async fn changes_need_the_user_and_are_made_once() {
     let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
     let task = tokio::spawn(async move {
         while let Some(event) = events.recv().await {
-            let Event::Commanded { command, reply } = event else { continue };
+            let TaskEvent::Commanded { command, reply } = event else { continue };
             noted.send(command.clone()).unwrap();
             let trial = TrialJobId::new("t").unwrap();
             let ended = command == Command::StopTrial(trial.clone());
@@ -347,7 +347,9 @@ async fn a_change_whose_client_went_away_is_not_made_again_under_its_key() {
         tokio::spawn(bed.router.clone().oneshot(request))
     };
     let first = asked(&bed);
-    let Some(Event::Commanded { reply, .. }) = events.recv().await else { panic!("no command") };
+    let Some(TaskEvent::Commanded { reply, .. }) = events.recv().await else {
+        panic!("no command")
+    };
     first.abort();
     first.await.unwrap_err();
     reply.send(Ok(())).unwrap();

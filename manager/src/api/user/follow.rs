@@ -50,7 +50,7 @@ pub(super) struct FollowQuery {
 }
 
 /// An open stream.
-struct Line {
+struct EventStream {
     sender: Sender<Bytes, std::io::Error>,
     allowance: Allowance,
     shared: Shared,
@@ -61,22 +61,27 @@ struct Line {
 }
 
 /// The client has gone, or the manager goes.
-struct Gone;
+struct StreamClosed;
 
-impl Line {
-    async fn tell(&mut self, event: &str, id: &str, data: &impl Serialize) -> Result<(), Gone> {
-        let data = serde_json::to_string(data).map_err(|_| Gone)?;
+impl EventStream {
+    async fn tell(
+        &mut self,
+        event: &str,
+        id: &str,
+        data: &impl Serialize,
+    ) -> Result<(), StreamClosed> {
+        let data = serde_json::to_string(data).map_err(|_| StreamClosed)?;
         self.say(format!("id: {id}\nevent: {event}\ndata: {data}\n\n")).await
     }
 
-    async fn say(&mut self, text: String) -> Result<(), Gone> {
+    async fn say(&mut self, text: String) -> Result<(), StreamClosed> {
         self.spoke = Instant::now();
         let piece = self.allowance.hold(text.into_bytes()).await;
-        self.sender.send_data(piece).await.map_err(|_| Gone)
+        self.sender.send_data(piece).await.map_err(|_| StreamClosed)
     }
 
     /// Stays, once the manager goes, until the client has gone, which was told all and may look once more at what it shows.
-    async fn farewell(&mut self) -> Result<(), Gone> {
+    async fn farewell(&mut self) -> Result<(), StreamClosed> {
         let (closing, closed) = (&self.shared.state.closing, &self.shared.state.closed);
         let (closing, closed) = (closing.clone(), closed.clone());
         while closing.is_cancelled() && !closed.is_cancelled() {
@@ -91,7 +96,7 @@ impl Line {
 
     /// Waits for the next commit, a moment at least; tells the client of silence. `false`: the manager
     /// goes, and this was the last look.
-    async fn pause(&mut self, commits: &mut watch::Receiver<u64>) -> Result<bool, Gone> {
+    async fn pause(&mut self, commits: &mut watch::Receiver<u64>) -> Result<bool, StreamClosed> {
         let stop = self.shared.state.closing.clone();
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
@@ -120,15 +125,16 @@ impl Line {
 }
 
 /// Opens a stream that `follow` writes.
-fn stream<F: Future<Output = Result<(), Gone>> + Send + 'static>(
+fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     shared: Shared,
     allowance: Allowance,
-    follow: impl FnOnce(Line) -> F,
+    follow: impl FnOnce(EventStream) -> F,
 ) -> Response {
     let (sender, body) = Channel::new(4);
     let streams = shared.state.streams.clone();
     let write_error = shared.state.store.watch_write_error();
-    let told = follow(Line { sender, allowance, shared, write_error, spoke: Instant::now() });
+    let told =
+        follow(EventStream { sender, allowance, shared, write_error, spoke: Instant::now() });
     // It ends with the client, whom it notices by its silence, or with the manager.
     streams.spawn(async move { drop(told.await) });
     let headers = [
@@ -197,12 +203,12 @@ pub(super) async fn events(
             }
             told = snapshot.through;
             let id = told.to_string();
-            let shown = shown(&line.shared, &snapshot).await.map_err(|_| Gone)?;
-            let now = serde_json::to_string(&shown).map_err(|_| Gone)?;
+            let shown = shown(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
+            let now = serde_json::to_string(&shown).map_err(|_| StreamClosed)?;
             // The running time alone is no news: clients have clocks.
             let timeless =
                 crate::view::ExperimentView { elapsed_ms: 0, ended_per_hour: None, ..shown };
-            let timeless = serde_json::to_string(&timeless).map_err(|_| Gone)?;
+            let timeless = serde_json::to_string(&timeless).map_err(|_| StreamClosed)?;
             if timeless != stands {
                 line.say(format!("id: {id}\nevent: experiment\ndata: {now}\n\n")).await?;
                 stands = timeless;
@@ -212,7 +218,7 @@ pub(super) async fn events(
                 return line.farewell().await;
             }
             goes_on = line.pause(&mut commits).await?;
-            snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
+            snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
             news = snapshot.trials.iter().filter(|trial| trial.revision > seen).cloned().collect();
             seen = snapshot.revision;
         }
@@ -221,7 +227,7 @@ pub(super) async fn events(
 
 /// The part of a trial that a client has seen: which attempt, and of it how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct SeenPart {
     attempt: i64,
     facts: i64,
     bulk: i64,
@@ -229,7 +235,7 @@ struct Seen {
     stderr: u64,
 }
 
-impl Seen {
+impl SeenPart {
     const NOTHING: Self = Self { attempt: -1, facts: -1, bulk: -1, stdout: 0, stderr: 0 };
 
     fn read(text: &str) -> Option<Self> {
@@ -290,8 +296,8 @@ pub(super) async fn trial_events(
     CheckedQuery(query): CheckedQuery<FollowQuery>,
 ) -> Result<Response, Error> {
     let seen = match resumes_after(&headers, &query)? {
-        Some(text) => Seen::read(&text).ok_or_else(|| no_such_place(&text))?,
-        None => Seen::NOTHING,
+        Some(text) => SeenPart::read(&text).ok_or_else(|| no_such_place(&text))?,
+        None => SeenPart::NOTHING,
     };
     // An unknown trial is refused before anything is streamed.
     attempt(&shared, &trial, None).await?;
@@ -304,8 +310,8 @@ pub(super) async fn trial_events(
         let mut goes_on = true;
         loop {
             // Looked at first: what the trial said before it ended is told before its end.
-            let snapshot = line.shared.state.board.refresh().await.map_err(|_| Gone)?;
-            let summary = snapshot.find(trial.as_str()).ok_or(Gone)?;
+            let snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
+            let summary = snapshot.find(trial.as_str()).ok_or(StreamClosed)?;
             let ended = summary.state.is_final();
             if !silent_agent_output::is(summary.state) && std::mem::take(&mut ear).told && !ended {
                 seen.again();
@@ -339,13 +345,13 @@ pub(super) async fn trial_events(
 /// Tells what a trial prints whose agent is silent, or waits for a change in the store. Returns `false` once the stream is
 /// to end.
 async fn unheard(
-    line: &mut Line,
+    line: &mut EventStream,
     trial: &TrialJobId,
     ear: &mut Ear,
-    seen: &Seen,
+    seen: &SeenPart,
     silent_for: Option<Duration>,
     commits: &mut watch::Receiver<u64>,
-) -> Result<bool, Gone> {
+) -> Result<bool, StreamClosed> {
     let shared = line.shared.clone();
     let said = tokio::select! {
         goes_on = line.pause(commits) => return goes_on,
@@ -362,11 +368,11 @@ async fn silence(
     shared: &Shared,
     state: JobState,
     trial: &TrialJobId,
-) -> Result<Option<Duration>, Gone> {
+) -> Result<Option<Duration>, StreamClosed> {
     if state != JobState::Lost {
         return Ok(None);
     }
-    let heard = attempt(shared, trial, None).await.map_err(|_| Gone)?;
+    let heard = attempt(shared, trial, None).await.map_err(|_| StreamClosed)?;
     let now_ms = shared.state.clock.now_ms();
     Ok(heard
         .and_then(|heard| u64::try_from(now_ms - heard.last_heard_ms).ok())
@@ -375,42 +381,44 @@ async fn silence(
 
 /// Tells what is new of a trial, which may have ended; `true` if there may be more.
 async fn one_look(
-    line: &mut Line,
+    line: &mut EventStream,
     trial: &TrialJobId,
-    seen: &mut Seen,
+    seen: &mut SeenPart,
     ended: bool,
-) -> Result<bool, Gone> {
-    let Some(attempt) = attempt(&line.shared, trial, None).await.map_err(|_| Gone)? else {
+) -> Result<bool, StreamClosed> {
+    let Some(attempt) = attempt(&line.shared, trial, None).await.map_err(|_| StreamClosed)? else {
         return Ok(false);
     };
     if attempt.key != seen.attempt {
-        *seen = Seen { attempt: attempt.key, ..Seen::NOTHING };
+        *seen = SeenPart { attempt: attempt.key, ..SeenPart::NOTHING };
         line.tell("attempt", &seen.write(), &attempt.attempt.as_str()).await?;
     }
     let store = line.shared.state.store.clone();
     let mut more = false;
-    let rows = store.metrics_after(attempt.key, seen.facts, BURST).await.map_err(|_| Gone)?;
+    let rows =
+        store.metrics_after(attempt.key, seen.facts, BURST).await.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.facts = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
         let metrics: Vec<_> = rows.into_iter().map(MetricView::from).collect();
         line.tell("metrics", &seen.write(), &metrics).await?;
     }
-    let rows = store.samples_after(&attempt, seen.bulk, BURST).await.map_err(|_| Gone)?;
+    let rows = store.samples_after(&attempt, seen.bulk, BURST).await.map_err(|_| StreamClosed)?;
     if let Some(last) = rows.last() {
         seen.bulk = i64::try_from(last.seq).unwrap_or(i64::MAX);
         more |= rows.len() >= usize::try_from(BURST).unwrap_or(usize::MAX);
         let samples: Vec<_> = rows.into_iter().map(SampleView::from).collect();
         line.tell("samples", &seen.write(), &samples).await?;
     }
-    let writing = store.writing(trial).await.map_err(|_| Gone)?.map_or(attempt.key, |row| row.key);
+    let writing =
+        store.writing(trial).await.map_err(|_| StreamClosed)?.map_or(attempt.key, |row| row.key);
     for (stream, word) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
         let place = match stream {
             Stream::Stdout => &mut seen.stdout,
             Stream::Stderr => &mut seen.stderr,
         };
         let part = store.log_part(writing, stream, *place, LOG_BURST).await;
-        let mut part = part.map_err(|_| Gone)?;
+        let mut part = part.map_err(|_| StreamClosed)?;
         // A character that is cut comes whole with the next look, as long as there may be one.
         if !ended || part.next < part.end {
             let cut = unfinished(&part.bytes);

@@ -56,7 +56,7 @@ pub(super) enum Pane {
 
 /// The effect of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum KeyEffect {
     /// The picture is drawn anew.
     Draw,
     /// Something else is looked at.
@@ -90,44 +90,44 @@ impl Controls {
     }
 
     /// Takes a key. `ids` are the trials of the list as they are shown.
-    pub(super) fn press(&mut self, key: Key, ids: &[String]) -> Effect {
+    pub(super) fn press(&mut self, key: Key, ids: &[String]) -> KeyEffect {
         if key == Key::Interrupt {
-            return Effect::Quit;
+            return KeyEffect::Quit;
         }
         if let Some(typed) = self.typed.take() {
             return self.type_filter(typed, key);
         }
         if let Some(trial) = self.question.take() {
-            return if key == Key::Char('y') { Effect::Stop(trial) } else { Effect::Draw };
+            return if key == Key::Char('y') { KeyEffect::Stop(trial) } else { KeyEffect::Draw };
         }
         match key {
-            Key::Char('q' | 'Q') => Effect::Quit,
+            Key::Char('q' | 'Q') => KeyEffect::Quit,
             Key::Char('?' | 'h') => self.turn(Pane::Help),
             Key::Escape => self.turn(Pane::Trials),
             Key::Char('/') => {
                 self.typed = Some(self.filter.clone());
-                Effect::Draw
+                KeyEffect::Draw
             }
             Key::Char('s') => {
                 self.order = (self.order + 1) % ORDERS.len();
-                Effect::Look
+                KeyEffect::Look
             }
             Key::Char('v') => {
                 self.list = (self.list + 1) % LISTS.len();
                 self.row = None;
-                Effect::Look
+                KeyEffect::Look
             }
             Key::Char('e') => self.other_stream(),
             Key::Enter | Key::Char('l') => self.turn_to_output(ids),
             Key::Char('K') => {
                 self.question = self.pointed(ids);
-                Effect::Draw
+                KeyEffect::Draw
             }
             Key::Down | Key::Char('j') => self.point(ids, |at| at + 1),
             Key::Up | Key::Char('k') => self.point(ids, |at| at.saturating_sub(1)),
             Key::PageDown => self.point(ids, |at| at + PAGE),
             Key::PageUp => self.point(ids, |at| at.saturating_sub(PAGE)),
-            Key::Backspace | Key::Char(_) | Key::Interrupt => Effect::Draw,
+            Key::Backspace | Key::Char(_) | Key::Interrupt => KeyEffect::Draw,
         }
     }
 
@@ -156,46 +156,46 @@ impl Controls {
         ids.get(self.row.unwrap_or(0).min(ids.len().saturating_sub(1))).cloned()
     }
 
-    fn point(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> Effect {
+    fn point(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> KeyEffect {
         let last = ids.len().saturating_sub(1);
         // The first key points at the first row.
         self.row = Some(self.row.map_or(0, |at| to(at).min(last)));
-        Effect::Draw
+        KeyEffect::Draw
     }
 
-    fn turn(&mut self, pane: Pane) -> Effect {
+    fn turn(&mut self, pane: Pane) -> KeyEffect {
         self.pane = if self.pane == pane { Pane::Trials } else { pane };
-        Effect::Draw
+        KeyEffect::Draw
     }
 
-    fn turn_to_output(&mut self, ids: &[String]) -> Effect {
+    fn turn_to_output(&mut self, ids: &[String]) -> KeyEffect {
         self.pane = match (&self.pane, self.pointed(ids)) {
             (Pane::Trials | Pane::Help, Some(trial)) => Pane::Output { trial, stream: "stdout" },
             (Pane::Output { .. }, _) | (_, None) => Pane::Trials,
         };
-        Effect::Look
+        KeyEffect::Look
     }
 
-    fn other_stream(&mut self) -> Effect {
-        let Pane::Output { stream, .. } = &mut self.pane else { return Effect::Draw };
+    fn other_stream(&mut self) -> KeyEffect {
+        let Pane::Output { stream, .. } = &mut self.pane else { return KeyEffect::Draw };
         *stream = if *stream == "stdout" { "stderr" } else { "stdout" };
-        Effect::Look
+        KeyEffect::Look
     }
 
-    fn type_filter(&mut self, mut typed: String, key: Key) -> Effect {
+    fn type_filter(&mut self, mut typed: String, key: Key) -> KeyEffect {
         match key {
             Key::Enter => {
                 typed.trim().clone_into(&mut self.filter);
                 self.row = None;
-                return Effect::Look;
+                return KeyEffect::Look;
             }
-            Key::Escape => return Effect::Draw,
+            Key::Escape => return KeyEffect::Draw,
             Key::Backspace => drop(typed.pop()),
             Key::Char(letter) => typed.push(letter),
             Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Interrupt => {}
         }
         self.typed = Some(typed);
-        Effect::Draw
+        KeyEffect::Draw
     }
 }
 
@@ -203,7 +203,7 @@ impl Controls {
 mod tests {
     use super::*;
 
-    fn press(controls: &mut Controls, keys: &str) -> Vec<Effect> {
+    fn press(controls: &mut Controls, keys: &str) -> Vec<KeyEffect> {
         let ids = ["a", "b", "c"].map(str::to_owned);
         let key = |letter| match letter {
             '\n' => Key::Enter,
@@ -217,16 +217,16 @@ mod tests {
     #[test]
     fn keys_point_at_a_trial_and_stop_it_after_a_question() {
         let mut controls = Controls::default();
-        assert_eq!(press(&mut controls, "Kn").last(), Some(&Effect::Draw), "no is no");
+        assert_eq!(press(&mut controls, "Kn").last(), Some(&KeyEffect::Draw), "no is no");
         press(&mut controls, "jjK");
         assert!(controls.hint().starts_with("stop trial b?"), "{}", controls.hint());
-        assert_eq!(press(&mut controls, "y"), [Effect::Stop("b".to_owned())]);
+        assert_eq!(press(&mut controls, "y"), [KeyEffect::Stop("b".to_owned())]);
         press(&mut controls, "jjjjjjj");
         assert_eq!(controls.row, Some(2), "no further than the last");
-        assert_eq!(press(&mut controls, "xyz q").last(), Some(&Effect::Quit));
+        assert_eq!(press(&mut controls, "xyz q").last(), Some(&KeyEffect::Quit));
         let mut none = Controls::default();
-        assert_eq!(none.press(Key::Char('K'), &[]), Effect::Draw);
-        assert_eq!(none.press(Key::Char('y'), &[]), Effect::Draw, "there is no trial to stop");
+        assert_eq!(none.press(Key::Char('K'), &[]), KeyEffect::Draw);
+        assert_eq!(none.press(Key::Char('y'), &[]), KeyEffect::Draw, "there is no trial to stop");
     }
 
     #[test]
@@ -248,6 +248,6 @@ mod tests {
         assert_eq!(controls.pane, output("stderr"));
         press(&mut controls, "\u{1b}?");
         assert_eq!(controls.pane, Pane::Help);
-        assert_eq!(controls.press(Key::Interrupt, &[]), Effect::Quit);
+        assert_eq!(controls.press(Key::Interrupt, &[]), KeyEffect::Quit);
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 
 use super::*;
 
-const NO_LIMITS: Limits = Limits { entries: 1000, bytes: 1 << 30 };
+const NO_LIMITS: CodeLimits = CodeLimits { entries: 1000, bytes: 1 << 30 };
 
 struct Code {
     _folder: tempfile::TempDir,
@@ -97,8 +97,8 @@ fn links_stay_inside_and_special_files_are_passed_over() {
         .unwrap()
         .into_iter()
         .filter_map(|entry| match entry.kind {
-            Kind::Link(target) => Some((entry.name, target)),
-            Kind::File(_) | Kind::Directory => None,
+            EntryKind::Link(target) => Some((entry.name, target)),
+            EntryKind::File(_) | EntryKind::Directory => None,
         })
         .collect();
     let link = |name: &str, target: &str| (PathBuf::from(name), PathBuf::from(target));
@@ -126,11 +126,11 @@ fn links_stay_inside_and_special_files_are_passed_over() {
 fn too_much_is_refused_by_name() {
     let large = "x".repeat(2 << 20);
     let code = Code::new(&[("data/large", &large), ("small", "x"), ("data/1", ""), ("data/2", "")]);
-    let refused = list(&code.root, Limits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
+    let refused = list(&code.root, CodeLimits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("holds 2.1 MiB") && text.contains("fetch 1.0 MiB"), "{text}");
     assert!(text.contains("the largest files: data/large (2.0 MiB), small"), "{text}");
-    let refused = list(&code.root, Limits { entries: 4, bytes: 1 << 30 }).unwrap_err();
+    let refused = list(&code.root, CodeLimits { entries: 4, bytes: 1 << 30 }).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("5 entries") && text.contains("data (4 entries)"), "{text}");
 }

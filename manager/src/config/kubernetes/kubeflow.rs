@@ -10,7 +10,7 @@ use crate::util::nearest::{advice, folded};
 
 /// A kind of the training operator's, as an experiment file names it and fills it.
 #[derive(Debug)]
-struct Kind {
+struct OperatorKind {
     /// The word in `operator`: the operator that had this kind before one operator had them all.
     operator: &'static str,
     workload: WorkloadKind,
@@ -21,26 +21,26 @@ struct Kind {
 }
 
 /// Every kind. NNI has the first two.
-const KINDS: [Kind; 4] = [
-    Kind {
+const KINDS: [OperatorKind; 4] = [
+    OperatorKind {
         operator: "tf-operator",
         workload: WorkloadKind::TfJob,
         roles: &["worker", "ps"],
         required: "worker",
     },
-    Kind {
+    OperatorKind {
         operator: "pytorch-operator",
         workload: WorkloadKind::PyTorchJob,
         roles: &["master", "worker"],
         required: "master",
     },
-    Kind {
+    OperatorKind {
         operator: "xgboost-operator",
         workload: WorkloadKind::XgBoostJob,
         roles: &["master", "worker"],
         required: "master",
     },
-    Kind {
+    OperatorKind {
         operator: "paddle-operator",
         workload: WorkloadKind::PaddleJob,
         roles: &["master", "worker"],
@@ -161,7 +161,7 @@ pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
     Ok(Converted { workload: kind.workload, section: Value::Object(members), kept, names })
 }
 
-fn kind(operator: Option<Value>) -> Result<&'static Kind, Problem> {
+fn kind(operator: Option<Value>) -> Result<&'static OperatorKind, Problem> {
     let path = "trainingService.operator";
     let words = KINDS.iter().map(|kind| kind.operator);
     match operator {
@@ -203,7 +203,7 @@ fn entry(role: &str, path: &str, value: Value) -> Result<(Value, Option<Value>),
     Ok((Value::Object(entry), code))
 }
 
-fn unknown_role(kind: &Kind, role: &str) -> String {
+fn unknown_role(kind: &OperatorKind, role: &str) -> String {
     let object = kind.workload.object();
     let roles: Vec<String> = kind.roles.iter().map(|role| format!("`{role}`")).collect();
     format!(
@@ -213,7 +213,7 @@ fn unknown_role(kind: &Kind, role: &str) -> String {
     )
 }
 
-fn missing_role(kind: &Kind) -> String {
+fn missing_role(kind: &OperatorKind) -> String {
     format!(
         "is missing; a {} (`operator: {}`) cannot run without it",
         kind.workload.object(),

@@ -30,14 +30,14 @@ pub struct RoleSpec {
     /// `memorySize` in MiB.
     pub memory_mib: Option<u64>,
     /// `frameworkAttemptCompletionPolicy`.
-    pub policy: Policy,
+    pub policy: CompletionPolicy,
     /// `privateRegistryAuthPath`: a docker configuration file with the registry's password.
     pub registry_auth: Option<PathBuf>,
 }
 
 /// When a Framework is done: -1 is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct CompletionPolicy {
     /// As soon as so many tasks of the role have failed, it has failed.
     pub min_failed: i64,
     /// As soon as so many tasks of the role have succeeded, it has succeeded.
@@ -207,13 +207,16 @@ fn policy(
     template: Option<&Value>,
     tasks: u64,
     decides: bool,
-) -> Result<Policy, Problem> {
+) -> Result<CompletionPolicy, Problem> {
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
     let Some(value) = fields.take(field).or_else(from_template) else {
         // The trial is done when the pods that work are: those of the role that reports.
         let all = i64::try_from(tasks).unwrap_or(-1);
-        return Ok(Policy { min_failed: 1, min_succeeded: if decides { all } else { -1 } });
+        return Ok(CompletionPolicy {
+            min_failed: 1,
+            min_succeeded: if decides { all } else { -1 },
+        });
     };
     let known = ["minFailedTaskCount", "minSucceedTaskCount", "minSucceededTaskCount"];
     let mut policy = Section::open(&fields.at(field), value, &known)?;
@@ -234,7 +237,10 @@ fn policy(
     if short.is_some() && long.is_some() && short != long {
         return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
     }
-    Ok(Policy { min_failed: failed.unwrap_or(-1), min_succeeded: short.or(long).unwrap_or(-1) })
+    Ok(CompletionPolicy {
+        min_failed: failed.unwrap_or(-1),
+        min_succeeded: short.or(long).unwrap_or(-1),
+    })
 }
 
 /// A container's command and arguments as a shell line.
@@ -268,7 +274,7 @@ impl RoleSpec {
         canonical.put("gpuNumber", self.gpus);
         canonical.put("cpuNumber", &self.cpu);
         canonical.put("memorySize", self.memory_mib);
-        let Policy { min_failed, min_succeeded } = self.policy;
+        let CompletionPolicy { min_failed, min_succeeded } = self.policy;
         let policy =
             json!({"minFailedTaskCount": min_failed, "minSucceedTaskCount": min_succeeded});
         canonical.put("frameworkAttemptCompletionPolicy", policy);

@@ -16,7 +16,7 @@ use crate::config::section::{Problem, Section};
 
 /// A Framework as its controller reads it.
 #[derive(Deserialize)]
-struct Framework {
+struct FrameworkDocument {
     #[expect(dead_code, reason = "its types are what matters")]
     metadata: Option<Metadata>,
     spec: Option<Spec>,
@@ -115,9 +115,8 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
 /// The roles of a template by name, each checked for what will be built upon.
 pub(super) fn roles(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
     let Some(template) = template else { return Ok(Vec::new()) };
-    let framework: Framework = typed("the template", template).map_err(|problem| Problem {
-        path: problem.path.replacen("template.", "template, ", 1),
-        ..problem
+    let framework: FrameworkDocument = typed("the template", template).map_err(|problem| {
+        Problem { path: problem.path.replacen("template.", "template, ", 1), ..problem }
     })?;
     if let Some(spec) = &framework.spec {
         no_unknown("the template, spec", &template["spec"], spec)?;

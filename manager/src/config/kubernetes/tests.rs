@@ -80,7 +80,7 @@ fn nnis_v2_form_is_read() {
     let [role] = &spec.roles[..] else { panic!() };
     assert_eq!((role.name.as_str(), role.task_number), ("worker", 1));
     assert_eq!((role.gpus, role.cpu.as_deref(), role.memory_mib), (Some(0), Some("1"), Some(8192)));
-    assert_eq!(role.policy, Policy { min_failed: 1, min_succeeded: 1 });
+    assert_eq!(role.policy, CompletionPolicy { min_failed: 1, min_succeeded: 1 });
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn nnis_v1_form_is_read_and_keeps_what_nnis_converter_loses() {
     );
     assert_eq!(spec.namespace.as_deref(), Some("lab"));
     let [ps, worker] = &spec.roles[..] else { panic!() };
-    assert_eq!(ps.policy, Policy { min_failed: 1, min_succeeded: -1 });
-    assert_eq!(worker.policy, Policy { min_failed: 1, min_succeeded: 2 });
+    assert_eq!(ps.policy, CompletionPolicy { min_failed: 1, min_succeeded: -1 });
+    assert_eq!(worker.policy, CompletionPolicy { min_failed: 1, min_succeeded: 2 });
     assert_eq!((worker.task_number, worker.gpus, worker.memory_mib), (2, Some(1), Some(8192)));
     assert_eq!(ps.command, "python3 model2.py --role ps");
     assert_eq!(spec.metrics_from, ("worker".to_owned(), 0), "the one that decides; ps never ends");
@@ -127,7 +127,7 @@ fn trialkeepers_fields_have_the_same_names_in_v1() {
     let StorageSpec::Azure { key_file: Some(key_file), .. } = &spec.storage else { panic!() };
     assert!(key_file.ends_with("key"), "{key_file}");
     assert_eq!(spec.template.unwrap()["metadata"]["labels"]["team"], "vision");
-    assert_eq!(spec.roles[1].policy, Policy { min_failed: 1, min_succeeded: 2 });
+    assert_eq!(spec.roles[1].policy, CompletionPolicy { min_failed: 1, min_succeeded: 2 });
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_minimal_section_takes_the_defaults() {
     assert_eq!(spec.run_as_user, USER);
     assert_eq!(spec.start_up_deadline, START_UP_DEADLINE);
     assert_eq!(spec.roles[0].command, "python3 t.py {{x}}");
-    assert_eq!(spec.roles[0].policy, Policy { min_failed: 1, min_succeeded: 1 });
+    assert_eq!(spec.roles[0].policy, CompletionPolicy { min_failed: 1, min_succeeded: 1 });
 }
 
 #[test]

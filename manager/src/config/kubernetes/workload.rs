@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::kind::{ROLE, WorkloadKind};
 use super::kubeflow;
-use super::role::{Policy, RoleSpec};
+use super::role::{CompletionPolicy, RoleSpec};
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::folded;
 
@@ -64,7 +64,7 @@ pub(super) fn check_roles(
     }
     let usual = |role: &RoleSpec| {
         let all = i64::try_from(role.task_number).unwrap_or(i64::MAX);
-        role.policy == Policy { min_failed: 1, min_succeeded: all }
+        role.policy == CompletionPolicy { min_failed: 1, min_succeeded: all }
     };
     if roles.iter().any(|role| !usual(role)) {
         let what = format!(
@@ -188,8 +188,8 @@ mod tests {
             json!({"taskRoles": roles, "dockerImage": null, "metricsFrom": "worker", "queue": "q"});
         let read = spec(&job(&changes));
         assert_eq!(read.workload, WorkloadKind::JobSet);
-        let policies: Vec<Policy> = read.roles.iter().map(|role| role.policy).collect();
-        let policy = |min_succeeded| Policy { min_failed: 1, min_succeeded };
+        let policies: Vec<CompletionPolicy> = read.roles.iter().map(|role| role.policy).collect();
+        let policy = |min_succeeded| CompletionPolicy { min_failed: 1, min_succeeded };
         assert_eq!(policies, [policy(-1), policy(2)]);
         assert_reads_again(&job(&changes), "");
     }

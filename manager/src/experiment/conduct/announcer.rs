@@ -14,7 +14,7 @@ use crate::experiment::notice::Notice;
 use crate::experiment::result::is_better;
 use crate::experiment::state::ExperimentState;
 use crate::notifications::OutboxWaker;
-use crate::notifications::event::{self, About, Best, Event};
+use crate::notifications::event::{self, About, Best, Notification};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, NewNotification};
 
@@ -135,7 +135,7 @@ impl Announcer {
         &mut self,
         recorder: &mut Recorder,
         trouble: Option<String>,
-        event: Event,
+        event: Notification,
     ) -> Result<(), store::Error> {
         let notification = self.notifications.as_ref().and_then(|spec| event.kept(spec));
         recorder.record_trouble(trouble.as_deref(), notification).await?;

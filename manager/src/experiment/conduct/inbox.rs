@@ -18,7 +18,7 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use super::patience::Passing;
 use crate::experiment::command::Refused;
-use crate::experiment::{Event, Handle};
+use crate::experiment::{Handle, TaskEvent};
 use crate::store::{self, Store};
 use crate::util::errors::chain;
 
@@ -36,10 +36,10 @@ type Answer = Result<(), Refused>;
 /// The receiving end of a [`Handle`].
 #[derive(Debug)]
 pub struct Inbox {
-    events: mpsc::Receiver<Event>,
+    events: mpsc::Receiver<TaskEvent>,
     handle: Handle,
     /// Events that came while the task could not see to them, in order.
-    kept: VecDeque<Event>,
+    kept: VecDeque<TaskEvent>,
     /// The number of them that are more than a sign of life.
     weighty: usize,
     /// Whom `kept` tells of.
@@ -52,7 +52,7 @@ pub struct Inbox {
 
 impl Inbox {
     /// Returns the inbox into which `events` brings the messages of `handle` and its clones.
-    pub fn new(handle: Handle, events: mpsc::Receiver<Event>) -> Self {
+    pub fn new(handle: Handle, events: mpsc::Receiver<TaskEvent>) -> Self {
         Self {
             events,
             handle,
@@ -65,7 +65,7 @@ impl Inbox {
     }
 
     /// The next event, oldest first. `None` when every handle is gone.
-    pub(super) async fn next(&mut self) -> Option<Event> {
+    pub(super) async fn next(&mut self) -> Option<TaskEvent> {
         match self.pop() {
             Some(event) => Some(event),
             None => self.events.recv().await,
@@ -73,15 +73,15 @@ impl Inbox {
     }
 
     /// Returns the next event, if there is one already.
-    pub(super) fn waiting(&mut self) -> Option<Event> {
+    pub(super) fn waiting(&mut self) -> Option<TaskEvent> {
         self.pop().or_else(|| self.events.try_recv().ok())
     }
 
     /// The oldest event that was kept.
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(super) fn pop(&mut self) -> Option<TaskEvent> {
         let event = self.kept.pop_front()?;
         self.weighty -= usize::from(is_weighty(&event));
-        if let Event::Reported { trial, attempt, .. } = &event {
+        if let TaskEvent::Reported { trial, attempt, .. } = &event {
             self.spoke.remove(&(trial.clone(), attempt.clone()));
         }
         Some(event)
@@ -170,18 +170,18 @@ impl Inbox {
                 }
                 Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => match event {
                     // Who asked may have gone.
-                    Event::Commanded { reply, .. } => {
+                    TaskEvent::Commanded { reply, .. } => {
                         drop(reply.send(Err(Refused::Held(why.to_owned()))));
                     }
-                    reported @ Event::Reported { .. } => self.keep(reported),
+                    reported @ TaskEvent::Reported { .. } => self.keep(reported),
                 },
             }
         }
     }
 
-    fn keep(&mut self, event: Event) {
+    fn keep(&mut self, event: TaskEvent) {
         let weighty = is_weighty(&event);
-        if let Event::Reported { trial, attempt, .. } = &event
+        if let TaskEvent::Reported { trial, attempt, .. } = &event
             && !self.spoke.insert((trial.clone(), attempt.clone()))
             && !weighty
         {
@@ -193,10 +193,10 @@ impl Inbox {
 }
 
 /// Returns whether it is more than a sign of life.
-fn is_weighty(event: &Event) -> bool {
+fn is_weighty(event: &TaskEvent) -> bool {
     match event {
-        Event::Reported { fresh, .. } => !fresh.is_empty(),
-        Event::Commanded { .. } => true,
+        TaskEvent::Reported { fresh, .. } => !fresh.is_empty(),
+        TaskEvent::Commanded { .. } => true,
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     fn kept(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
         let mut kept = Vec::new();
         while let Some(event) = inbox.pop() {
-            let Event::Reported { trial, fresh, .. } = event else { panic!("{event:?}") };
+            let TaskEvent::Reported { trial, fresh, .. } = event else { panic!("{event:?}") };
             kept.push((trial.to_string(), fresh.iter().map(|report| report.seq).collect()));
         }
         kept
@@ -307,7 +307,9 @@ mod tests {
         assert_eq!(inbox.kept.len(), MAX_KEPT_EVENTS);
         assert!(!speaker.is_finished(), "it waits");
         for seq in 0..all {
-            let Some(Event::Reported { fresh, .. }) = inbox.next().await else { panic!("{seq}") };
+            let Some(TaskEvent::Reported { fresh, .. }) = inbox.next().await else {
+                panic!("{seq}")
+            };
             assert_eq!(fresh, [note(seq)]);
         }
     }

@@ -16,7 +16,7 @@ use super::lease_monitor::LeaseMonitor;
 use super::patience::Watch;
 use super::recorder::Recorder;
 use super::stop_rules::StopRules;
-use super::{Dependencies, Event, ExperimentTask, Job, trial_result};
+use super::{Dependencies, ExperimentTask, Job, TaskEvent, trial_result};
 use crate::config::ExperimentSpec;
 use crate::experiment::lease::Leases;
 use crate::experiment::result::Steps;
@@ -108,7 +108,7 @@ fn compare_all(announcer: &mut Announcer, points: &mut PointResults, results: Ve
 /// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
 async fn catch_up(
     task: &mut ExperimentTask,
-    starts: Vec<Event>,
+    starts: Vec<TaskEvent>,
     gone: Vec<JobEvent>,
 ) -> Result<(), store::Error> {
     for event in starts {
@@ -181,7 +181,7 @@ struct ResumedTrials {
     jobs: HashMap<TrialJobId, Job>,
     remembered: Vec<Remembered>,
     /// The starts that are stored, and that the earlier manager died too early to handle.
-    starts: Vec<Event>,
+    starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
     gone: Vec<JobEvent>,
     results: Vec<Success>,
@@ -291,7 +291,7 @@ async fn fate(
 
 /// Returns the start of a trial that the store has as waiting, if an agent has reported it. A trial that its queue has
 /// taken back has the time of its start, and waits.
-async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<Event>, store::Error> {
+async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEvent>, store::Error> {
     if row.state != JobState::Waiting || row.started_at_ms.is_some() {
         return Ok(None);
     }
@@ -302,7 +302,7 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<Event>,
         let body = serde_json::from_value(body).ok();
         let body = body.filter(|body| matches!(body, ReportBody::Started(_)))?;
         let fresh = vec![Report { seq, observed_at_ms, body }];
-        Some(Event::Reported { trial: row.id.clone(), attempt, fresh })
+        Some(TaskEvent::Reported { trial: row.id.clone(), attempt, fresh })
     }))
 }
 

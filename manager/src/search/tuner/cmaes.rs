@@ -40,12 +40,12 @@ pub(super) struct CmaEs {
     /// The size of a generation.
     population: usize,
     /// The latest state, so that a proposal need not begin with the first result.
-    memory: Mutex<State>,
+    memory: Mutex<Learned>,
 }
 
 /// The results that were taken in, and what came of them.
 #[derive(Debug, Clone, Default)]
-struct State {
+struct Learned {
     /// The mean and width at the beginning.
     start: (Vec<f64>, f64),
     taken: Vec<(Vec<f64>, Merit)>,
@@ -79,7 +79,7 @@ impl CmaEs {
     }
 
     /// Brings the state up to date: generation after generation.
-    fn state(&self, space: &SearchSpace, trials: &Trials) -> State {
+    fn state(&self, space: &SearchSpace, trials: &Trials) -> Learned {
         let shares = |point: &Point| -> Vec<f64> {
             let share = |index: &usize| {
                 point[*index].map_or(0.5, |at| space.dimensions()[*index].domain.share(at))
@@ -91,14 +91,18 @@ impl CmaEs {
         let start = self.start(trials, shares);
         let mut state = match self.memory.lock() {
             Ok(memory) => memory.clone(),
-            Err(_) => State::default(),
+            Err(_) => Learned::default(),
         };
         let is_known = state.start == start && results.starts_with(&state.taken);
         if state.distribution.is_none() || !is_known {
             let distribution = Distribution::new(start.0.clone(), start.1, self.population);
             let population = self.population;
-            state =
-                State { start, population, distribution: Some(distribution), ..State::default() };
+            state = Learned {
+                start,
+                population,
+                distribution: Some(distribution),
+                ..Learned::default()
+            };
         }
         while let Some(generation) =
             results.get(state.taken.len()..state.taken.len() + state.population)
@@ -121,7 +125,7 @@ impl CmaEs {
     }
 }
 
-impl State {
+impl Learned {
     /// Takes a generation in.
     fn take(&mut self, generation: &[(Vec<f64>, Merit)], seed: u64) {
         let Some(distribution) = &mut self.distribution else { return };

@@ -4,14 +4,14 @@ use super::{OptimizeMode, Outcome};
 
 /// The progress of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum End {
+pub(super) enum TrialProgress {
     Running,
     /// The smaller the better. A result that is not a number is infinitely bad.
     Loss(f64),
     Failed,
 }
 
-impl End {
+impl TrialProgress {
     /// The end that an outcome is.
     pub(super) fn new(outcome: &Outcome, mode: OptimizeMode) -> Self {
         let number = match outcome {

@@ -11,7 +11,7 @@ mod model;
 use serde_json::Value;
 
 use self::model::Model;
-use super::end::End;
+use super::end::TrialProgress;
 use super::random::generator;
 use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, TRIAL_BUDGET, Tuner};
 use crate::search::class_args::Arguments;
@@ -43,18 +43,18 @@ pub(super) struct Hyperband {
 struct Bracket {
     /// Number of points and budget of each round.
     plan: Vec<(usize, u64)>,
-    rounds: Vec<Vec<Member>>,
+    rounds: Vec<Vec<RoundTrial>>,
 }
 
 /// A trial of a round.
 #[derive(Debug)]
-struct Member {
+struct RoundTrial {
     id: u64,
     /// Without the budget.
     parameters: Parameters,
     /// `true` if the space contains them: one that was made for another space goes no further.
     fits: bool,
-    end: End,
+    end: TrialProgress,
 }
 
 impl Bracket {
@@ -62,7 +62,8 @@ impl Bracket {
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
         let members = &self.rounds[round];
         let due = self.due(round);
-        if members.len() < due || members.iter().any(|member| member.end == End::Running) {
+        if members.len() < due || members.iter().any(|member| member.end == TrialProgress::Running)
+        {
             return Vec::new();
         }
         let mut ranked: Vec<_> =
@@ -106,7 +107,7 @@ impl Bracket {
         last.is_some_and(|round| {
             let members = &self.rounds[round];
             members.len() == self.due(round)
-                && members.iter().all(|member| member.end != End::Running)
+                && members.iter().all(|member| member.end != TrialProgress::Running)
                 && self.promoted(round).is_empty()
         })
     }
@@ -242,7 +243,7 @@ impl Hyperband {
     fn enter(&mut self, id: u64, parameters: Parameters, budget: Option<u64>) {
         let fits = self.space.validate(&parameters).is_ok();
         if let Some((at, round)) = self.place(id, &parameters, budget) {
-            let member = Member { id, parameters, fits, end: End::Running };
+            let member = RoundTrial { id, parameters, fits, end: TrialProgress::Running };
             self.brackets[at].rounds[round].push(member);
         }
     }
@@ -270,7 +271,7 @@ impl Tuner for Hyperband {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let end = End::new(outcome, self.mode);
+        let end = TrialProgress::new(outcome, self.mode);
         let rounds = self.brackets.iter_mut().flat_map(|bracket| &mut bracket.rounds);
         if let Some(member) = rounds.flatten().find(|member| member.id == id) {
             member.end = end;

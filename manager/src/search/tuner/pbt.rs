@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use rand::Rng;
 use serde_json::Value;
 
-use super::end::End;
+use super::end::TrialProgress;
 use super::random::generator;
 use super::{CHECKPOINT_FOLDER, Error, OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
 use crate::search::class_args::Arguments;
@@ -48,18 +48,18 @@ pub(super) struct Pbt {
     /// `fraction`: the part of the population that is replaced after each step.
     fraction: f64,
     /// By step and member.
-    trials: BTreeMap<(usize, usize), Trial>,
+    trials: BTreeMap<(usize, usize), MemberStep>,
 }
 
 /// A step of one member.
 #[derive(Debug)]
-struct Trial {
+struct MemberStep {
     id: u64,
     /// Without the folders.
     parameters: Parameters,
     /// The folder of its checkpoint.
     checkpoint: String,
-    end: End,
+    end: TrialProgress,
 }
 
 impl Pbt {
@@ -106,14 +106,15 @@ impl Pbt {
         let free = (0..self.population).find(|member| !self.trials.contains_key(&(step, *member)));
         match free {
             Some(member) => Some((step, member)),
-            None => {
-                self.of_step(step).all(|trial| trial.end != End::Running).then_some((step + 1, 0))
-            }
+            None => self
+                .of_step(step)
+                .all(|trial| trial.end != TrialProgress::Running)
+                .then_some((step + 1, 0)),
         }
     }
 
     /// The trials of a step, in the order of the members.
-    fn of_step(&self, step: usize) -> impl Iterator<Item = &Trial> {
+    fn of_step(&self, step: usize) -> impl Iterator<Item = &MemberStep> {
         self.trials.range((step, 0)..(step + 1, 0)).map(|(_, trial)| trial)
     }
 
@@ -125,7 +126,7 @@ impl Pbt {
             return (self.space.sample(&mut rng), self.checkpoint((step, member)));
         };
         let (best, worst) = self.extremes(before);
-        if own.end != End::Failed && !worst.contains(&own.id) {
+        if own.end != TrialProgress::Failed && !worst.contains(&own.id) {
             return (own.parameters.clone(), own.checkpoint.clone());
         }
         if best.is_empty() {
@@ -136,8 +137,8 @@ impl Pbt {
     }
 
     /// The best trials of a step, and the ids of its worst.
-    fn extremes(&self, step: usize) -> (Vec<&Trial>, Vec<u64>) {
-        let mut ranked: Vec<(f64, &Trial)> =
+    fn extremes(&self, step: usize) -> (Vec<&MemberStep>, Vec<u64>) {
+        let mut ranked: Vec<(f64, &MemberStep)> =
             self.of_step(step).filter_map(|trial| Some((trial.end.loss()?, trial))).collect();
         // Of equals the earlier member goes first.
         ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -178,7 +179,8 @@ impl Pbt {
 
     fn enter(&mut self, place: (usize, usize), id: u64, parameters: Parameters) {
         let checkpoint = self.checkpoint(place);
-        self.trials.insert(place, Trial { id, parameters, checkpoint, end: End::Running });
+        self.trials
+            .insert(place, MemberStep { id, parameters, checkpoint, end: TrialProgress::Running });
     }
 }
 
@@ -260,7 +262,7 @@ impl Tuner for Pbt {
     }
 
     fn observe(&mut self, id: u64, outcome: &Outcome) {
-        let end = End::new(outcome, self.mode);
+        let end = TrialProgress::new(outcome, self.mode);
         if let Some(trial) = self.trials.values_mut().rev().find(|trial| trial.id == id) {
             trial.end = end;
         }

@@ -15,17 +15,17 @@ pub(super) struct Repeated {
     inner: Box<dyn Tuner>,
     repeats: u64,
     /// The points whose results are not all known, by the inner tuner's numbers.
-    points: BTreeMap<u64, Point>,
+    points: BTreeMap<u64, RepeatedPoint>,
 }
 
 #[derive(Debug)]
-struct Point {
+struct RepeatedPoint {
     parameters: Parameters,
     /// By the number of the proposal: the order in which trials end must not matter.
     outcomes: BTreeMap<u64, Outcome>,
 }
 
-impl Point {
+impl RepeatedPoint {
     fn new(parameters: Parameters) -> Self {
         Self { parameters, outcomes: BTreeMap::new() }
     }
@@ -54,7 +54,7 @@ impl Tuner for Repeated {
         }
         let proposal = self.inner.propose(number);
         if let Proposal::Parameters(parameters) = &proposal {
-            self.points.insert(number, Point::new(parameters.clone()));
+            self.points.insert(number, RepeatedPoint::new(parameters.clone()));
         }
         proposal
     }
@@ -63,7 +63,7 @@ impl Tuner for Repeated {
         let number = id / self.repeats;
         if !self.points.contains_key(&number) {
             self.inner.adopt(number, parameters);
-            self.points.insert(number, Point::new(parameters.clone()));
+            self.points.insert(number, RepeatedPoint::new(parameters.clone()));
         }
     }
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_failed_trial_of_a_point_does_not_count_beside_a_result() {
-        let mut points = Point::new(Parameters::new());
+        let mut points = RepeatedPoint::new(Parameters::new());
         points.outcomes.insert(0, Outcome::Failed);
         assert_eq!(points.outcome(), Outcome::Failed);
         points.outcomes.insert(1, Outcome::Result(MetricValue::from(2.0)));

@@ -21,7 +21,7 @@ const PASS_OVER_LONGEST: Duration = Duration::from_mins(5);
 /// The parts, and the trials with them and before them.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    parts: Vec<Part>,
+    parts: Vec<PartState>,
     /// The trials that wait for a part, the oldest first.
     queue: VecDeque<QueuedTrial>,
     placed: HashMap<TrialJobId, PlacedTrial>,
@@ -30,7 +30,7 @@ pub(super) struct Schedule {
 }
 
 #[derive(Debug)]
-struct Part {
+struct PartState {
     name: String,
     limit: Option<usize>,
     /// Trials in a row that it has not begun with.
@@ -38,7 +38,7 @@ struct Part {
     passed_over_until: Option<Instant>,
 }
 
-impl Part {
+impl PartState {
     fn set_back(&mut self, now: Instant) {
         let pause = PASS_OVER.saturating_mul(1 << self.setbacks.min(8)).min(PASS_OVER_LONGEST);
         self.setbacks = self.setbacks.saturating_add(1);
@@ -62,13 +62,13 @@ struct PlacedTrial {
     attempt: AttemptId,
     /// `None`: an earlier manager has submitted it.
     job: Option<TrialJobSpec>,
-    phase: Phase,
+    phase: PlacementPhase,
     stop_requested: bool,
     refusals: BTreeMap<usize, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum PlacementPhase {
     Submitted,
     /// The part says that it waits.
     Waiting,
@@ -89,7 +89,7 @@ pub(super) enum Refused {
 impl Schedule {
     /// Returns an empty schedule for parts with these names and bounds.
     pub(super) fn new(parts: impl IntoIterator<Item = (String, Option<usize>)>) -> Self {
-        let part = |(name, limit)| Part { name, limit, setbacks: 0, passed_over_until: None };
+        let part = |(name, limit)| PartState { name, limit, setbacks: 0, passed_over_until: None };
         Self {
             parts: parts.into_iter().map(part).collect(),
             queue: VecDeque::new(),
@@ -109,7 +109,7 @@ impl Schedule {
             part,
             attempt: attempt.clone(),
             job: None,
-            phase: Phase::Running,
+            phase: PlacementPhase::Running,
             stop_requested: false,
             refusals: BTreeMap::new(),
         };
@@ -136,7 +136,7 @@ impl Schedule {
             part,
             attempt: job.attempt.clone(),
             job: Some(job.clone()),
-            phase: Phase::Submitted,
+            phase: PlacementPhase::Submitted,
             stop_requested: false,
             refusals,
         };
@@ -172,7 +172,7 @@ impl Schedule {
         if let Some(limit) = part.limit.filter(|limit| count >= *limit) {
             return Some(format!("it has {count} of at most {limit} trials (`trialConcurrency`)"));
         }
-        if self.on(number).any(|placed| placed.phase == Phase::Waiting) {
+        if self.on(number).any(|placed| placed.phase == PlacementPhase::Waiting) {
             return Some("a trial waits there already".to_owned());
         }
         let is_passed_over = part.passed_over_until.is_some_and(|until| now < until);
@@ -191,7 +191,7 @@ impl Schedule {
     /// Notes that a trial's agent was heard.
     pub(super) fn began(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
-            placed.phase = Phase::Running;
+            placed.phase = PlacementPhase::Running;
             let part = &mut self.parts[placed.part];
             (part.setbacks, part.passed_over_until) = (0, None);
         }
@@ -200,8 +200,10 @@ impl Schedule {
     /// Notes that a trial waits at its part.
     pub(super) fn waits(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
         let placed = self.placed.get_mut(trial).filter(|placed| placed.attempt == *attempt);
-        if let Some(placed) = placed.filter(|placed| requeued || placed.phase != Phase::Running) {
-            placed.phase = Phase::Waiting;
+        if let Some(placed) =
+            placed.filter(|placed| requeued || placed.phase != PlacementPhase::Running)
+        {
+            placed.phase = PlacementPhase::Waiting;
         }
     }
 
@@ -209,7 +211,7 @@ impl Schedule {
     pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
         let waiting = self.placed.iter().filter(|(trial, placed)| {
             let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
-            placed.phase == Phase::Waiting
+            placed.phase == PlacementPhase::Waiting
                 && placed.job.is_some()
                 && !placed.stop_requested
                 && elsewhere().is_some_and(|part| part != placed.part)
@@ -262,8 +264,8 @@ impl Schedule {
         now: Instant,
     ) {
         let placed = self.placed.get(trial).filter(|placed| placed.attempt == *attempt);
-        if let Some(placed) =
-            placed.filter(|placed| placed.phase != Phase::Running && !placed.stop_requested)
+        if let Some(placed) = placed
+            .filter(|placed| placed.phase != PlacementPhase::Running && !placed.stop_requested)
         {
             self.parts[placed.part].set_back(now);
         }
@@ -321,7 +323,8 @@ impl Schedule {
 
     /// The number of trials with a part, and of those that wait there.
     pub(super) fn counts(&self, part: usize) -> (usize, usize) {
-        let waiting = self.on(part).filter(|placed| placed.phase == Phase::Waiting).count();
+        let waiting =
+            self.on(part).filter(|placed| placed.phase == PlacementPhase::Waiting).count();
         (self.on(part).count(), waiting)
     }
 

@@ -70,7 +70,7 @@ enum Keeper {
 
 struct Bench {
     agent: PathBuf,
-    ourselves: PathBuf,
+    benchmark: PathBuf,
     folder: TempDir,
     nni: bool,
 }
@@ -85,9 +85,9 @@ impl Bench {
         if !nni {
             say(&format!("NNI's keeper is not measured: {NNI} is not there"));
         }
-        let ourselves = std::env::current_exe().expect("a running program has a path");
+        let benchmark = std::env::current_exe().expect("a running program has a path");
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        Self { agent, ourselves, folder, nni }
+        Self { agent, benchmark, folder, nni }
     }
 
     fn line(&self, columns: &[String; 6]) {
@@ -168,8 +168,8 @@ impl Bench {
 
     /// This program with `words`, behind `keeper`.
     fn load(&self, keeper: Keeper, sink: Option<&Sink>, words: &[&str]) -> (Command, TempDir) {
-        let ourselves = self.ourselves.display().to_string();
-        self.command(keeper, sink, &[&[ourselves.as_str()], words].concat())
+        let benchmark = self.benchmark.display().to_string();
+        self.command(keeper, sink, &[&[benchmark.as_str()], words].concat())
     }
 
     /// Wall time of one run, in milliseconds.

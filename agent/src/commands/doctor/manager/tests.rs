@@ -85,9 +85,10 @@ fn spec(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> M
 }
 
 /// The first hop that is not as it should be, clocks apart: the server's is always wrong.
-fn first_trouble(checks: &[Check]) -> Option<(&'static str, State)> {
-    let trouble =
-        |check: &&Check| check.name != "clock" && matches!(check.state, State::Fail | State::Warn);
+fn first_trouble(checks: &[Check]) -> Option<(&'static str, CheckState)> {
+    let trouble = |check: &&Check| {
+        check.name != "clock" && matches!(check.state, CheckState::Fail | CheckState::Warn)
+    };
     checks.iter().find(trouble).map(|check| (check.name, check.state))
 }
 
@@ -108,7 +109,7 @@ async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
     let ssh = on(start(Answers::Ssh, None).await);
     // The listener is closed.
     let closed = on(TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port());
-    let (fail, warn) = (State::Fail, State::Warn);
+    let (fail, warn) = (CheckState::Fail, CheckState::Warn);
     #[rustfmt::skip]
     let table = [
         ("all is well",         up.clone(),                                     &good,   None),
@@ -130,15 +131,15 @@ async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
         assert_eq!(first_trouble(&checks), trouble, "{says}: {checks:?}");
         let names: Vec<_> = checks.iter().map(|check| check.name).collect();
         assert_eq!(names, HOPS, "{says}: every hop has its line");
-        if let Some((name, State::Fail)) = trouble {
+        if let Some((name, CheckState::Fail)) = trouble {
             let behind = checks.iter().skip_while(|check| check.name != name).skip(1);
             assert!(
-                behind.clone().all(|check| check.state == State::Skipped),
+                behind.clone().all(|check| check.state == CheckState::Skipped),
                 "{says}: {checks:?}"
             );
         }
         for check in checks {
-            let bad = matches!(check.state, State::Fail | State::Warn);
+            let bad = matches!(check.state, CheckState::Fail | CheckState::Warn);
             assert_eq!(check.advice.is_some(), bad, "{says}: {check:?}");
         }
     }
@@ -171,9 +172,9 @@ async fn certificates_are_good_or_of_an_unknown_authority() {
     #[rustfmt::skip]
     let table = [
         ("known",            own_ca,   None),
-        ("another's",        other_ca, Some(("TLS", State::Fail))),
-        ("none in the file", no_ca,    Some(("TLS", State::Fail))),
-        ("the public ones",  None,     Some(("TLS", State::Fail))),
+        ("another's",        other_ca, Some(("TLS", CheckState::Fail))),
+        ("none in the file", no_ca,    Some(("TLS", CheckState::Fail))),
+        ("the public ones",  None,     Some(("TLS", CheckState::Fail))),
     ];
     for (says, ca_file, trouble) in table {
         let checks = check(&spec(url.clone(), token.clone(), ca_file)).await;
@@ -185,11 +186,11 @@ async fn certificates_are_good_or_of_an_unknown_authority() {
 fn clocks_may_be_a_little_apart() {
     #[rustfmt::skip]
     let table = [
-        (None,          State::Skipped, ""),
-        (Some(100_000), State::Ok,      ""),
-        (Some(104_000), State::Ok,      ""),
-        (Some(110_000), State::Warn,    "10 s behind"),
-        (Some(40_000),  State::Warn,    "60 s ahead of"),
+        (None,          CheckState::Skipped, ""),
+        (Some(100_000), CheckState::Ok,      ""),
+        (Some(104_000), CheckState::Ok,      ""),
+        (Some(110_000), CheckState::Warn,    "10 s behind"),
+        (Some(40_000),  CheckState::Warn,    "60 s ahead of"),
     ];
     for (theirs, state, finding) in table {
         let check = clock(theirs, 100_000);
@@ -203,6 +204,9 @@ fn another_version_is_a_warning() {
     let health = |body: &str| {
         Ok(Health { status: StatusCode::OK, body: body.as_bytes().to_vec(), date_ms: None })
     };
-    assert_eq!(manager(&health(r#"{"status": "ok", "version": "99.0.0"}"#)).state, State::Warn);
-    assert_eq!(manager(&health(r#"{"status": "ok"}"#)).state, State::Fail);
+    assert_eq!(
+        manager(&health(r#"{"status": "ok", "version": "99.0.0"}"#)).state,
+        CheckState::Warn
+    );
+    assert_eq!(manager(&health(r#"{"status": "ok"}"#)).state, CheckState::Fail);
 }

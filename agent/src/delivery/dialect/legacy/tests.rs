@@ -123,12 +123,12 @@ fn only_a_metric_waits_for_a_server_that_refuses_it() {
         // status, a metric,          a line
         (200,      PostOutcome::Taken,       PostOutcome::Taken),
         (413,      PostOutcome::Rejected,  PostOutcome::Rejected),
-        (400,      PostOutcome::PollPermit,        PostOutcome::Rejected),
-        (500,      PostOutcome::PollPermit,        PostOutcome::Rejected),
-        (404,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
-        (502,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
-        (503,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
-        (301,      PostOutcome::PollPermit,        PostOutcome::PollPermit),
+        (400,      PostOutcome::Later,        PostOutcome::Rejected),
+        (500,      PostOutcome::Later,        PostOutcome::Rejected),
+        (404,      PostOutcome::Later,        PostOutcome::Later),
+        (502,      PostOutcome::Later,        PostOutcome::Later),
+        (503,      PostOutcome::Later,        PostOutcome::Later),
+        (301,      PostOutcome::Later,        PostOutcome::Later),
     ];
     for (status, of_metric, of_line) in table {
         assert_eq!(

@@ -38,7 +38,7 @@ pub(super) struct Answer {
 
 /// The head of an answer.
 #[derive(Debug, PartialEq, Eq)]
-struct Head {
+struct AnswerHead {
     answer: Answer,
     /// Bytes of the head itself.
     length: usize,
@@ -160,7 +160,7 @@ fn no_http(why: &str) -> io::Error {
 }
 
 /// PURE: reads the head of an answer. `None`: there is more to come.
-fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
+fn parse(bytes: &[u8]) -> io::Result<Option<AnswerHead>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
     let length = match response.parse(bytes) {
@@ -182,7 +182,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
         Some(Err(_)) | None => None,
     };
     let retry_after_seconds = header("retry-after").and_then(|value| value.parse().ok());
-    Ok(Some(Head { answer: Answer { status, retry_after_seconds }, length, body }))
+    Ok(Some(AnswerHead { answer: Answer { status, retry_after_seconds }, length, body }))
 }
 
 #[cfg(test)]
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn answers_are_read_as_far_as_they_matter() {
         let head = |status, length, body, retry_after_seconds| {
-            Some(Head { answer: Answer { status, retry_after_seconds }, length, body })
+            Some(AnswerHead { answer: Answer { status, retry_after_seconds }, length, body })
         };
         #[rustfmt::skip]
         let table = [

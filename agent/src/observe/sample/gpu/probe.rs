@@ -78,11 +78,11 @@ pub enum ProbeAction {
 pub struct Probe {
     silence: Duration,
     restarts: DoublingBackoff,
-    state: State,
+    state: ProbeState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ProbeState {
     /// To be started at this time.
     Due(Duration),
     /// The probe runs and last spoke (or was started) at this time.
@@ -100,33 +100,33 @@ impl Probe {
         let silence = fresh_for(interval);
         let [first, longest] = RESTART_PAUSES;
         let restarts = DoublingBackoff::new(first, longest);
-        Self { silence, restarts, state: State::Due(Duration::ZERO) }
+        Self { silence, restarts, state: ProbeState::Due(Duration::ZERO) }
     }
 
     /// Takes what happened at `now` and says what to do.
     pub fn step(&mut self, event: ProbeEvent, now: Duration) -> ProbeAction {
         self.state = match (self.state, event) {
-            (State::Absent, _) | (_, ProbeEvent::Absent) => State::Absent,
-            (_, ProbeEvent::Started) => State::Running { last_reading: now },
-            (State::Running { .. }, ProbeEvent::Reading) => {
+            (ProbeState::Absent, _) | (_, ProbeEvent::Absent) => ProbeState::Absent,
+            (_, ProbeEvent::Started) => ProbeState::Running { last_reading: now },
+            (ProbeState::Running { .. }, ProbeEvent::Reading) => {
                 self.restarts.reset();
-                State::Running { last_reading: now }
+                ProbeState::Running { last_reading: now }
             }
-            (State::Running { .. } | State::Killed, ProbeEvent::Ended) => {
-                State::Due(now + self.restarts.next_pause())
+            (ProbeState::Running { .. } | ProbeState::Killed, ProbeEvent::Ended) => {
+                ProbeState::Due(now + self.restarts.next_pause())
             }
             (state, ProbeEvent::Reading | ProbeEvent::Ended | ProbeEvent::Tick) => state,
         };
         match self.state {
-            State::Due(due) if due <= now => ProbeAction::Start,
-            State::Due(due) => ProbeAction::Wait(due),
-            State::Running { last_reading } if last_reading + self.silence <= now => {
-                self.state = State::Killed;
+            ProbeState::Due(due) if due <= now => ProbeAction::Start,
+            ProbeState::Due(due) => ProbeAction::Wait(due),
+            ProbeState::Running { last_reading } if last_reading + self.silence <= now => {
+                self.state = ProbeState::Killed;
                 ProbeAction::Kill
             }
-            State::Running { last_reading } => ProbeAction::Wait(last_reading + self.silence),
-            State::Killed => ProbeAction::Wait(now + self.silence),
-            State::Absent => ProbeAction::GiveUp,
+            ProbeState::Running { last_reading } => ProbeAction::Wait(last_reading + self.silence),
+            ProbeState::Killed => ProbeAction::Wait(now + self.silence),
+            ProbeState::Absent => ProbeAction::GiveUp,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::guided::Trials;
 use super::super::halton;
 use super::super::random::generator;
 use super::super::tpe::Joint;
-use super::{End, Error, Hyperband, OptimizeMode, Outcome};
+use super::{Error, Hyperband, OptimizeMode, Outcome, TrialProgress};
 use crate::search::class_args::Arguments;
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
@@ -89,9 +89,11 @@ impl Model {
                 let Ok(point) = hyperband.space.locate(&member.parameters) else { continue };
                 trials.propose(member.id, point);
                 match member.end {
-                    End::Running => {}
-                    End::Loss(loss) => trials.observe(member.id, &Outcome::Result(loss.into())),
-                    End::Failed => trials.observe(member.id, &Outcome::Failed),
+                    TrialProgress::Running => {}
+                    TrialProgress::Loss(loss) => {
+                        trials.observe(member.id, &Outcome::Result(loss.into()));
+                    }
+                    TrialProgress::Failed => trials.observe(member.id, &Outcome::Failed),
                 }
             }
             trials

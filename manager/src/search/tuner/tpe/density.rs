@@ -23,12 +23,12 @@ pub(super) struct Prior {
 /// bounds: the paper's adaptive Parzen estimator (section 4.2).
 #[derive(Debug)]
 pub(super) struct Mixture {
-    parts: Vec<Part>,
+    parts: Vec<MixtureComponent>,
     bounds: Option<(f64, f64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Part {
+pub(super) struct MixtureComponent {
     /// Its share; all together 1.
     pub(super) weight: f64,
     pub(super) mu: f64,
@@ -65,7 +65,7 @@ impl Mixture {
             let sigma = sigma.clamp(narrowest, prior.sigma);
             // Without any weight, all count alike.
             let weight = if total > 0.0 { weight / total } else { 1.0 / count(centres.len()) };
-            Part { weight, mu: *mu, sigma, inverse: 1.0 / sigma, peak: 0.0 }
+            MixtureComponent { weight, mu: *mu, sigma, inverse: 1.0 / sigma, peak: 0.0 }
         });
         let mut mixture = Self { parts: parts.collect(), bounds: prior.bounds };
         let accepted = mixture.within_bounds();
@@ -78,7 +78,7 @@ impl Mixture {
     /// The share of the mixture that lies within the bounds.
     fn within_bounds(&self) -> f64 {
         let Some((low, high)) = self.bounds else { return 1.0 };
-        let share = |part: &Part| {
+        let share = |part: &MixtureComponent| {
             let below = |x: f64| libm::erf((x - part.mu) / (SQRT_2 * part.sigma)) * 0.5 + 0.5;
             part.weight * (below(high) - below(low))
         };
@@ -104,7 +104,7 @@ impl Mixture {
         self.bounds.map_or(x, |(low, high)| x.clamp(low, high))
     }
 
-    fn pick(&self, rng: &mut impl Rng) -> Part {
+    fn pick(&self, rng: &mut impl Rng) -> MixtureComponent {
         let mut left = rng.random::<f64>();
         for part in &self.parts {
             left -= part.weight;
@@ -117,7 +117,7 @@ impl Mixture {
 
     /// Logarithm of the density at `x`.
     pub(super) fn log_density(&self, x: f64) -> f64 {
-        let exponent = |part: &Part| {
+        let exponent = |part: &MixtureComponent| {
             let distance = (x - part.mu) * part.inverse;
             part.peak - 0.5 * distance * distance
         };
@@ -126,7 +126,7 @@ impl Mixture {
     }
 
     #[cfg(test)]
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[MixtureComponent] {
         &self.parts
     }
 }

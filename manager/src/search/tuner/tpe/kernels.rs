@@ -103,7 +103,7 @@ pub(super) struct Kernels {
     /// Each one's logarithm of the density at its middle.
     peaks: Vec<f64>,
     /// The parts of all kernels, axis after axis.
-    parts: Vec<Part>,
+    parts: Vec<AxisKernel>,
     /// The same as the density needs it: of all kernels, the axes of numbers one after the other, each with the
     /// kernel's middle and one over its width.
     numbers: Vec<(f64, f64)>,
@@ -112,7 +112,7 @@ pub(super) struct Kernels {
 
 /// One kernel on one axis.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum AxisKernel {
     Number {
         mu: f64,
         sigma: f64,
@@ -136,7 +136,7 @@ impl Kernels {
             *weight /= total;
         }
         let mut peaks: Vec<f64> = weights.iter().map(|weight| weight.ln()).collect();
-        let none = Part::Option { seen: 0, own: 0.0, other: 0.0 };
+        let none = AxisKernel::Option { seen: 0, own: 0.0, other: 0.0 };
         let mut parts = vec![none; (known + 1) * axes.len()];
         for (at, axis) in axes.iter().enumerate() {
             let column: Vec<Place> = places.iter().map(|place| place[at]).collect();
@@ -145,9 +145,9 @@ impl Kernels {
                 parts[kernel * axes.len() + at] = part;
             }
         }
-        let number = |part: &Part| match part {
-            Part::Number { mu, sigma } => Some((*mu, 1.0 / sigma)),
-            Part::Option { .. } => None,
+        let number = |part: &AxisKernel| match part {
+            AxisKernel::Number { mu, sigma } => Some((*mu, 1.0 / sigma)),
+            AxisKernel::Option { .. } => None,
         };
         let numbers = parts.iter().filter_map(number).collect();
         Self { weights, peaks, parts, numbers, axes: axes.len() }
@@ -205,7 +205,7 @@ fn weights(known: usize) -> Vec<f64> {
 
 impl Axis {
     /// The kernels of an axis, and the one of the space.
-    fn parts(self, column: &[Place], closer: f64) -> Vec<Part> {
+    fn parts(self, column: &[Place], closer: f64) -> Vec<AxisKernel> {
         match self {
             Self::Options(options) => {
                 // The space's share is one trial's, spread over all kernels and options.
@@ -220,10 +220,10 @@ impl Axis {
                 let (own, other) = (((1.0 + share) / total).ln(), (share / total).ln());
                 let even = -options.ln();
                 let seen = |place: &Place| match place {
-                    Coordinate::Index(seen) => Part::Option { seen: *seen, own, other },
-                    Coordinate::Real(_) => Part::Option { seen: 0, own: even, other: even },
+                    Coordinate::Index(seen) => AxisKernel::Option { seen: *seen, own, other },
+                    Coordinate::Real(_) => AxisKernel::Option { seen: 0, own: even, other: even },
                 };
-                let space = Part::Option { seen: 0, own: even, other: even };
+                let space = AxisKernel::Option { seen: 0, own: even, other: even };
                 column.iter().map(seen).chain([space]).collect()
             }
             Self::Number { low, high, bounded, whole } => {
@@ -239,7 +239,7 @@ impl Axis {
                 let least = range / (count(values.len()) + 2.0).powf(closer).min(100.0);
                 let least = if whole { least.max(0.5) } else { least };
                 let widths = widths(&values, low, high);
-                let part = |mu: f64, sigma: f64| Part::Number { mu, sigma };
+                let part = |mu: f64, sigma: f64| AxisKernel::Number { mu, sigma };
                 let around = values
                     .iter()
                     .zip(widths)
@@ -251,8 +251,9 @@ impl Axis {
     }
 
     /// Logarithm of a kernel's density at its middle, what lies beyond the bounds taken into account.
-    fn peak(self, part: Part) -> f64 {
-        let (Self::Number { low, high, bounded, .. }, Part::Number { mu, sigma }) = (self, part)
+    fn peak(self, part: AxisKernel) -> f64 {
+        let (Self::Number { low, high, bounded, .. }, AxisKernel::Number { mu, sigma }) =
+            (self, part)
         else {
             return 0.0;
         };
@@ -265,9 +266,9 @@ impl Axis {
         full - (standard_cdf(right) - standard_cdf(left)).ln()
     }
 
-    fn draw(self, part: Part, rng: &mut impl Rng) -> Place {
+    fn draw(self, part: AxisKernel, rng: &mut impl Rng) -> Place {
         match (self, part) {
-            (Self::Number { low, high, bounded, whole }, Part::Number { mu, sigma }) => {
+            (Self::Number { low, high, bounded, whole }, AxisKernel::Number { mu, sigma }) => {
                 let mut x = mu;
                 for _ in 0..REDRAWS {
                     x = mu + sigma * standard_normal(rng);
@@ -280,15 +281,15 @@ impl Axis {
                 let x = if whole { x.round().clamp(low + 0.5, high - 0.5) } else { x };
                 Coordinate::Real(x)
             }
-            (Self::Options(options), Part::Option { seen, own, other: _ }) => {
+            (Self::Options(options), AxisKernel::Option { seen, own, other: _ }) => {
                 let stays = rng.random::<f64>() < own.exp();
                 Coordinate::Index(if stays { seen } else { another(seen, options, rng) })
             }
             // A column is of one kind.
-            (Self::Number { low, high, .. }, Part::Option { .. }) => {
+            (Self::Number { low, high, .. }, AxisKernel::Option { .. }) => {
                 Coordinate::Real(f64::midpoint(low, high))
             }
-            (Self::Options(_), Part::Number { .. }) => Coordinate::Index(0),
+            (Self::Options(_), AxisKernel::Number { .. }) => Coordinate::Index(0),
         }
     }
 }
@@ -303,7 +304,7 @@ fn another(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
     if other < seen { other } else { other + 1 }
 }
 
-impl Part {
+impl AxisKernel {
     /// The logarithm of an option's probability; nothing where this is no option.
     fn option(self, at: Place) -> f64 {
         match (self, at) {
