@@ -53,7 +53,6 @@ fn main() {
 }
 
 /// One load and what it brought.
-#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
 async fn measure(time: Duration, only: Option<&str>) {
     println!(
         "{:<36}{:>12}{:>12}{:>10}{:>10}{:>16}{:>12}",
@@ -92,14 +91,6 @@ async fn measure(time: Duration, only: Option<&str>) {
             latencies.extend(client.await.unwrap());
         }
         latencies.sort_unstable();
-        let at = |percent: usize| {
-            latencies
-                .get(latencies.len() * percent / 100)
-                .copied()
-                .unwrap_or_default()
-                .as_secs_f64()
-                * 1e3
-        };
         let batch = match load {
             Load::Batches(metrics) => metrics,
             Load::Legacy { .. } => 1,
@@ -110,8 +101,8 @@ async fn measure(time: Duration, only: Option<&str>) {
             "{name:<36}{:>12}{:>12}{:>10.2}{:>10.2}{:>16.1}{:>12}",
             per_second(requests),
             per_second(requests * batch),
-            at(50),
-            at(99),
+            percentile_ms(&latencies, 50),
+            percentile_ms(&latencies, 99),
             server.processor().as_secs_f64() * 1e6
                 / f64::from(u32::try_from(requests.max(1)).unwrap()),
             server.resident_kib() / 1024,
@@ -119,6 +110,12 @@ async fn measure(time: Duration, only: Option<&str>) {
         server.stop();
         verify(&folder.path().join("trialkeeper.db"), requests * batch);
     }
+}
+
+/// The time within which `percent` of the requests were answered, in milliseconds. `latencies` rise.
+fn percentile_ms(latencies: &[Duration], percent: usize) -> f64 {
+    let latency = latencies.get(latencies.len() * percent / 100).copied();
+    latency.unwrap_or_default().as_secs_f64() * 1e3
 }
 
 /// Checks that everything that was acknowledged is there.

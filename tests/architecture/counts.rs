@@ -10,11 +10,11 @@ const ALLOWED: [(&str, usize); 8] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 30 words", 0),
-    ("public types whose name another public type of the crate has", 4),
+    ("public types whose name another public type of the crate has", 0),
     ("constants of a single word that says nothing of what", 0),
-    ("functions of more than 60 lines", 25),
+    ("functions of more than 60 lines", 21),
     ("folders with more than 20 source files", 3),
-    ("types whose methods lie in more than one file", 10),
+    ("types whose methods lie in more than one file", 8),
 ];
 
 /// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.

@@ -32,9 +32,8 @@ pub(crate) fn trial(number: u64) -> TrialJobId {
     TrialJobId::new(format!("t{number}")).unwrap()
 }
 
-/// The manager's ingest path: prints its port, ends with its standard input.
-#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
-pub(crate) async fn serve(folder: &Path, trials: u64) {
+/// Opens a store in `folder` that holds so many trials.
+async fn store_with(folder: &Path, trials: u64) -> Store {
     let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
     for sequence in 0..trials {
         let new = NewTrial {
@@ -47,6 +46,12 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
         };
         store.insert_trial(new).await.unwrap();
     }
+    store
+}
+
+/// The manager's ingest path: prints its port, ends with its standard input.
+pub(crate) async fn serve(folder: &Path, trials: u64) {
+    let store = store_with(folder, trials).await;
     let (handle, mut events) = Handle::new(1024);
     let experiment = ExperimentId::new(EXPERIMENT).unwrap();
     let clock = Arc::new(SystemClock);

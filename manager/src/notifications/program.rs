@@ -2,7 +2,7 @@
 //! the program is killed, with all that it started.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::pace::DeliveryOutcome;
@@ -51,35 +52,8 @@ async fn run_for(
     };
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let mut group = ProcessGroup(pid.map(Pid::from_raw));
-    let (input, errors) = (child.stdin.take(), child.stderr.take());
-    let body = format!("{event}\n");
-    let say = async {
-        if let Some(mut input) = input {
-            // One that does not read has what it wants.
-            drop(input.write_all(body.as_bytes()).await);
-        }
-    };
     let mut last = Vec::new();
-    let ended = {
-        let hear = hear(errors, &mut last);
-        tokio::pin!(say, hear);
-        let (mut said, mut heard) = (false, false);
-        let ended = timeout(bound, async {
-            loop {
-                tokio::select! {
-                    ended = child.wait() => break ended,
-                    () = &mut say, if !said => said = true,
-                    () = &mut hear, if !heard => heard = true,
-                }
-            }
-        })
-        .await;
-        if !heard && matches!(&ended, Ok(Ok(status)) if !status.success()) {
-            // What it started may hold the pipe for ever.
-            let _late = timeout(LAST_WORDS, hear).await;
-        }
-        ended
-    };
+    let ended = converse(&mut child, bound, &format!("{event}\n"), &mut last).await;
     match ended {
         Ok(Ok(status)) if status.success() => {
             // What it left in the background is wanted.
@@ -99,6 +73,40 @@ async fn run_for(
             ))
         }
     }
+}
+
+/// Gives the program its input, keeps the last of its messages, and waits for its end.
+async fn converse(
+    child: &mut Child,
+    bound: Duration,
+    body: &str,
+    last: &mut Vec<u8>,
+) -> Result<std::io::Result<ExitStatus>, Elapsed> {
+    let (input, errors) = (child.stdin.take(), child.stderr.take());
+    let say = async {
+        if let Some(mut input) = input {
+            // One that does not read has what it wants.
+            drop(input.write_all(body.as_bytes()).await);
+        }
+    };
+    let hear = hear(errors, last);
+    tokio::pin!(say, hear);
+    let (mut said, mut heard) = (false, false);
+    let ended = timeout(bound, async {
+        loop {
+            tokio::select! {
+                ended = child.wait() => break ended,
+                () = &mut say, if !said => said = true,
+                () = &mut hear, if !heard => heard = true,
+            }
+        }
+    })
+    .await;
+    if !heard && matches!(&ended, Ok(Ok(status)) if !status.success()) {
+        // What it started may hold the pipe for ever.
+        let _late = timeout(LAST_WORDS, hear).await;
+    }
+    ended
 }
 
 fn spawn(line: &str, directory: &Path, id: &str, event: &Value) -> std::io::Result<Child> {

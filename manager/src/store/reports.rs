@@ -2,12 +2,12 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row, params};
 use serde::Deserialize;
 use serde_json::Value;
 use trial_protocol::{
-    AttemptId, Lane, LogChunk, LogText, Metric, MetricKind, ReportBatch, ReportBody, Stream,
-    TrialJobId, Verdict,
+    AttemptId, Lane, LogChunk, LogText, Metric, MetricKind, Report, ReportBatch, ReportBody,
+    Stream, TrialJobId, Verdict,
 };
 
 use super::gap::{self, Gap};
@@ -49,62 +49,93 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
         Spoken::Behind(through) => return Ok(Written { through, fresh: Vec::new(), resend: true }),
     };
 
-    let mut insert_report = c.prepare_cached(
-        "INSERT OR IGNORE INTO report \
-         (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    )?;
-    // To look for a statement costs about as much as to run it: each once, and those only that are run.
-    let mut of_chunks = match batch.lane {
-        Lane::Facts => None,
-        Lane::Bulk => Some((
-            c.prepare_cached(
-                "INSERT OR IGNORE INTO log_chunk \
-                 (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?)",
-            )?,
-            c.prepare_cached(FORGET_CHUNKS)?,
-        )),
-    };
+    let place = ReportPlace { trial, attempt, lane: batch.lane, stored_at_ms: now_ms };
+    let mut statements = ReportStatements::prepare(c, batch.lane)?;
     let mut fresh = Vec::with_capacity(batch.reports.len());
     for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
-        let seq = storable("seq", report.seq)?;
-        let chunk = match (&mut of_chunks, &report.body) {
-            (Some(of_chunks), ReportBody::Log(chunk)) => {
-                decoded(chunk).map(|bytes| (of_chunks, chunk, bytes))
-            }
-            _ => None,
-        };
-        let stored = match chunk {
-            Some(((insert_chunk, forget_chunks), chunk, bytes)) => {
-                let (stream, offset) =
-                    (stream_word(chunk.stream), storable("offset_bytes", chunk.offset_bytes)?);
-                let at_ms = report.observed_at_ms;
-                let stored = insert_chunk
-                    .execute(params![trial, attempt, seq, stream, offset, at_ms, bytes])?;
-                if offset >= LOG_START + LOG_END {
-                    forget_chunks.execute(params![attempt, stream, LOG_START, offset - LOG_END])?;
-                }
-                stored
-            }
-            None => insert_report.execute(params![
-                attempt,
-                lane_number(batch.lane),
-                seq,
-                report.observed_at_ms,
-                now_ms,
-                kind_of(&report.body, raw.get()),
-                raw.get(),
-                batch.lane == Lane::Facts && sums_up(&report.body),
-            ])?,
-        };
-        fresh.push(stored == 1);
+        fresh.push(statements.store(&place, report, raw.get())?);
     }
     // A list shows trials that go on; of one that is over only this tells.
     if over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
     Ok(Written { through, fresh, resend: false })
+}
+
+/// The place of a batch's reports in the store, and the time at which they are stored.
+struct ReportPlace {
+    trial: i64,
+    attempt: i64,
+    lane: Lane,
+    stored_at_ms: i64,
+}
+
+/// The statements that store reports. To look for a statement costs about as much as to run it: each is looked for once,
+/// and those only that are run.
+struct ReportStatements<'c> {
+    insert_report: CachedStatement<'c>,
+    /// The insertion of a piece of log, and the deletion of those in the middle of a long one. `None`: the lane has none.
+    of_chunks: Option<(CachedStatement<'c>, CachedStatement<'c>)>,
+}
+
+impl<'c> ReportStatements<'c> {
+    fn prepare(c: &'c Connection, lane: Lane) -> Result<Self, Error> {
+        let insert_report = c.prepare_cached(
+            "INSERT OR IGNORE INTO report \
+             (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        )?;
+        let of_chunks = match lane {
+            Lane::Facts => None,
+            Lane::Bulk => Some((
+                c.prepare_cached(
+                    "INSERT OR IGNORE INTO log_chunk \
+                     (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
+                     VALUES (?, ?, ?, ?, ?, ?, ?)",
+                )?,
+                c.prepare_cached(FORGET_CHUNKS)?,
+            )),
+        };
+        Ok(Self { insert_report, of_chunks })
+    }
+
+    /// Stores a report, whose body is `raw`. Returns whether it was new.
+    fn store(&mut self, place: &ReportPlace, report: &Report, raw: &str) -> Result<bool, Error> {
+        let seq = storable("seq", report.seq)?;
+        let at_ms = report.observed_at_ms;
+        if let (Some((insert_chunk, forget_chunks)), ReportBody::Log(chunk)) =
+            (&mut self.of_chunks, &report.body)
+            && let Some(bytes) = decoded(chunk)
+        {
+            let (stream, offset) =
+                (stream_word(chunk.stream), storable("offset_bytes", chunk.offset_bytes)?);
+            let attempt = place.attempt;
+            let stored = insert_chunk.execute(params![
+                place.trial,
+                attempt,
+                seq,
+                stream,
+                offset,
+                at_ms,
+                bytes
+            ])?;
+            if offset >= LOG_START + LOG_END {
+                forget_chunks.execute(params![attempt, stream, LOG_START, offset - LOG_END])?;
+            }
+            return Ok(stored == 1);
+        }
+        let stored = self.insert_report.execute(params![
+            place.attempt,
+            lane_number(place.lane),
+            seq,
+            at_ms,
+            place.stored_at_ms,
+            kind_of(&report.body, raw),
+            raw,
+            place.lane == Lane::Facts && sums_up(&report.body),
+        ])?;
+        Ok(stored == 1)
+    }
 }
 
 /// The number of a concluded metric on the facts lane: after everything that an agent may say.

@@ -119,15 +119,7 @@ struct Around<'a> {
 }
 
 fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String), Problem> {
-    let Some(name) = fields.string("name")? else {
-        return Err(fields.fault("name", "is missing; for example: worker"));
-    };
-    if !syntax::is_name(&name) {
-        let what = format!(
-            "`{name}` is not allowed by FrameworkController: 1 to 63 lower-case letters and digits, nothing else"
-        );
-        return Err(fields.fault("name", what));
-    }
+    let name = role_name(fields)?;
     let template = around.templates.iter().find(|(known, _)| *known == name).map(|(_, role)| role);
     let container = template.and_then(|role| role.pointer("/task/pod/spec/containers/0"));
     let image = fields.string("dockerImage")?;
@@ -179,6 +171,20 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
         registry_auth,
     };
     Ok((role, command_path))
+}
+
+/// `name`: FrameworkController allows fewer names than Kubernetes.
+fn role_name(fields: &mut Section) -> Result<String, Problem> {
+    let Some(name) = fields.string("name")? else {
+        return Err(fields.fault("name", "is missing; for example: worker"));
+    };
+    if !syntax::is_name(&name) {
+        let what = format!(
+            "`{name}` is not allowed by FrameworkController: 1 to 63 lower-case letters and digits, nothing else"
+        );
+        return Err(fields.fault("name", what));
+    }
+    Ok(name)
 }
 
 /// `cpuNumber`: a number, or what Kubernetes would write.
