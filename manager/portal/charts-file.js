@@ -1,4 +1,4 @@
-// A chart as a file: the curves that are shown, drawn once more with title, axes and legend.
+// Saves a chart as a file: redraws the visible curves with title, axes and legend.
 
 import { named } from "./charts.js";
 import { CanvasSurface, cut, save, SvgSurface, theme, widthOf } from "./plots-surface.js";
@@ -6,7 +6,7 @@ import { numbers, times } from "./plots-scale.js";
 
 const WIDTH = 960, HEIGHT = 440, SIZE = 13, ROW = 22;
 
-// The legend's rows: a place for each curve.
+// Assigns each curve a position in the rows of the legend.
 const placed = (series) => {
   let x = 8, row = 0;
   return series.map((one) => {
@@ -18,7 +18,7 @@ const placed = (series) => {
   });
 };
 
-// A curve that keeps its value until the next place.
+// Turns points into a step curve, which keeps each value until the next point.
 const stepped = (places) => {
   const corners = [];
   for (let at = 0; at < places.length; at += 2) {
@@ -37,8 +37,8 @@ const curve = (surface, { values, colour, width, dash, dots, steps }, x, y, colu
   surface.marks("dot", xs, ys, 6, colour);
 };
 
-// Saves `chart`: `{ name, title, x, y, time, columns, series, range, written }`. A series has `label`, `values`, `colour`, `width`,
-// `dash`, and `dots` or `steps`; `range` is what is seen, `[from, to, low, high]`.
+// Saves a chart: `{ name, title, x, y, time, columns, series, range, written }`. A series has `label`, `values`, `colour`, `width`,
+// `dash`, and `dots` or `steps`. `range` is the visible section, `[from, to, low, high]`.
 const saved = (kind, { name, title, x, y, time, columns, series, range: [from, to, low, high], written }) => {
   const colours = theme(), canvas = document.createElement("canvas"), items = placed(series);
   const head = 34 + (Math.max(0, ...items.map(({ row }) => row)) + 1) * ROW;

@@ -1,7 +1,7 @@
-// Curves, drawn by uPlot in the colours of the theme. It fetches nothing and knows nothing of trials.
+// Draws curves with uPlot in the colours of the theme. This module fetches nothing and knows nothing about trials.
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-// A colour that is asked for whenever something is drawn, so that it is the present theme's.
+// A colour that is read at each draw, so that it follows the current theme.
 const tint = (name) => Object.assign(() => colour(name), { css: `var(--${name})` });
 const STROKES = ["#2f7fd6", "#d9762b", "#3a9b5c", "#b04bb5", "#b8453e", "#5f6fd8", "#8a7a1f", "#2a9aa5"];
 const stroke = (at) => STROKES[at % STROKES.length];
@@ -14,16 +14,16 @@ const note = (text) => {
   return line;
 };
 
-// As the server does: no escape sequence, control character or mark of direction reaches the page.
+// Removes escape sequences, control characters and direction marks, as the server does.
 const tame = (text) => text.replace(/\r\n/g, "\n").replace(/\u001b\[[^\u0040-\u007e]*[\u0040-\u007e]/g, "")
   .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0))).replace(/\u007f/g, "\u2421")
   .replace(/[\u0080-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
-// As much of a name as has room among others.
+// Shortens a name to the space that it has in a legend.
 const NAME = 60;
 const named = (text) => { const whole = tame(text).replace(/\s+/g, " "); return whole.length > NAME ? `${whole.slice(0, NAME - 1)}…` : whole; };
 
-// A number as the pages write it: so many digits, an exponent where it is very small or large.
+// Formats a number as the pages do: `digits` significant digits, and an exponent for very small or large numbers.
 const short = (value, digits = 4) => {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("e+", "e");
@@ -33,7 +33,7 @@ const bytes = (value) => {
   const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([size]) => Math.abs(value) >= size) ?? [1, "B"];
   return `${Number((value / size).toPrecision(3))} ${unit}`;
 };
-// Times are the reader's own on every page: moments, axes and tables are written in this zone.
+// The time zone of the browser, in which pages show moments, axes and tables.
 const zone = new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts().find(({ type }) => type === "timeZoneName")?.value ?? "local time";
 const moment = (seconds) => {
   const at = new Date(seconds * 1000);
@@ -41,19 +41,19 @@ const moment = (seconds) => {
 };
 
 const FORMATS = { number: (value) => short(value, 5), bytes, percent: (value) => `${short(value, 3)} %`, watts: (value) => `${short(value, 3)} W` };
-// Places that are counted have whole numbers.
+// The distances between the ticks of an axis of whole numbers.
 const WHOLE = [1, 2, 5].flatMap((one) => [...Array(19).keys()].map((power) => one * 10 ** power)).sort((a, b) => a - b);
-// What is less is nothing beside the size of a number: marks so close would never come to an end.
+// Relative differences below this are lost to rounding. Ticks at smaller distances would never reach the end of the axis.
 const FINE = 1e-12;
-// No reading is finer than a second.
+// The distances between the ticks of a time axis. Samples are at least a second apart.
 const SECONDS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((one) => one * 60), ...[1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2400].map((one) => one * 3600)];
 
-// As large as the page's own writing asks for.
+// The scale of the page's font size, relative to 16 pixels.
 const scale = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16 || 1;
 const font = () => `${13 * scale()}px system-ui`;
 
-// uPlot reckons with differences, which a double has no room for where values are as large as it can be, and has no marks for
-// what is far from 1. Values whose largest is such are drawn in this power of ten.
+// Returns the power of ten in which the values are drawn, 0 in most cases. uPlot subtracts values, which overflows for the largest
+// doubles, and has no ticks for numbers far from 1.
 const powerOf = (data) => {
   let size = 0;
   for (const column of data.slice(1)) for (const value of column) if (Math.abs(value) > size) size = Math.abs(value);
@@ -62,7 +62,7 @@ const powerOf = (data) => {
 };
 const inUnit = (data, unit) => unit === 1 ? data : [data[0], ...data.slice(1).map((column) => column.map((value) => typeof value === "number" ? value / unit : value))];
 
-// From where to where a chart shows. Amounts are seen from nothing up.
+// The visible range of values. Amounts start at 0.
 const heights = (kind) => (_, low, high) => {
   if (low === null || low === undefined) return [0, 1];
   if (kind !== "number") return [Math.min(0, low), Math.max(kind === "percent" ? 100 : 0, high) * 1.05 || 1];
@@ -74,7 +74,7 @@ const axes = (x, y, told, time) => {
   const one = scale();
   const look = { font: font(), labelFont: font(), stroke: tint("quiet"), grid: { stroke: tint("grid"), width: 1 }, ticks: { stroke: tint("grid"), width: 1 } };
   const long = time
-    // As much of the time as tells one mark from the next.
+    // Only the part of the time that differs between ticks.
     ? { values: (_, marks, __, ___, step) => marks.map((mark) => step >= 86400 ? moment(mark).slice(5, 10) : step >= 60 ? moment(mark).slice(11, 16) : moment(mark).slice(11)), space: 80 * one, incrs: SECONDS }
     : { incrs: (_, __, low, high) => WHOLE.filter((one) => one > FINE * Math.max(Math.abs(low), Math.abs(high))), values: (_, marks) => marks.map((mark) => mark.toLocaleString("en")) };
   return [
@@ -94,7 +94,7 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
-// A name in the legend shows and hides its curve, by keyboard, too.
+// Lets a name in the legend show and hide its curve by keyboard, as uPlot does for the mouse.
 const switchable = (plot, row, at) => {
   const name = row.querySelector("th");
   name.tabIndex = 0;
@@ -109,7 +109,7 @@ const switchable = (plot, row, at) => {
   });
 };
 
-// A click opens the page of the place that the pointer is nearest to; one that ends a drag does not.
+// Lets a click open the page of the nearest point. A click that ends a drag opens nothing.
 const opens = (plot, address) => {
   let from = null;
   plot.over.classList.add("opens");
@@ -120,7 +120,7 @@ const opens = (plot, address) => {
   });
 };
 
-// Buttons that save a chart as it is seen; what draws the file is fetched when it is asked for.
+// Creates the buttons that save a chart as shown. The module that draws the file is loaded at the first click.
 const files = (figure, series, settings) => {
   const title = figure.getAttribute("aria-label") ?? document.getElementById(figure.getAttribute("aria-labelledby"))?.textContent ?? "Chart";
   const buttons = ["PNG", "SVG"].map((kind) => {
@@ -143,8 +143,8 @@ const files = (figure, series, settings) => {
   return bar;
 };
 
-// Draws curves into a figure, or the newer values of curves that are there. `data` is uPlot's: places, then a column for
-// each curve. `kind` says what the values are, `address` which page a click on a place opens.
+// Draws curves into a figure, or updates the curves that it shows. `data` has uPlot's form: x values, then a column for each curve.
+// `kind` is the format of the values. `address` returns the page that a click on a point opens.
 const draw = (figure, series, data, { x, y = "", kind = "number", time = false, address = null, empty = "Nothing to show yet." }) => {
   if (!figure) return;
   if (!data[0] || data[0].length < (time ? 2 : 1)) {
@@ -156,7 +156,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   const shape = JSON.stringify([series.map((one) => one.label), x, y, kind, power]);
   const known = plots.get(figure);
   if (known && known.shape === shape) {
-    // Who looks at a part goes on looking at it.
+    // A zoomed chart stays zoomed.
     const { plot } = known, { min, max } = plot.scales.x, [places] = plot.data;
     const part = places.length > 1 && (min > places[0] || max < places.at(-1));
     plot.batch(() => {
@@ -167,7 +167,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   }
   known?.plot.destroy();
   figure.replaceChildren();
-  // A mark may be further than any number.
+  // The value of a tick can exceed the largest double.
   const written = (value) => Number.isFinite(value * unit) ? FORMATS[kind](value * unit) : `${short(value)}e${power}`;
   const told = (_, value) => value === null || value === undefined ? "–" : written(value);
   const width = wide(figure);
@@ -176,7 +176,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
     series: [{ label: x, value: (_, value) => value === null || value === undefined ? "–" : time ? moment(value) : value.toLocaleString("en") },
       ...series.map((one) => ({ value: told, ...one, points: { fill: tint("card"), ...one.points } }))],
     cursor: { drag: { x: true, y: false } },
-    // The marks of the legend are drawn once, by the style sheet.
+    // The style sheet draws the marks of the legend, once.
     legend: { markers: { stroke: (_, at) => series[at - 1].stroke.css ?? series[at - 1].stroke } },
   };
   const plot = new uPlot(options, data, figure);
@@ -187,7 +187,7 @@ const draw = (figure, series, data, { x, y = "", kind = "number", time = false, 
   if (series.length > 1) plot.root.querySelectorAll(".u-series").forEach((row, at) => { if (at > 0) switchable(plot, row, at); });
 };
 
-// Has `work` done again whenever the theme changes or `figure` gets another size.
+// Calls `work` whenever the theme or the width of `figure` changes.
 const redrawn = (figure, work) => {
   others.add(work);
   let width = figure.clientWidth;
@@ -198,10 +198,10 @@ const repaint = () => {
   for (const work of others) work();
 };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
-// As `theme.js` tells that the user chose another.
+// `theme.js` sends this event when the user selects another theme.
 addEventListener("theme", repaint);
 
-// Curves of several series over their own places: joined on the places that any of them has.
+// Joins curves with different x values over the union of these values.
 const join = (curves) => {
   const places = [...new Set(curves.flatMap((curve) => curve.map((point) => point[0])))].sort((a, b) => a - b);
   const at = new Map(places.map((place, index) => [place, index]));
@@ -212,7 +212,7 @@ const join = (curves) => {
   })];
 };
 
-// A browser may keep nothing for a page: then a choice lasts as long as the page.
+// Accesses the browser's storage. If the browser blocks it, a setting lasts as long as the page.
 const kept = (work) => { try { return work(); } catch { return null; } };
 
 export { colour, kept, tint, stroke, dash, moment, named, note, tame, zone, short, font, scale, high, draw, redrawn, join };

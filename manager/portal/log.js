@@ -1,8 +1,8 @@
 import { kept, moment, tame } from "./charts.js";
 
-// What one does with a trial's output in view: search it, and wrap its lines or not.
+// The controls of a trial's output: search, line wrapping and times.
 
-// Places that are counted; a page is not searched for more.
+// The search stops after this number of matches.
 const MOST = 2000;
 
 const element = (name, attributes, ...children) => {
@@ -16,7 +16,7 @@ const highlight = (name, ranges) => {
   if (ranges.length) CSS.highlights.set(name, new Highlight(...ranges)); else CSS.highlights.delete(name);
 };
 
-// The places of a text, in any case, as ranges.
+// Returns the matches of a text as ranges, ignoring case.
 const found = (log, words) => {
   if (words === "") return [];
   const nodes = [];
@@ -38,7 +38,7 @@ const found = (log, words) => {
   return ranges;
 };
 
-// Puts the controls above a stream's output; answers with what is to be done when the output has grown.
+// Adds the controls above the output of a stream. Returns a function to call after the output has grown.
 const controls = (stream) => {
   const log = document.getElementById(`log-${stream}`), name = log.getAttribute("aria-label");
   const field = element("input", { type: "search", "aria-label": `Find in ${name.toLowerCase()}`, placeholder: "Find", spellcheck: "false" });
@@ -49,19 +49,19 @@ const controls = (stream) => {
     return one;
   };
   const wrap = element("input", { type: "checkbox" });
-  const bar = element("div", { class: "log-bar" }, field, step("↑", "Previous place", -1), step("↓", "Next place", 1), count, element("label", {}, wrap, " wrap lines"));
+  const bar = element("div", { class: "log-bar" }, field, step("↑", "Previous match", -1), step("↓", "Next match", 1), count, element("label", {}, wrap, " wrap lines"));
   log.before(bar);
   let ranges = [], now = -1;
   const show = () => {
     highlight(`found-${stream}`, ranges);
     highlight(`found-now-${stream}`, ranges.slice(now, now + 1).filter(() => now >= 0));
-    count.textContent = field.value === "" ? "" : ranges.length === 0 ? "not in what is shown" : `${now + 1} of ${ranges.length}${ranges.length === MOST ? " or more" : ""}`;
+    count.textContent = field.value === "" ? "" : ranges.length === 0 ? "no matches in the visible part" : `${now + 1} of ${ranges.length}${ranges.length === MOST ? " or more" : ""}`;
   };
   const look = () => { ranges = found(log, field.value); now = Math.min(now, ranges.length - 1); show(); };
   const go = (by) => {
     if (ranges.length === 0) return;
     now = now < 0 && by < 0 ? ranges.length - 1 : (now + by + ranges.length) % ranges.length;
-    // What is looked at must not be moved away by what comes.
+    // New output must not scroll the match out of view.
     const follows = document.querySelector(`[data-follow=${stream}]`);
     if (follows) follows.checked = false;
     const { top, left } = ranges[now].getBoundingClientRect(), box = log.getBoundingClientRect();
@@ -81,8 +81,8 @@ const controls = (stream) => {
   return () => { if (field.value !== "") look(); };
 };
 
-// A piece of output as nodes: its text, and before a line whose time is known an element that shows it. A line that goes on has
-// none: `begun` says that another one begins.
+// Converts a piece of output into nodes: its text, and an element with the time before each line whose time is known. The rest of a
+// line that started earlier has no time: `begun` states whether the piece starts a new line.
 const pieces = (text, times, begun) => {
   const nodes = [];
   let from = 0, line = 0;

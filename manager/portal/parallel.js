@@ -1,24 +1,24 @@
-// Parallel coordinates: an axis per parameter and one for the result; a line per trial, the better the stronger its
-// colour. Ranges are chosen on the axes, with a pointer or by keyboard.
+// Parallel coordinates: an axis for each parameter and one for the result, and a line for each trial. Better trials have stronger
+// colours. Users select ranges on the axes with a pointer or by keyboard.
 
 import { high, note, scale as enlarged, short, tame } from "./charts.js";
 import { axisOf, parameterNames } from "./points.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 import { numbers, parameter, spread } from "./plots-scale.js";
 
-// The most axes, and the room that each has at least, and a name at most, in pixels at the usual size of writing.
+// The maximum number of axes, the minimum distance between them, and the maximum width of a name, in pixels at the default font size.
 const AXES = 40, ROOM = 96, NAME_ROOM = 240;
 
-// An axis: where a value stands on it, from 0 to 1, and what stands there.
+// Creates an axis, which maps values to positions from 0 to 1 and back.
 const axis = (name, column, scale) => {
   const last = scale.options ? scale.options.length - 1 : 0;
-  // Options stand from end to end; a single one in the middle.
+  // Options are spread from end to end. A single option is in the middle.
   const part = scale.options ? (value) => { const at = scale.place(value); return last < 1 ? at + 0.5 : at / last; } : scale.part;
   const where = (value) => { const at = value === null || value === undefined ? NaN : part(value); return Number.isFinite(at) ? at : null; };
   const value = (at) => scale.options ? scale.options[Math.round(at * last)] : scale.value(at);
   const written = (at) => scale.options ? scale.names[Math.round(at * last)] : short(scale.value(at));
   const step = !scale.options ? 0.02 : last < 1 ? 1 : 1 / last;
-  // Both ends, and what has room between them.
+  // Both ends, and the ticks that fit between them.
   const ticks = (most) => {
     if (scale.options) return scale.ticks(most).map(([option, words]) => [part(option), words]);
     const inner = scale.ticks(most).map(([number, words]) => [scale.part(number), words]).filter(([at]) => at > 0.04 && at < 0.96);
@@ -27,7 +27,7 @@ const axis = (name, column, scale) => {
   return { name, column, where, value, at: written, step, ticks, log: scale.log, options: scale.options };
 };
 
-// The axes of what is shown.
+// Creates the axes of the visible trials.
 const axesOf = (points, values, rows, title) => {
   const names = parameterNames(points).filter((name) => rows.some((at) => points.parameters[name][at] !== null));
   const shown = names.slice(0, AXES);
@@ -35,19 +35,19 @@ const axesOf = (points, values, rows, title) => {
   const [low, high] = spread(rows.map((at) => values[at]));
   axes.push(axis(names.includes(title) ? `${title} (result)` : title, values, numbers(low, high)));
   axes.at(-1).isResult = true;
-  // What is above and below all results is none of them.
+  // If all results are equal, the scale has values above and below that no trial has. The only result is in the middle.
   if (low === high) Object.assign(axes.at(-1), { where: (value) => value === null ? null : 0.5 });
   return { axes, left: names.length - shown.length };
 };
 
-// Ranges as an address keeps them, `lr=0.001..0.1`, and as the table's filter, `lr >= 0.001 and lr <= 0.1`.
+// Writes ranges for an address, `lr=0.001..0.1`, and for the filter of the table, `lr >= 0.001 and lr <= 0.1`.
 const precise = (value) => Number(value.toPrecision(6));
-// Words that the filter has for itself.
+// The reserved words of the filter.
 const TAKEN = /^(number|id|state|cause|duration|final|latest|step|and|or|not|true|false|null)$/i;
 const quoted = (name) => /^[A-Za-z_][\w.]*$/.test(name) && !TAKEN.test(name) ? name : `\`parameters.${name.replace(/[\\`]/g, "\\$&")}\``;
 const identifier = (axis) => axis.isResult ? "final" : quoted(axis.name);
 const literal = (option) => JSON.stringify(Array.isArray(option) ? JSON.stringify(option) : option);
-// The filter knows the first of several objectives: ranges of another one stand in the address alone.
+// The filter supports only the first of several objectives. Ranges of the others are in the address alone.
 const inAddress = (axes, ranges, isFirst) => {
   const chosen = axes.filter(({ name }) => ranges.has(name));
   const ends = (axis) => ranges.get(axis.name).map((part) => axis.options ? axis.at(part) : precise(axis.value(part)));
@@ -74,9 +74,9 @@ const fromAddress = (axes, ranges, words) => {
   }
 };
 
-// Draws all of it. `points` are the trials in columns, `ranges` what is chosen on which axis. Of the options, `better` says whether a
-// small or a large result is, `title` what results are called, `values` are the results, and `pending` are ranges from an address. `again` draws once more
-// after `ranges` has changed. Answers with what is chosen, for an address and for the table.
+// Draws the figure. `points` are the trials in columns, and `ranges` the selected range of each axis. `better` is the direction of the
+// objective, `title` its name, and `values` are the results. `pending` are ranges from an address. `again` redraws the figure after a
+// change of `ranges`. Returns the selection, for an address and for the table.
 const parallel = (figure, points, ranges, { better, title, values = points.final, pending = {}, heading = "Parameters and results" }, again) => {
   if (!figure) return null;
   const rows = points.id.map((_, at) => at).filter((at) => values[at] !== null);
@@ -103,7 +103,7 @@ const parallel = (figure, points, ranges, { better, title, values = points.final
   const slide = board.parentNode;
   figure.querySelector(".sideways").hidden = slide.scrollWidth <= slide.clientWidth + 1;
   figure.querySelector(".files").onclick = ({ target }) => { if (target.dataset.kind) download(target.dataset.kind, model, heading); };
-  figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters have no axis.` : ""}`;
+  figure.lastChild.textContent = `${inside} of ${rows.length} trials are within the ranges.${left ? ` ${left} more parameters are not shown.` : ""}`;
   ends(board, axes, ranges, (column, part) => [place.x(column), place.y(part)], `${inside} of ${rows.length} trials`, again);
   const part = (event) => Math.min(1, Math.max(0, (place.height - place.bottom - (event.clientY - canvas.getBoundingClientRect().top)) / (place.height - place.top - place.bottom)));
   grips(board.lastChild, axes.map((_, column) => place.x(column)), (column, event) => {
@@ -120,7 +120,7 @@ const parallel = (figure, points, ranges, { better, title, values = points.final
   return inAddress(axes, ranges, values === points.final || values === points.objectives?.[0].values);
 };
 
-// A name in two lines where it is long.
+// Splits a long name into two lines.
 const inLines = (name, size) => {
   if (widthOf(name, size) <= NAME_ROOM / 2) return [name];
   const middle = name.length / 2;
@@ -129,7 +129,7 @@ const inLines = (name, size) => {
   return at === undefined || at < 2 ? [name] : [name.slice(0, at + 1), name.slice(at + 1)];
 };
 
-// Where everything stands in so much width: names have their room, and the picture is as wide as they need.
+// Computes the layout. The picture is at least `least` wide, and wider if the names need it.
 const laid = ({ axes }, least) => {
   const one = enlarged(), size = 13 * one;
   const [side, top, bottom] = [60 * one, 84 * one, 30 * one];
@@ -148,7 +148,7 @@ const laid = ({ axes }, least) => {
 
 const painted = (surface, { axes, lines, ranges }, { one, size, top, bottom, names, height, x, y, each }, colours) => {
   const { colours: steps, step } = ramp(colours);
-  // Where lines are many each is faint, or they would all be one.
+  // Many lines are drawn faintly, so that they remain distinguishable.
   const faint = Math.max(0.03, Math.min(0.9, 120 / lines.length));
   for (const { good, within, parts } of lines) {
     const style = { stroke: steps[step(good)], width: within && good > 0.9 ? 1.8 : 1.1, alpha: within ? Math.min(1, faint * (0.5 + 2 * good ** 3)) : 0.03 };
@@ -162,7 +162,7 @@ const painted = (surface, { axes, lines, ranges }, { one, size, top, bottom, nam
       last = { column, here };
     });
     surface.line(path, style);
-    // Axes whose parameter a trial does not have are passed by a line of dots.
+    // The line is dotted across axes whose parameter the trial does not have.
     if (passing.length) surface.line(passing, { ...style, dash: [2, 4] });
   }
   axes.forEach((axis, column) => {
@@ -195,8 +195,8 @@ const download = (kind, model, heading) => {
   else canvas.toBlob((blob) => save(blob, name), "image/png");
 };
 
-// What is taken hold of: a strip along each axis, which stays the same whoever draws anew meanwhile. `taken` is told of a
-// pointer that goes down and answers what is done where it goes up; a finger that turns out to push the chart goes nowhere.
+// Places a strip along each axis that the pointer can drag on. The strips survive a redraw during a drag. `taken` is called when the
+// pointer goes down, and returns the function to call when it goes up. A touch that becomes scrolling calls nothing more.
 const grips = (strips, places, taken) => {
   while (strips.children.length > places.length) strips.lastChild.remove();
   while (strips.children.length < places.length) strips.append(document.createElement("div"));
@@ -228,13 +228,13 @@ const newBoard = (figure) => {
   sideways.className = "sideways";
   sideways.textContent = "More axes to the right: scroll sideways →";
   figure.replaceChildren(files, sideways, slide, note(""));
-  // What is inside an image is not read out; what is inside a group is.
+  // Screen readers ignore the content of an image, but read the content of a group.
   figure.setAttribute("role", "group");
   return board;
 };
 
-// Both ends of every axis as sliders: they do by keyboard what dragging does, and say where they stand. Whoever has the
-// focus keeps it when axes come or go.
+// Creates a slider for both ends of every axis. It replaces dragging for the keyboard, and screen readers read its value. A focused
+// slider keeps the focus when other axes appear or disappear.
 const ends = (board, scales, ranges, place, count, again) => {
   const known = new Map([...board.querySelectorAll("[role=slider]")].map((end) => [end.getAttribute("aria-label"), end]));
   let before = board.firstChild;

@@ -1,4 +1,4 @@
-// The result over two parameters: the trials as points over a field that is drawn between them.
+// The result by two parameters: the trials as points over an interpolated field.
 
 import { tame } from "./charts.js";
 import { axisOf, parameterNames } from "./points.js";
@@ -6,10 +6,10 @@ import { ramp } from "./plots-surface.js";
 import { parameter, roomy, spread } from "./plots-scale.js";
 import { NOTHING, sizeFor, trialAddress, trialTable, trialTold } from "./plots-kinds.js";
 
-// Cells of the field along an axis of numbers, the width of a trial's influence in cells, and bands of colour.
+// The cells of the field along a numeric axis, the reach of a trial's influence in cells, and the number of colours.
 const CELLS = 72, REACH = 4.5, BANDS = 12;
 
-// Smooths a grid along one of its axes, in place.
+// Smooths a grid along one axis, in place.
 const blur = (grid, columns, rows, along) => {
   const reach = Math.ceil(3 * REACH);
   const weights = Array.from({ length: reach + 1 }, (_, at) => Math.exp(-0.5 * (at / REACH) ** 2));
@@ -25,8 +25,8 @@ const blur = (grid, columns, rows, along) => {
   }
 };
 
-// The field: each trial's result counted in its cell and smoothed (Nadaraya and Watson's mean with a Gaussian). `null` where no
-// trial is near.
+// Computes the field: the Nadaraya-Watson estimate with a Gaussian kernel over the results in each cell. `null` means that no trial
+// is near.
 const field = (xs, ys, parts, columns, rows, smoothX, smoothY) => {
   const sums = new Float64Array(columns * rows), weights = new Float64Array(columns * rows);
   for (let at = 0; at < xs.length; at += 1) {
@@ -41,12 +41,12 @@ const field = (xs, ys, parts, columns, rows, smoothX, smoothY) => {
 const contour = (points, objective, { a, b }) => {
   const names = parameterNames(points);
   const rows = points.id.map((_, at) => at).filter((at) => objective.values[at] !== null && points.parameters[a]?.[at] !== null && points.parameters[b]?.[at] !== null);
-  if (names.length < 2 || !points.parameters[a] || !points.parameters[b]) return { panels: [], empty: "Two parameters are needed, and trials that have both." };
+  if (names.length < 2 || !points.parameters[a] || !points.parameters[b]) return { panels: [], empty: "This plot needs two parameters, and trials that have both." };
   if (rows.length === 0) return { panels: [], empty: NOTHING };
   const scale = (name) => roomy(parameter(rows.map((at) => points.parameters[name][at]), axisOf(points, name)), 0.03);
   const [x, y] = [scale(a), scale(b)];
   const xs = Float64Array.from(rows, (at) => x.part(points.parameters[a][at])), ys = Float64Array.from(rows, (at) => y.part(points.parameters[b][at]));
-  // Ranks: one wild result takes no colour from the others.
+  // Colours follow ranks, so that an outlier does not compress the range of colours.
   const sorted = rows.map((at) => objective.values[at]).sort((one, other) => objective.better(one, other) ? 1 : -1);
   const rank = new Map();
   sorted.forEach((value, at) => { if (!rank.has(value)) rank.set(value, sorted.length > 1 ? at / (sorted.length - 1) : 1); });
@@ -61,7 +61,7 @@ const contour = (points, objective, { a, b }) => {
     const { colours: steps, step } = ramp(colours, BANDS);
     for (let row = 0; row < lines; row += 1) {
       const top = box.py((row + 1) / lines), bottom = box.py(row / lines);
-      // Neighbours of one band are one rectangle.
+      // Adjacent cells of the same colour become one rectangle.
       for (let column = 0; column < columns;) {
         const value = cells[row * columns + column];
         let end = column + 1;

@@ -1,11 +1,11 @@
-// The intermediate results of many trials: a panel for each metric, the better a trial's result the stronger its curve.
+// The intermediate results of many trials, with a panel for each metric. Better trials have stronger colours.
 
 import { short, tame } from "./charts.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, roomy, spread } from "./plots-scale.js";
 import { trialAddress, trialTold } from "./plots-kinds.js";
 
-// An exponential moving average without the bias of its beginning, as TensorBoard's.
+// A debiased exponential moving average, like TensorBoard's smoothing.
 const smoothed = (values, weight) => {
   if (weight === 0) return values;
   let mean = 0, sum = 0;
@@ -33,7 +33,7 @@ const curves = (points, objective, answer, { smoothing, log }) => {
     const x = numbers(first, Math.max(last, first + 1), { written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
     const marks = lines.flatMap((line) => line.steps.map((step, at) => ({ line, step, at }))).filter(({ line, at }) => line.values[at] !== null);
     const path = (box, line) => line.steps.flatMap((step, at) => [box.px(x.part(step)), line.values[at] === null ? NaN : box.py(y.part(line.values[at]))]);
-    // A single value is a mark: a line of it would not be seen.
+    // A single value is drawn as a mark, because a line of one point is invisible.
     const stroke = (surface, box, line, colour, width, alpha) => {
       if (line.steps.length > 1) surface.line(path(box, line), { stroke: colour, width, alpha });
       else if (line.values[0] !== null) surface.marks("dot", [box.px(x.part(line.steps[0]))], [box.py(y.part(line.values[0]))], 4, colour, alpha);
@@ -61,7 +61,7 @@ const curves = (points, objective, answer, { smoothing, log }) => {
     rows: answer.metrics.flatMap(({ name, curves: all }) => all.map(({ sequence, steps, values }) => [tame(name), sequence, steps.length, short(values[0] ?? NaN, 5), short(values.at(-1) ?? NaN, 5)])).slice(0, most),
   });
   const { shown, of } = answer;
-  return { panels, ramp: { low: "worst", high: "best", label: "result" }, table, hint: shown < of ? `The curves of ${shown} of ${of} trials: the best and the newest.` : "" };
+  return { panels, ramp: { low: "worst", high: "best", label: "result" }, table, hint: shown < of ? `Shows the curves of ${shown} of ${of} trials: the best and the newest.` : "" };
 };
 
 export { curves, smoothed };

@@ -1,15 +1,15 @@
-// The frame of a plot: panels with axes, a legend, zoom, a mark under the pointer or the keyboard, downloads, and a table in
-// its place. It knows nothing of trials: a panel says what a mark is and where it leads.
+// The frame of a plot: panels with axes, a legend, zoom, the selected mark, downloads, and the data as a table. The frame knows nothing
+// about trials: each panel describes its marks and their pages.
 //
 // A model is `{ panels, legend, ramp, table, empty, high }`. A panel is `{ title, x, y, labels: [x, y], paint, xs, ys, tell, address }`:
-// two scales, a function that draws on a surface, the places of its marks from 0 to 1, what is said of a mark, and its page.
+// two scales, a function that draws on a surface, the positions of its marks from 0 to 1, the description of a mark, and its page.
 
 import { note, scale as enlarged, tame } from "./charts.js";
 import { CanvasSurface, SvgSurface, cut, ramp, save, theme, widthOf } from "./plots-surface.js";
 
-// The pointer takes hold of a mark that is as near, in pixels; a shorter drag is a click.
+// The pointer selects marks within `REACH` pixels. A drag of less than `DRAG` pixels is a click.
 const REACH = 24, DRAG = 6;
-// Rows of the table in place of a plot.
+// The maximum number of rows of the table below a plot.
 const ROWS = 200;
 
 const element = (name, attributes = {}, ...children) => {
@@ -27,7 +27,7 @@ const button = (words, label, work) => {
 class Plot {
   constructor(figure, { name, title, controls = [], high = 0.36 }) {
     Object.assign(this, { figure, name, title, high, zoomed: new Map(), current: null, model: null });
-    this.reset = button("Show all", `${title}: show everything again`, () => this.show());
+    this.reset = button("Show all", `${title}: show all`, () => this.show());
     this.reset.hidden = true;
     const files = [button("PNG", `${title} as PNG`, () => this.download("png")), button("SVG", `${title} as SVG`, () => this.download("svg"))];
     this.bar = element("div", { class: "plot-bar" }, ...controls, element("span", { class: "files" }, this.reset, ...files));
@@ -53,7 +53,7 @@ class Plot {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   }
 
-  // Shows a model now, or once the plot comes into view.
+  // Shows a model immediately, or when the plot comes into view.
   set(model) {
     this.model = model;
     if (this.current && !model.panels[this.current.panel]) this.current = null;
@@ -82,7 +82,7 @@ class Plot {
     performance.measure(`plot ${this.name}`, { start: began });
   }
 
-  // Where the legend and the panels stand in a picture of that width, below `top`.
+  // Computes the layout of the legend and the panels in a picture of this width, below `top`.
   lay(width, top) {
     const one = this.one = enlarged(), size = this.size = 13 * one, { model } = this;
     const items = [];
@@ -102,7 +102,7 @@ class Plot {
     const head = top + (items.length ? (row + 1) * 22 * one + 6 * one : 6 * one);
     const count = model.panels.length;
     const most = Math.max(1, Math.min(count, Math.floor(width / (300 * one))));
-    // As even as the rows can be.
+    // Distributes the panels evenly over the rows.
     const columns = Math.ceil(count / Math.ceil(count / most));
     const each = width / columns;
     const tall = model.high ? model.high(each, one) : Math.min(460 * one, Math.max(250 * one, each * (count === 1 ? this.high : 0.62)));
@@ -124,7 +124,7 @@ class Plot {
       const { panel, x, y, left, top, width, height } = box, { size, one } = this;
       const right = left + width, bottom = top + height;
       const at = { x: (part) => left + part * width, y: (part) => bottom - part * height }, [a, b, c, d] = box.zoom;
-      // From a part of the whole scale, of which a zoom shows some, to a place in the picture.
+      // Convert a position on the whole scale, of which a zoom shows a section, into pixels.
       box.px = (part) => at.x((part - a) / (b - a));
       box.py = (part) => at.y((part - c) / (d - c));
       if (panel.title) surface.text(cut(tame(panel.title), width, size), left, top - 8 * one, { fill: colours.text, size, weight: 600 });
@@ -147,7 +147,7 @@ class Plot {
       surface.line([left, top, left, bottom, right, bottom], { stroke: colours.line });
     }
   }
-  // Ticks along the width: as many as have room for their words.
+  // Returns as many ticks along the width as have room for their labels.
   across(scale, width) {
     for (let most = Math.max(2, Math.floor(width / (56 * this.one))); most > 1; most -= 1) {
       const ticks = scale.ticks(most);
@@ -177,7 +177,7 @@ class Plot {
     }
   }
   place(box, mark) { return [box.px(box.panel.xs[mark]), box.py(box.panel.ys[mark])]; }
-  // Draws the mark under the pointer, above the plot.
+  // Highlights the selected mark on the canvas above the plot.
   highlight() {
     const { current, over } = this, width = parseFloat(this.canvas.style.width);
     const surface = new CanvasSurface(over, width, this.height, devicePixelRatio || 1);
@@ -217,7 +217,7 @@ class Plot {
       const before = this.current, near = this.near(x, y);
       const same = near && before && near.panel === before.panel && near.mark === before.mark;
       this.point(near);
-      // A finger sees a mark first, and opens it when it comes again.
+      // On touch screens, the first tap selects a mark and the second opens it.
       if (near && (event.pointerType !== "touch" || same)) this.open(event);
     });
     host.addEventListener("pointercancel", () => { from = null; this.frame?.remove(); this.frame = null; });
@@ -273,7 +273,7 @@ class Plot {
     if ((y2 - y1) * box.height < 3 * DRAG) [y1, y2] = [0, 1];
     this.into(from.panel, [x1, x2, y1, y2]);
   }
-  // Zooms into a part of what a panel shows now.
+  // Zooms into a section of the visible part of a panel.
   into(panel, [x1, x2, y1, y2]) {
     const [a, b, c, d] = this.zoomed.get(panel) ?? [0, 1, 0, 1];
     const next = [a + x1 * (b - a), a + x2 * (b - a), c + y1 * (d - c), c + y2 * (d - c)];
@@ -310,14 +310,14 @@ class Plot {
     return inside.sort((a, b) => a[0] - b[0]).map(([, mark]) => mark);
   }
 
-  // ---- what stands in its place ----
+  // ---- the table and the files ----
   tabulate() {
     if (!this.table.open || !this.model?.table) return;
     const { head, rows } = this.model.table(ROWS);
     const cell = (name) => (value) => element(name, name === "th" ? { scope: "col" } : typeof value === "number" ? { class: "number" } : {}, String(value ?? ""));
     const table = element("table", {}, element("thead", {}, element("tr", {}, ...head.map(cell("th")))), element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell("td"))))));
     const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${this.title} as a table` }, table);
-    this.table.replaceChildren(this.table.firstChild, scroll, ...(rows.length >= ROWS ? [note(`The first ${ROWS} rows; all are in the API.`)] : []));
+    this.table.replaceChildren(this.table.firstChild, scroll, ...(rows.length >= ROWS ? [note(`The first ${ROWS} rows. The API returns all rows.`)] : []));
   }
   async download(kind) {
     if (this.stale) this.draw();

@@ -1,21 +1,21 @@
-// The plots of trials as marks: optimisation history, a slice for each parameter, and histograms.
+// The plots with a mark for each trial: optimisation history, slices by parameter, and histograms.
 
 import { short, stroke, tame, zone } from "./charts.js";
 import { axisOf, parameterNames, said, WORDS } from "./points.js";
 import { ramp } from "./plots-surface.js";
 import { numbers, parameter, roomy, spread, times } from "./plots-scale.js";
 
-// Parameters that are told of a trial under the pointer; panels of a slice.
+// The maximum number of parameters in the description of a trial, and of panels in the slice plot.
 const TOLD = 12, PANELS = 24;
 
-// The looks of states, with or without colour.
+// The marks of states, which differ in shape as well as in colour.
 const LOOKS = { SUCCEEDED: { kind: "dot", colour: "accent" }, EARLY_STOPPED: { kind: "diamond", colour: "warn" }, FAILED: { kind: "cross", colour: "bad" }, RUNNING: { kind: "ring", colour: "good" } };
 const AWAY = { kind: "cross", colour: "quiet" };
 const lookOf = (state) => LOOKS[state] ?? AWAY;
 const legendOf = (states) => [...Object.keys(LOOKS), ...states].filter((state, at, all) => states.includes(state) && all.indexOf(state) === at && state !== "WAITING").map((state) => ({ label: WORDS[state] ?? state, ...lookOf(state) }));
 
 const trialAddress = (points, at) => `${document.body.dataset.base ?? ""}/trials/${encodeURIComponent(points.id[at])}`;
-// What is said of a trial: number and state, result, parameters.
+// Describes a trial: number and state, result, parameters.
 const trialTold = (points, objective, at) => {
   const { state } = points, value = objective.values[at], latest = objective.latest?.[at];
   const result = value !== null ? `${objective.name}: ${short(value, 6)}` : latest !== null && latest !== undefined ? `latest ${objective.name}: ${short(latest, 6)}` : points.cause?.[at] ? `cause: ${points.cause[at]}` : "no result";
@@ -32,7 +32,7 @@ const trialTable = (points, objective, rows) => (most) => {
   };
 };
 
-// Draws marks of one look at a time, so that thousands of them are a few strokes.
+// Draws all marks of the same look together, so that thousands of marks need few strokes.
 const drawMarks = (surface, box, marks, size, alpha) => {
   for (const { kind, colour, at } of marks) {
     const xs = new Float32Array(at.length), ys = new Float32Array(at.length);
@@ -41,13 +41,13 @@ const drawMarks = (surface, box, marks, size, alpha) => {
   }
 };
 const sizeFor = (count, one) => (count > 4000 ? 3 : count > 800 ? 4.5 : 7) * one;
-const NOTHING = "Nothing to show yet: no trial has a result that is a number.";
+const NOTHING = "Nothing to show yet: no trial has a numeric result.";
 
 // ---- optimisation history ----
-// `by` is `number`, `started` or `ended`; `log` has results on a logarithmic axis.
+// `by` is `number`, `started` or `ended`. `log` makes the axis of results logarithmic.
 const history = (points, objective, { by, log }) => {
   const value = (at) => objective.values[at] ?? objective.latest?.[at] ?? null;
-  // A trial that runs stands at the newest moment that is known.
+  // Running trials are placed at the latest known time.
   const newest = by === "ended" ? points.started.reduce((most, time, at) => Math.max(most, time ?? 0, points.ended[at] ?? 0), 0) : 0;
   const place = (at) => by === "number" ? points.sequence[at] : by === "started" ? points.started[at] ?? null : points.ended[at] ?? (points.state[at] === "RUNNING" ? newest : null);
   const all = points.id.map((_, at) => at).filter((at) => points.state[at] !== "WAITING" && place(at) !== null);
@@ -59,7 +59,7 @@ const history = (points, objective, { by, log }) => {
   const plain = by === "number" ? numbers(from, Math.max(to, from + 1), { written: (one) => Number.isInteger(one) && one >= 0 ? one.toLocaleString("en") : "" }) : times(from, to > from ? to : from + 1000);
   const x = plain.within(-0.012, 1.012);
   const y = roomy(numbers(low, high, { log: log && positive }), 0.06);
-  // A trial without a result stands at the lower edge.
+  // Trials without a result are placed at the lower edge.
   const xs = Float64Array.from(all, (at) => x.part(place(at)));
   const ys = Float64Array.from(all, (at) => value(at) === null ? 0.012 : y.part(value(at)));
   const groups = Map.groupBy ? Map.groupBy(all.keys(), (mark) => points.state[all[mark]]) : all.reduce((map, at, mark) => map.set(points.state[at], [...map.get(points.state[at]) ?? [], mark]), new Map());
@@ -86,7 +86,7 @@ const history = (points, objective, { by, log }) => {
   const panel = { x, y, xs, ys, labels: [label, `${objective.name}${y.log ? " (log)" : ""}`], paint, tell: (mark) => trialTold(points, objective, all[mark]), address: (mark) => trialAddress(points, all[mark]) };
   return {
     panels: [panel], legend: [...legendOf([...groups.keys()]), { label: objective.counts ? "best mean so far" : "best so far", kind: "line", colour: "text" }], table: trialTable(points, objective, order),
-    hint: log && !positive ? "A logarithmic axis needs results above 0." : all.length > known.length ? "Trials without a result stand at the lower edge." : "",
+    hint: log && !positive ? "A logarithmic axis needs results above 0." : all.length > known.length ? "Trials without a result are at the lower edge." : "",
   };
 };
 
@@ -102,7 +102,7 @@ const slice = (points, objective, { log }) => {
   const panels = names.slice(0, PANELS).map((name) => {
     const column = points.parameters[name], own = rows.filter((at) => column[at] !== null);
     const x = roomy(parameter(own.map((at) => column[at]), axisOf(points, name)));
-    // Marks of the same option stand beside each other: by the trial's number, so that it stays in its place.
+    // Marks of the same option are spread sideways. The offset depends on the trial's number, so that it never changes.
     const aside = x.options ? (at) => ((points.sequence[at] * 0.618034) % 1 - 0.5) * 0.6 / x.options.length : () => 0;
     const xs = Float64Array.from(own, (at) => x.part(column[at]) + aside(at));
     const ys = Float64Array.from(own, (at) => y.part(value(at)));
@@ -118,14 +118,14 @@ const slice = (points, objective, { log }) => {
   const early = rows.some((at) => objective.values[at] === null);
   return {
     panels, ramp: { low: "first", high: "last", label: "trial" }, legend: early ? legendOf(["EARLY_STOPPED"]) : [], table: trialTable(points, objective, rows),
-    hint: names.length > PANELS ? `${names.length - PANELS} more parameters have no panel.` : "",
+    hint: names.length > PANELS ? `${names.length - PANELS} more parameters are not shown.` : "",
   };
 };
 
 // ---- how long trials ran ----
 const BARS = 24;
 const span = (ms) => ms < 1000 ? `${Math.round(ms)} ms` : ms < 120e3 ? `${short(ms / 1000, 3)} s` : ms < 7200e3 ? `${short(ms / 60e3, 3)} min` : `${short(ms / 3600e3, 3)} h`;
-// `by` is `state`, or `cause`: then failed trials only.
+// `by` is `state` or `cause`. `cause` shows only failed trials.
 const durations = (points, { by = "state", log }) => {
   const causes = by === "cause";
   const rows = points.id.map((_, at) => at).filter((at) => (!causes || points.state[at] === "FAILED") && points.started[at] && points.ended[at] && points.ended[at] >= points.started[at]);
@@ -166,7 +166,7 @@ const durations = (points, { by = "state", log }) => {
   const table = () => ({ head: ["Duration", ...states.map(wordOf)], rows: shown.map((at) => [words(at), ...states.map((state) => counts[at][state])]) });
   return { panels: [panel], legend: states.map((state) => ({ label: wordOf(state), kind: "bar", colour: colourOf(state) })), table };
 };
-// Ticks of a span: whole seconds, minutes, hours.
+// Returns the ticks of an axis of durations: whole seconds, minutes or hours.
 const lengths = (high, most) => {
   const step = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 5, 10, 15, 30].map((one) => one * 1e3), ...[1, 2, 5, 10, 15, 30].map((one) => one * 60e3), ...[1, 2, 3, 6, 12, 24, 48, 120, 240].map((one) => one * 3600e3)].find((one) => high / one <= most) ?? high;
   return Array.from({ length: Math.floor(high / step) + 1 }, (_, at) => at * step);

@@ -1,10 +1,11 @@
-// Two objectives against each other, with the trials that no other one dominates.
+// A plot of two objectives that marks the trials on the Pareto front.
 
 import { short, tame } from "./charts.js";
 import { drawMarks, NOTHING, sizeFor, trialAddress, trialTold } from "./plots-kinds.js";
 import { numbers, roomy, spread } from "./plots-scale.js";
 
-// `a` and `b` are the metrics, `front` the positions of the trials on the front: constraints and further objectives are the server's.
+// `a` and `b` are the metrics. `front` has the numbers of the trials on the front, which the server computes with all constraints and
+// objectives.
 const pareto = (points, objective, { a, b, front }) => {
   const [first, second] = [a, b].map((metric) => points.objectives.find((one) => one.metric === metric));
   const rows = points.id.map((_, at) => at).filter((at) => first.values[at] !== null && second.values[at] !== null);
@@ -14,13 +15,13 @@ const pareto = (points, objective, { a, b, front }) => {
   const xs = Float64Array.from(rows, (at) => x.part(first.values[at])), ys = Float64Array.from(rows, (at) => y.part(second.values[at]));
   const isBest = (mark) => best.has(points.sequence[rows[mark]]);
   const marks = [...rows.keys()], leading = marks.filter(isBest).sort((one, other) => xs[one] - xs[other]);
-  // Between two trials of the front nothing better is known than the worse of both.
+  // Between two trials on the front, the line follows the worse value of both.
   const corner = first.direction === "minimize" ? (one, other) => [xs[other], ys[one]] : (one, other) => [xs[one], ys[other]];
   const steps = leading.flatMap((mark, at) => [...at ? corner(leading[at - 1], mark) : [], xs[mark], ys[mark]]);
   const paint = (surface, box, colours) => {
     const size = sizeFor(rows.length, 1);
     drawMarks(surface, box, [{ kind: "dot", colour: colours.rampMiddle, at: marks.filter((mark) => !isBest(mark)) }], size, 0.6);
-    // With more objectives the front is no line in the plane of two of them.
+    // With more than two objectives, the front is not a line in this plane.
     if (points.objectives.length === 2) surface.line(steps.map((part, at) => at % 2 ? box.py(part) : box.px(part)), { stroke: colours.warn, width: 2 });
     drawMarks(surface, box, [{ kind: "diamond", colour: colours.warn, at: leading }], size + 3, 1);
   };

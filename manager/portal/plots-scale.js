@@ -1,4 +1,4 @@
-// Scales: where a value stands on an axis, from 0 to 1, which value stands at a place, and where the ticks are. PURE.
+// Scales: pure functions that map values to positions from 0 to 1 and back, and place the ticks.
 
 import { moment, short, tame } from "./charts.js";
 
@@ -12,13 +12,13 @@ const spread = (values) => {
   return low <= high ? [low, high] : null;
 };
 
-// Numbers from `low` to `high`, evenly or by their logarithm; `name` is how a value is written.
+// A linear or logarithmic scale from `low` to `high`. `written` formats a value.
 const numbers = (low, high, { log = false, written = (value) => short(value, 4), ticksAt = null } = {}) => {
   const map = log ? Math.log : (value) => value;
   const back = log ? Math.exp : (value) => value;
   if (!(high > low)) { const room = log ? 1.5 : Math.abs(low) / 10 || 1; [low, high] = log ? [low / room, low * room] : [low - room, low + room]; }
   [low, high] = [Math.max(low, -Number.MAX_VALUE), Math.min(high, Number.MAX_VALUE)];
-  // Halves: the whole way from the lowest to the highest may be more than a number can be.
+  // Computes with halves, because the distance between the lowest and the highest number can overflow a double.
   const from = map(low) / 2, span = map(high) / 2 - from;
   const part = (value) => typeof value === "number" && (!log || value > 0) ? (map(value) / 2 - from) / span : NaN;
   const value = (at) => back(2 * (from + at * span));
@@ -47,7 +47,7 @@ const numbers = (low, high, { log = false, written = (value) => short(value, 4),
   return { log, low, high, part, value, ticks, within, written };
 };
 
-// Moments, in milliseconds since the Unix epoch, written in the reader's own zone.
+// A scale of times in milliseconds since the Unix epoch, written in the browser's time zone.
 const times = (low, high) => {
   const ticksAt = (most) => {
     const room = (high - low) / 1000 / Math.max(1, most);
@@ -66,7 +66,7 @@ const times = (low, high) => {
   return { ...scale, within: (start, end) => times(scale.value(start), scale.value(end)) };
 };
 
-// Options in their order; each has a band of its own.
+// A scale of options in their order. Each option has a band.
 const kinds = (options, start = -0.5, end = options.length - 0.5) => {
   const names = options.map((one) => tame(typeof one === "string" ? one : JSON.stringify(one)));
   const index = new Map(options.map((one, at) => [JSON.stringify(one), at]));
@@ -80,7 +80,7 @@ const kinds = (options, start = -0.5, end = options.length - 0.5) => {
   return { log: false, options, names, part, value, ticks, within, written, place };
 };
 
-// The scale of a parameter: as the search space says, or by its values where the space does not know it.
+// Returns the scale of a parameter: from the search space, or from the values if the search space lacks the parameter.
 const parameter = (column, axis) => {
   const values = column.filter((value) => value !== null && value !== undefined);
   const plain = values.every((value) => typeof value === "number");
@@ -95,7 +95,7 @@ const parameter = (column, axis) => {
   return numbers(Math.min(least, axis?.low ?? least), Math.max(most, axis?.high ?? most), { log });
 };
 
-// A scale with some room beyond the outermost values.
+// Extends a scale beyond the outermost values.
 const roomy = (scale, room = 0.04) => scale.options ? scale : scale.within(-room, 1 + room);
 
 export { kinds, numbers, parameter, roomy, spread, times };

@@ -1,10 +1,10 @@
-// What a plot is drawn on: a canvas for the screen and for PNG, or text for SVG. Both take the same calls, so a file that is
-// downloaded shows what the page shows.
+// The surfaces of plots: a canvas for the screen and for PNG, and text for SVG. Both have the same methods, so a downloaded file looks
+// like the page.
 
 import { tame } from "./charts.js";
 
 const FONT = "system-ui, sans-serif";
-// The colours of a plot, from the style sheet's theme.
+// Reads the colours of a plot from the theme of the style sheet.
 const theme = () => {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -26,7 +26,7 @@ class CanvasSurface {
     if (stroke) pen.strokeStyle = stroke;
     if (fill) pen.fillStyle = fill;
   }
-  // A line through places, `[x, y, x, y, …]`; a place without a number interrupts it.
+  // Draws a line through points, `[x, y, x, y, …]`. A coordinate that is not a finite number interrupts the line.
   line(places, style) {
     const { pen } = this;
     this.styled(style);
@@ -45,7 +45,7 @@ class CanvasSurface {
     if (style.fill) this.pen.fillRect(x, y, width, height);
     if (style.stroke) this.pen.strokeRect(x, y, width, height);
   }
-  // Many marks of one look: `dot`, `ring`, `cross` or `diamond`.
+  // Draws many marks of one kind: `dot`, `ring`, `cross` or `diamond`.
   marks(kind, xs, ys, size, colour, alpha = 1) {
     const { pen } = this, half = size / 2;
     this.styled({ stroke: colour, fill: colour, width: Math.max(1.2, size / 4), alpha });
@@ -140,13 +140,13 @@ class SvgSurface {
 }
 
 let gauge = null;
-// The width of a text in pixels.
+// Measures the width of a text in pixels.
 const widthOf = (words, size, weight = 400) => {
   gauge ??= document.createElement("canvas").getContext("2d");
   gauge.font = `${weight} ${size}px ${FONT}`;
   return gauge.measureText(words).width;
 };
-// As much of a text as has room.
+// Shortens a text to the width `room`.
 const cut = (words, room, size) => {
   const text = words.slice(0, 200);
   if (widthOf(text, size) <= room) return text;
@@ -155,7 +155,7 @@ const cut = (words, room, size) => {
   return `${text.slice(0, length)}…`;
 };
 
-// Hands a file to the user.
+// Lets the browser save a file.
 const save = (blob, name) => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -165,7 +165,7 @@ const save = (blob, name) => {
 };
 
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-// A colour for a part from 0, the worst, to 1, the best, in `steps` steps.
+// Returns `steps` colours from the worst to the best, and a function that maps a position from 0 to 1 to a colour.
 const ramp = ({ rampLow, rampMiddle, rampHigh }, steps = 12) => {
   const [low, middle, high] = [rampLow, rampMiddle, rampHigh].map(channels);
   const mixed = (part) => {

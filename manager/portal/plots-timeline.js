@@ -1,13 +1,13 @@
-// The attempts in time, a row for each trial or each machine: waiting, running, retried.
+// The timeline of attempts, with a row for each trial or machine: waiting, running, retried.
 
 import { tame, zone } from "./charts.js";
 import { WORDS } from "./points.js";
 import { kinds, numbers, times } from "./plots-scale.js";
 import { lookOf, legendOf, span, trialAddress } from "./plots-kinds.js";
 
-const UNKNOWN = "no machine known";
+const UNKNOWN = "unknown machine";
 
-// Puts intervals of one machine into as few rows as keep them apart: each into the first row that is free.
+// Packs the intervals of a machine into as few rows as possible without overlaps: each into the first free row.
 const packed = (rows, began, ended) => {
   const free = [];
   return rows.map((at) => {
@@ -40,7 +40,7 @@ const timeline = (points, answer, { by }) => {
       for (let lane = 0; lane < count; lane += 1) lanes.push(count > 1 ? `${names[index]} ${lane + 1}` : names[index]);
       group.forEach((at, index2) => { row[at] = from + places[index2]; });
     });
-    // The first machine is the uppermost row.
+    // The first machine is at the top.
     rows = lanes.length;
     y = kinds([...lanes].reverse());
     for (const at of all) row[at] = rows - 1 - row[at];
@@ -68,14 +68,14 @@ const timeline = (points, answer, { by }) => {
   const place = new Map(points.sequence.map((sequence, at) => [sequence, at]));
   const tell = (at) => {
     const waited = began(at) - answer.submitted[at];
-    const state = answer.retried[at] ? "tried again" : WORDS[answer.state[at]] ?? answer.state[at];
-    return [`Trial ${answer.sequence[at]}, attempt ${answer.attempt[at]} · ${state}`, answer.began[at] === null ? `waits for ${span(waited)}` : `ran for ${span(ended(at) - began(at))}, waited ${span(waited)}`,
+    const state = answer.retried[at] ? "retried" : WORDS[answer.state[at]] ?? answer.state[at];
+    return [`Trial ${answer.sequence[at]}, attempt ${answer.attempt[at]} · ${state}`, answer.began[at] === null ? `waiting for ${span(waited)}` : `ran for ${span(ended(at) - began(at))}, waited ${span(waited)}`,
       ...answer.host[at] === null ? [] : [`on ${tame(answer.hosts[answer.host[at]])}`], ...answer.waited_for[at] ? [`waited for: ${tame(answer.waited_for[at])}`] : []];
   };
   const states = [...new Set(all.filter((at) => !answer.retried[at]).map((at) => answer.state[at]))];
   const legend = legendOf(states).map((item) => ({ ...item, kind: "bar" }));
   if (by !== "host") legend.unshift({ label: "waiting", kind: "bar", colour: "quiet" });
-  if (answer.retried.some(Boolean)) legend.push({ label: "tried again", kind: "bar", colour: "retry" });
+  if (answer.retried.some(Boolean)) legend.push({ label: "retried", kind: "bar", colour: "retry" });
   const panel = {
     x, y, xs, ys, labels: [`time (${zone})`, by === "host" ? "" : "trial"], paint, bars: true,
     point: (surface, box, colours, at) => { const [left, right] = bar(box, at), tall = thick(box) + 3; surface.rect(left - 1, box.py(ys[at]) - tall / 2, right - left + 2, tall, { stroke: colours.text, width: 2 }); },
@@ -88,13 +88,13 @@ const timeline = (points, answer, { by }) => {
   };
   const table = (most) => ({
     head: ["Trial", "Attempt", "State", "Machine", "Waited", "Ran"],
-    rows: all.slice(-most).reverse().map((at) => [answer.sequence[at], answer.attempt[at], answer.retried[at] ? "tried again" : WORDS[answer.state[at]], answer.host[at] === null ? "" : tame(answer.hosts[answer.host[at]]), span(began(at) - answer.submitted[at]), answer.began[at] === null ? "" : span(ended(at) - began(at))]),
+    rows: all.slice(-most).reverse().map((at) => [answer.sequence[at], answer.attempt[at], answer.retried[at] ? "retried" : WORDS[answer.state[at]], answer.host[at] === null ? "" : tame(answer.hosts[answer.host[at]]), span(began(at) - answer.submitted[at]), answer.began[at] === null ? "" : span(ended(at) - began(at))]),
   });
   const high = (_, one) => Math.max(240, Math.min(640, 90 + rows * (by === "host" ? 30 : 14))) * one;
-  return { panels: [panel], legend, table, high, hint: answer.left_out ? `${answer.left_out} older attempts are left out.` : "" };
+  return { panels: [panel], legend, table, high, hint: answer.left_out ? `${answer.left_out} older attempts are not shown.` : "" };
 };
 
-// Numbers with the least one above.
+// A scale of numbers with the lowest number at the top.
 const reversed = (low, high) => {
   const plain = numbers(low, high, { written: (one) => Number.isInteger(one) ? one.toLocaleString("en") : "" });
   return { ...plain, part: (value) => 1 - plain.part(value), value: (part) => plain.value(1 - part), within: (from, to) => reversed(plain.value(1 - to), plain.value(1 - from)) };

@@ -1,4 +1,4 @@
-// The page of plots: fetches the columns once, keeps them up to date, and draws each plot when it comes into view.
+// The plots page. It fetches the columns once, keeps them up to date, and draws each plot when it comes into view.
 
 import { element, Plot } from "./plots-frame.js";
 import { named, redrawn } from "./charts.js";
@@ -30,7 +30,7 @@ const slide = (label, most, work) => {
   return [element("label", {}, `${label} `, range, " ", said), range];
 };
 
-// `json` fetches, `paced` spreads work out, `follow` hears of what changes.
+// `json` fetches, `paced` limits the rate of updates, and `follow` listens to events.
 const show = async ({ json, paced, follow, tick, refresh }) => {
   const several = figure("pareto") !== null;
   const points = ready(await json(`/api/v1/experiment/points?columns=${COLUMNS}${several ? ",objectives" : ""}`));
@@ -61,7 +61,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   const [a, aChoice] = select("X", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
   const [b, bChoice] = select("Y", names.map((one) => [one, named(one)]), () => { field.plot.zoomed.clear(); field.update(); });
   if (names.length > 1) {
-    // The two that matter most, as the server says.
+    // Start with the two most important parameters, which the server lists first.
     const rows = [...document.querySelectorAll("#importance meter")].map((one) => one.getAttribute("aria-label"));
     const [first = names[0], second] = rows.filter((one) => names.includes(one));
     aChoice.value = first;
@@ -86,7 +86,7 @@ const show = async ({ json, paced, follow, tick, refresh }) => {
   follow(points.change, { trial: (trial) => { take(points, trial); again(); steps.news(); gantt.news(); refresh().then(() => { if (several) again(); }); }, experiment: refresh });
 };
 
-// The front of two objectives; the page knows which trials are on it.
+// The plot of the Pareto front. The page lists the trials on the front.
 const fronts = (points, objective, add) => {
   const metrics = points.objectives.map(({ metric }) => [metric, named(metric)]);
   const again = () => { plane.plot.zoomed.clear(); plane.update(); };
@@ -96,7 +96,7 @@ const fronts = (points, objective, add) => {
   const plane = add("pareto", [a, b], () => pareto(points, objective(), { a: aChoice.value, b: bChoice.value, front: front() }));
 };
 
-// A plot whose data are fetched once it comes into view, and again when there is something new and it is seen.
+// A plot that fetches its data when it comes into view, and again after a change while it is visible.
 const lazily = (id, controls, bring, model, paced) => {
   const place = figure(id);
   const plot = new Plot(place, { name: id, title: title(id), controls });
@@ -104,15 +104,15 @@ const lazily = (id, controls, bring, model, paced) => {
   const update = () => plot.set(failed ? { panels: [], empty: failed } : model());
   const fetched = paced(5000, async () => {
     old = false;
-    try { await bring(); failed = null; } catch (error) { old = true; failed = `This could not be loaded: ${error.message}`; }
+    try { await bring(); failed = null; } catch (error) { old = true; failed = `Cannot load this plot: ${error.message}`; }
     update();
   });
-  plot.set({ panels: [], empty: "Loading …" });
+  plot.set({ panels: [], empty: "Loading…" });
   new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; if (seen && old) fetched(); }, { rootMargin: "400px" }).observe(place);
   return { plot, update, news: () => { old = true; if (seen) fetched(); } };
 };
 
-// Parallel coordinates: the ranges stand in the address, and lead to the table of the trials within.
+// The parallel coordinates. The address holds the ranges, and a link leads to the table of the trials within them.
 const brushes = (points, objective, plots) => {
   const place = figure("parallel"), ranges = new Map();
   let pending = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));

@@ -1,4 +1,4 @@
-// The trials in columns, as `/api/v1/experiment/points` answers them, and what becomes known of them later.
+// The trials in columns, as `/api/v1/experiment/points` returns them, with later updates.
 
 import { tame } from "./charts.js";
 
@@ -12,7 +12,7 @@ const flat = (value, prefix, tell) => {
   }
 };
 
-// Columns that are there when they were asked for, and what a trial of the stream of events has for them.
+// Optional columns, and how to read each from a trial in the event stream.
 const MORE = {
   created: (trial) => trial.created_at_ms,
   started: (trial) => trial.started_at_ms,
@@ -21,15 +21,15 @@ const MORE = {
   latest: (trial) => trial.state === "SUCCEEDED" ? null : number(trial.final) ?? number(trial.latest),
 };
 
-// Makes the columns ready to be brought up to date.
+// Prepares the columns for updates.
 const ready = (points) => {
-  // Whatever parameters are called, they are members and nothing else.
+  // Without a prototype, no name of a parameter can collide with an inherited member.
   points.parameters = Object.assign(Object.create(null), points.parameters);
   points.place = new Map(points.id.map((id, at) => [id, at]));
   return points;
 };
 
-// Takes in a trial as the stream of events tells it.
+// Adds or updates a trial from the event stream.
 const take = (points, trial) => {
   let at = points.place.get(trial.id);
   if (at === undefined) {
@@ -55,15 +55,15 @@ const take = (points, trial) => {
   for (const [name, of] of Object.entries(MORE)) if (points[name]) points[name][at] = of(trial);
 };
 
-// The objectives of a search, each with its values by trial; there is one unless several were asked for. The latest results are those
-// of the first one. `counts` are the values that compete for the best: means, where points are repeated.
+// Returns the objectives of a search, each with its values by trial. Without the column of objectives, there is one. The latest results
+// belong to the first objective. `counts` are the values that compete for the best result: the means if points are repeated.
 const first = (points) => ({ latest: points.latest, counts: points.means });
 const better = (mode) => mode === "minimize" ? (a, b) => a < b : (a, b) => a > b;
 const objectives = (points, mode, name) => points.objectives
   ? points.objectives.map((one, at) => ({ name: one.metric, mode: one.direction, values: one.values, better: better(one.direction), ...at === 0 ? first(points) : {} }))
   : [{ name, mode, values: points.final, better: better(mode), ...first(points) }];
 
-// The parameters that any trial has, in the order of the search space, then as trials have them.
+// Returns the parameters that at least one trial has, first in the order of the search space, then in the order of the trials.
 const parameterNames = (points) => {
   const present = Object.keys(points.parameters).filter((name) => points.parameters[name].some((value) => value !== null));
   const order = new Map((points.space ?? []).map((axis, at) => [axis.name, at]));

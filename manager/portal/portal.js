@@ -1,12 +1,12 @@
-// Keeps the portal's pages up to date. They come from the server, at first whole, then as far as they have changed: the
-// elements marked `data-live` are put in place of the old ones, and what of them is marked `data-part` comes empty where the
-// page has it. Foreign text is only ever set as text.
+// Keeps the pages of the portal up to date. The server first sends the whole page, later only the changes. Elements with `data-live`
+// replace the old ones. Elements with `data-part` arrive empty if the page already has them. Text from trials and users is only set as
+// text, never as HTML.
 
 import { dash, draw, join, kept, moment, named, redrawn, short, stroke, tame, tint, zone } from "./charts.js";
 import { parallel } from "./parallel.js";
 import { finite, ready, take } from "./points.js";
 
-// `base` is the path below which the pages and the API stand.
+// `base` is the path of the pages and the API.
 const { page, base = "" } = document.body.dataset;
 const byId = (id) => document.getElementById(id);
 const chart = (name) => document.querySelector(`[data-chart="${name}"]`);
@@ -15,8 +15,8 @@ const json = async (path) => {
   if (!response.ok) throw new Error(`${path}: ${response.status}`);
   return response.json();
 };
-// Adds what was reported to the curves that it is a point of: the metric's own, and of an object one for each number. NNI's SDK has
-// one name for all that it reports, so that its members go by their own.
+// Adds a report to its curves: the curve of the metric, or one curve for each number in an object. NNI's SDK uses one name for all
+// reports, so the curves of its objects have only the names of the members.
 const enter = (curves, { name, step, value }) => {
   const put = (curve, number) => {
     if (!curves.has(curve)) curves.set(curve, []);
@@ -31,15 +31,15 @@ const enter = (curves, { name, step, value }) => {
   }
 };
 
-// An address may be another experiment's by now, whose trials must not be mixed with the ones that are shown.
+// Leaves the page if its address now belongs to another experiment, whose trials must not be mixed with the shown ones.
 const sameExperiment = (id) => {
   if (id === document.body.dataset.experiment) return;
   location.replace(`${base}/`);
-  throw new Error(`experiment ${id} is here now`);
+  throw new Error(`this address now belongs to experiment ${id}`);
 };
 
-// At most one call at a time, and a rest of `pace` milliseconds after each, longer after one that took long; what comes meanwhile
-// is one more call. Answers when a call is done that began afterwards.
+// Limits calls of `work` to one at a time, with a pause of at least `pace` milliseconds between them, and longer after a slow one. All
+// requests during a call or a pause become one call. The promise resolves after a call that started after the request.
 const paced = (pace, work) => {
   let next = null, free = Promise.resolve();
   const tried = async () => { try { await work(); } catch (error) { console.warn(error); } };
@@ -51,20 +51,19 @@ const paced = (pace, work) => {
   });
 };
 
-// A header has room for so many names of parts; the others are sent again.
+// The maximum number of parts that a request header names. The server sends the others again.
 const NAMED = 500;
 
-// The time after which a page that could not be fetched is fetched once more, and the longest that is waited for one, in milliseconds.
+// The delay before the page is fetched again after a failure, and the timeout of a fetch, in milliseconds.
 const AGAIN = 3000, LONGEST = 60000;
 
 let skipped = false;
-// Answers with the page as it stands now, or null where it cannot be had. What changed meanwhile is told once, so that it is fetched
-// again until it comes.
+// Fetches the current page. Returns null on failure and schedules another attempt, because the event of the change is not repeated.
 const fetched = async (parts) => {
   const headers = { accept: "text/html", "trial-manager-has": [...parts.keys()].join(" ") };
   try {
     const response = await fetch(location.href, { headers, signal: AbortSignal.timeout(LONGEST) });
-    // Another page, such as the one to log in, stands for this one.
+    // The server sent another page, such as the login page.
     if (response.redirected) return null;
     if (response.ok) return new DOMParser().parseFromString(await response.text(), "text/html");
     console.warn(`${location.pathname}: ${response.status}`);
@@ -72,7 +71,7 @@ const fetched = async (parts) => {
   setTimeout(refresh, AGAIN);
   return null;
 };
-// A result is to be seen within a second of being printed; agent and manager gather for a quarter of one each.
+// Refreshes the page. A result appears within a second of being printed: the agent and the manager each batch for a quarter of a second.
 const refresh = paced(400, async () => {
   skipped = false;
   const parts = new Map([...document.querySelectorAll("[data-part]")].slice(0, NAMED).map((one) => [one.dataset.part, one]));
@@ -82,7 +81,7 @@ const refresh = paced(400, async () => {
   for (const old of document.querySelectorAll("[data-live]")) {
     const next = fresh.getElementById(old.id);
     if (!next) continue;
-    // What somebody works with stays under their hands, and is still what it was.
+    // An element that the user is using stays as it is.
     const inUse = old.contains(document.activeElement) || (getSelection().type === "Range" && old.contains(getSelection().anchorNode));
     const same = next.dataset.part && next.dataset.part === old.dataset.part;
     if (inUse) delete next.dataset.part;
@@ -103,14 +102,14 @@ const refresh = paced(400, async () => {
   }
 });
 
-// What was left alone is brought up to date once nobody works with it.
+// Updates the skipped elements once the user has left them.
 document.addEventListener("focusout", () => { if (skipped) refresh(); });
 document.addEventListener("selectionchange", () => { if (skipped && getSelection().type !== "Range") refresh(); });
 
-// Hears a stream of events, from `after` on where that is given. A page that nobody sees lets go of it: a browser holds six
-// connections to a manager, and the seventh page would wait for ever. It goes on where it was once it is seen again.
-const LOST = "The connection to the manager is lost. What is shown may be old.";
-const ENDED = "The manager has ended. What is shown is how things stood then.";
+// Follows a stream of events, from `after` on if given. A hidden page closes the stream, because a browser opens only six connections to
+// a manager and the seventh page would wait forever. The page continues where it stopped when it is visible again.
+const LOST = "The connection to the manager is lost. This page may be out of date.";
+const ENDED = "The manager has exited. This page shows the state at that time.";
 const follow = (path, after, listeners) => {
   const say = (text) => { byId("connection").textContent = text; };
   let source = null, seen = after, over = false, again = null, lost = LOST;
@@ -122,8 +121,7 @@ const follow = (path, after, listeners) => {
     source.onerror = () => {
       if (over) return;
       say(lost);
-      // A browser tries again by itself unless something else answered: what stands in front of a manager that is away, or
-      // another experiment's manager.
+      // The browser reconnects by itself, unless a proxy of a stopped manager or the manager of another experiment answered.
       if (source?.readyState === EventSource.CLOSED) later();
     };
     for (const [event, listener] of Object.entries(listeners)) {
@@ -134,11 +132,11 @@ const follow = (path, after, listeners) => {
         if (event === "end") over = true;
         const done = listener(data);
         if (event !== "end") return;
-        // A manager that ends waits for those whom it has told: they look once more, and then they go.
+        // The exiting manager waits for the pages that received this event. They refresh once more, then disconnect.
         await done;
         own.close();
         if (path !== EVENTS) return;
-        // Another may go on with the experiment.
+        // Another manager may continue the experiment.
         over = false;
         lost = ENDED;
         say(lost);
@@ -159,7 +157,7 @@ const follow = (path, after, listeners) => {
 const EVENTS = "/api/v1/events";
 const followAll = (after, listeners) => follow(EVENTS, after, { experiment: () => {}, ...listeners, end: refresh });
 
-// What passes by itself, such as the time that a trial has run, needs no event.
+// Refreshes values that change without events, such as the duration of a running trial.
 const tick = () => setInterval(() => { if (!document.hidden && byId("connection").textContent === "") refresh(); }, 15000);
 
 // ---- the overview -------------------------------------------------------------------------------------
@@ -209,9 +207,9 @@ const plots = async () => {
 
 // ---- one trial ----------------------------------------------------------------------------------------
 
-// Curves of one trial that a chart has names for.
+// The maximum number of curves in the chart of a trial.
 const CURVES = 24;
-// Rows of its table.
+// The maximum number of rows in the table of its results.
 const ROWS = 1000;
 
 const trial = async () => {
@@ -225,7 +223,7 @@ const trial = async () => {
       if (metric.type === "intermediate") enter(curves, metric);
     }
   };
-  // The table that stands for the curves grows with them; its beginning goes where it gets long.
+  // Adds reports to the table of the curves, and removes the oldest rows if it becomes too long.
   const rows = byId("results").querySelector("tbody");
   const list = (metrics) => {
     for (const { name, type, step, value, observed_at_ms: at } of metrics) {
@@ -242,9 +240,9 @@ const trial = async () => {
   };
   const over = () => "ended" in byId("summary").dataset;
   const show = paced(250, async () => {
-    // What counts comes first. The others are shown by whoever wants to see them, unless nothing is known to count.
+    // The metric of the objective comes first. Other curves are hidden until the user shows them, unless that metric has no curve.
     const counts = byId("summary").dataset.metric;
-    // Each metric of several that count has a chart, as loss and latency share no axis.
+    // With several objectives, each has its own chart, because metrics such as loss and latency cannot share an axis.
     const counted = goals.map((name, at) => at === 0 && !curves.has(name) ? counts : name);
     counted.forEach((name, at) => {
       const figure = chart(`goal-${at}`), curve = curves.get(name);
@@ -256,19 +254,19 @@ const trial = async () => {
     const all = !others.includes(counts);
     const names = others.sort((a, b) => (b === counts) - (a === counts)).slice(0, CURVES);
     const left = others.length - names.length;
-    byId("curves-left").textContent = left ? `${left} more are in the table and in the API.` : "";
+    byId("curves-left").textContent = left ? `${left} more metrics are in the table and in the API.` : "";
     const series = names.map((name, at) => ({ label: named(name), stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true, show: all ? at < 8 : name === counts }));
-    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: over() ? "It reported no intermediate result." : "No intermediate result yet." });
+    draw(chart("metrics"), series, join(names.map((name) => curves.get(name))), { x: "step", empty: over() ? "This trial reported no intermediate results." : "No intermediate results yet." });
     const times = samples.map((one) => one.observed_at_ms / 1000);
     const of = (read) => samples.map(({ sample }) => read(sample) ?? null);
     const plot = (name, kind, y, columns) => {
       const figure = chart(name);
       const shown = columns.filter(([, column]) => column.some((value) => value !== null));
-      // A machine without GPUs has no charts of them.
+      // The charts of GPUs are hidden on machines without GPUs.
       figure.hidden = shown.length === 0 && name !== "memory";
       const lines = shown.map(([title], at) => ({ label: title, stroke: stroke(at), width: 1.5, spanGaps: true }));
       const data = shown.length ? [times, ...shown.map(([, column]) => column)] : [[]];
-      draw(figure, lines, data, { x: `time (${zone})`, y, kind, time: true, empty: over() ? "There are no readings of the machine." : "No readings of the machine yet." });
+      draw(figure, lines, data, { x: `time (${zone})`, y, kind, time: true, empty: over() ? "This trial has no machine samples." : "No machine samples yet." });
     };
     const gpus = Math.max(0, ...samples.map(({ sample }) => sample.gpus?.length ?? 0));
     const each = (read, title = "") => [...Array(gpus).keys()].map((at) => [`GPU ${at}${title}`, of((sample) => sample.gpus?.[at] && read(sample.gpus[at]))]);
@@ -279,11 +277,11 @@ const trial = async () => {
     ]);
     plot("load", "percent", "use", [
       ...each((gpu) => gpu.utilization_percent),
-      ["processor, of one core", of((sample) => sample.process?.cpu_percent)],
+      ["processor, % of one core", of((sample) => sample.process?.cpu_percent)],
     ]);
     plot("gpu-memory", "bytes", "GPU memory", [
       ...each((gpu) => gpu.memory_used_bytes),
-      ["size of one GPU", of((sample) => sample.gpus?.[0]?.memory_total_bytes)],
+      ["memory of one GPU", of((sample) => sample.gpus?.[0]?.memory_total_bytes)],
     ]);
     plot("power", "watts", "GPU power", each((gpu) => gpu.power_watts));
   });
@@ -298,7 +296,7 @@ const trial = async () => {
   const { controls, pieces } = await import("./log.js");
   timed = pieces;
   for (const stream of ["stdout", "stderr"]) { searched[stream] = controls(stream); const log = byId(`log-${stream}`); log.scrollTop = log.scrollHeight; }
-  // An ended trial may be run once more: its page begins anew then.
+  // If an ended trial is retried, its page reloads.
   const rest = () => followAll(undefined, { trial: (one) => { if (one.id === id && one.ended_at_ms === null) location.reload(); } });
   if ("ended" in byId("summary").dataset) { rest(); return; }
   tick();
@@ -315,15 +313,15 @@ const trial = async () => {
     metrics: (metrics) => { take(metrics); list(metrics); show(); },
     samples: (more) => { takeSamples(more); show(); },
     log: ({ stream, text, times }) => append(stream, text, times),
-    // Of a trial whose agent is not heard: both streams, as its pod prints them.
+    // If the agent of a trial is silent, its pod's log replaces both streams.
     unheard: ({ text, why }) => { unheard = true; append("stdout", text ?? `${why}\n`); },
     trial: refresh,
     end: async () => { await refresh(); rest(); },
   });
 };
 
-// Output grows at the end, a few times a second at most: whatever is added has all of it laid out again. A view of more than
-// SEEN characters forgets its beginning.
+// Appends output at most a few times per second, because each addition lays out the whole view again. The view drops its beginning
+// above this number of characters.
 const SEEN = 256 * 1024;
 const waiting = { stdout: [], stderr: [] }, searched = {};
 let timed = null;
@@ -359,7 +357,7 @@ const compare = async () => {
   if (!list) return;
   const trials = new Map([...list.querySelectorAll("[data-trial]")].map(({ dataset }) => [dataset.trial, { ...dataset, curves: new Map(), seen: -1 }]));
   let changed = new Set(trials.keys());
-  // At first the whole curves, thinned; then what came after. Another attempt's are other curves.
+  // Fetches the whole curves first, thinned, and later only new points. A new attempt starts new curves.
   const bring = async (one) => {
     const path = `/api/v1/trials/${encodeURIComponent(one.trial)}/metrics?type=intermediate`;
     for (;;) {
@@ -378,7 +376,7 @@ const compare = async () => {
     offer();
     draws();
   });
-  // One metric at a time: what counts at first, where any of them has it.
+  // Offers one metric at a time, initially the metric of the objective if a trial has it.
   const pick = byId("metric");
   const offer = () => {
     const all = [...trials.values()];
@@ -396,7 +394,7 @@ const compare = async () => {
       series.push({ label: `trial ${one.sequence}`, stroke: stroke(at), dash: dash(at), width: 2, spanGaps: true });
       curves.push(one.curves.get(pick.value));
     });
-    draw(chart("compare"), series, join(curves), { x: "step", y: named(pick.value), empty: "None of them has reported an intermediate result." });
+    draw(chart("compare"), series, join(curves), { x: "step", y: named(pick.value), empty: "None of these trials has reported an intermediate result." });
   };
   pick.addEventListener("change", draws);
   show();
@@ -404,10 +402,10 @@ const compare = async () => {
   followAll(list.dataset.change, { trial });
 };
 
-// The home of several experiments hears of none of them, and looks again.
+// The home of several experiments receives no events, so it refreshes periodically.
 const experiments = async () => tick();
 
-// The columns that were chosen last are those of the next visit, unless the address names others.
+// Restores the columns of the last visit, unless the address names others.
 const columns = () => {
   const key = `columns:${base}:${document.body.dataset.experiment}`;
   const asked = new URLSearchParams(location.search), chosen = asked.getAll("column");
@@ -428,8 +426,8 @@ addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-// What is chosen in a table stays chosen however it is sorted, filtered or brought up to date, until something is done with it.
-// Chosen rows that are not on this page are members of the form, and are counted.
+// Keeps the selected rows of a table when it is sorted, filtered or refreshed, until an action uses them. The form includes selected rows
+// of other pages, and shows their number.
 const chosenKey = (name) => `chosen:${base}:${document.body.dataset.experiment ?? ""}:${name}`;
 const chosenOf = (name) => new Set(JSON.parse(kept(() => sessionStorage.getItem(chosenKey(name))) ?? "[]"));
 const choose = (name, chosen) => kept(() => sessionStorage.setItem(chosenKey(name), JSON.stringify([...chosen])));
@@ -455,8 +453,8 @@ const choosing = () => {
     const told = form.querySelector(".away");
     if (told && told.dataset.chosen !== `${chosen.size} ${away.length}`) {
       told.dataset.chosen = `${chosen.size} ${away.length}`;
-      told.textContent = chosen.size === 0 ? "" : `${chosen.size} chosen${away.length ? `, ${away.length} not on this page` : ""}`;
-      const forget = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Forget" });
+      told.textContent = chosen.size === 0 ? "" : `${chosen.size} selected${away.length ? `, ${away.length} not on this page` : ""}`;
+      const forget = Object.assign(document.createElement("button"), { type: "button", className: "plain", textContent: "Clear" });
       forget.addEventListener("click", () => { choose(name, []); choosing(); });
       if (chosen.size) told.append(" ", forget);
     }
@@ -477,14 +475,14 @@ document.addEventListener("change", ({ target }) => {
   choose(target.name, chosen);
   choosing();
 });
-// What was stopped or begun again is chosen no more.
+// Clears the selection after an action on the selected rows.
 addEventListener("submit", ({ target, submitter, defaultPrevented }) => {
   if (!defaultPrevented && target.dataset.chosen && submitter?.formMethod === "post") choose(target.dataset.chosen, []);
 });
 addEventListener("pageshow", choosing);
 choosing();
 
-// Times are the reader's own: where one points at "5 min ago", and wherever the page says a moment to the second.
+// Shows times in the browser's time zone: in the tooltip of "5 min ago", and wherever the page shows a time to the second.
 const local = () => {
   for (const one of document.querySelectorAll("time[datetime]:not([data-local])")) {
     const at = new Date(one.dateTime);
@@ -501,4 +499,4 @@ new MutationObserver(local).observe(document.body, { childList: true, subtree: t
 local();
 
 const pages = { overview, plots, list, trial, compare, experiments };
-pages[page]?.().catch((error) => { byId("connection").textContent = `Something could not be loaded: ${error.message}`; });
+pages[page]?.().catch((error) => { byId("connection").textContent = `Cannot load the data of this page: ${error.message}`; });

@@ -1,4 +1,4 @@
-// The theme: the system's, or the one that the user chose in this browser. It runs before the page is painted.
+// Applies the theme of the system, or the one that the user selected in this browser, before the page is painted.
 
 (() => {
   const KEY = "trialkeeper.theme";
@@ -15,10 +15,10 @@
     choice.value = kept();
     choice.closest("label").hidden = false;
     choice.addEventListener("change", () => {
-      try { if (choice.value) localStorage.setItem(KEY, choice.value); else localStorage.removeItem(KEY); } catch { /* It lasts as long as the page. */ }
+      try { if (choice.value) localStorage.setItem(KEY, choice.value); else localStorage.removeItem(KEY); } catch { /* The selection lasts as long as the page. */ }
       wear(known(choice.value));
     });
   });
-  // Other pages of the same browser follow.
+  // Follows the selection on other pages of the same browser.
   addEventListener("storage", ({ key }) => { if (key === KEY) { wear(kept()); const choice = document.getElementById("theme"); if (choice) choice.value = kept(); } });
 })();

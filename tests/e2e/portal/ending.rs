@@ -48,7 +48,7 @@ fn open_pages_show_the_end() {
         let finished = running.finish(BOUND);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
         browser.wait("the trial's end", BOUND, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
-        let said = "return document.getElementById('connection').textContent.startsWith('The manager has ended')";
+        let said = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
         browser.wait("what became of the manager", BOUND, said);
         if path == "/" {
             let heading = browser.script("return document.querySelector('h1').textContent");

@@ -45,7 +45,7 @@ fn all_trials_of_a_page_are_chosen_at_once() {
     let all = "const all = document.querySelector('[data-all=trial]'); if (!all || all.hidden) return false; all.click(); return true";
     browser.wait("the box of all trials", BOUND, all);
     let said = "return document.querySelector('.away').firstChild?.textContent.trim()";
-    assert_eq!(browser.script(said), json!("2 chosen"));
+    assert_eq!(browser.script(said), json!("2 selected"));
     let file = "return [...document.querySelectorAll('#list a[download]')].map((one) => new URL(one.href).search)[1]";
     assert_eq!(browser.script(file), json!("?format=json&filter=x%20%3C%200.6"));
     browser.script("document.querySelector('[data-all=trial]').click()");

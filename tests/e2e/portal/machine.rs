@@ -26,8 +26,8 @@ fn gpus_are_drawn_on_the_page_of_a_trial() {
     let pictures = std::env::var_os("TRIALKEEPER_TEST_PICTURES").map(PathBuf::from);
     let expected = json!([
         ["memory", ["processes", "container", "limit"]],
-        ["load", ["GPU 0", "GPU 1", "processor, of one core"]],
-        ["gpu-memory", ["GPU 0", "GPU 1", "size of one GPU"]],
+        ["load", ["GPU 0", "GPU 1", "processor, % of one core"]],
+        ["gpu-memory", ["GPU 0", "GPU 1", "memory of one GPU"]],
         ["power", ["GPU 0", "GPU 1"]],
     ]);
     for (width, height) in [(360, 3000), (1280, 2600)] {
