@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The agent that is shipped has no tables for unwinding and another allocator than the one the tests run: a fault of
-# its own must hand the trial over all the same. Usage: hold.sh PROGRAM
+# Tests that the shipped agent hands its trial over when it crashes. Unlike the agent of the other tests, it has no
+# unwinding tables and another allocator. Usage: hold.sh PROGRAM
 set -euo pipefail
 program=$(realpath "$1")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-# Where /proc is not there, too.
+# Also tests a crash without /proc.
 bare=(unshare --mount sh -c 'umount -l /proc && exec "$@"' sh)
 [ "$(id -u)" -eq 0 ] && "${bare[@]}" true 2>/dev/null || bare=(env)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the trial image and runs it for real: as PID 1, as nobody in particular, with a read-only root, under a
-# memory limit, and in an image that holds nothing else. Then whole searches, on the scripted cluster with Docker as
-# its kubelet: the pods that the manager submits, as containers.
+# Builds the trial image and runs it in Docker: as PID 1, as an arbitrary user, with a read-only root, with a memory
+# limit, and in an otherwise empty image. Then runs whole searches on the scripted cluster, where Docker acts as the
+# kubelet and runs the manager's pods as containers.
 #
 #   tests/containers/run.sh [PATH OF A STATIC trialkeeper]
 #
-# Needs Docker, and to be root if its daemon has to be started; says why and exits with 0 where it cannot run.
-# The base image is python:3.12-slim, or one made by debootstrap where no registry can be reached.
+# Requires Docker, and root to start its daemon. If it cannot run, it prints the reason and exits with 0. The base image
+# is python:3.12-slim, or without a registry an image that debootstrap creates.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,24 +20,24 @@ work=$(mktemp -d)
 daemon=
 finish() {
   [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon" || true; } 2>/dev/null
-  # A daemon leaves the host's network mounted there.
+  # The daemon leaves the host's network namespace mounted there.
   umount "$work/exec/netns/default" 2>/dev/null || true
   rm -rf "$work"
 }
 trap finish EXIT
 
-# --- a daemon: the one that runs, else one of our own, away from every other ---------------------------------
+# --- the daemon: the running one, or a private one -----------------------------------------------------------
 if ! docker info >/dev/null 2>&1; then
-  [ "$(id -u)" -eq 0 ] || skip "no Docker daemon runs, and only root can start one"
-  command -v dockerd >/dev/null 2>&1 || skip "no Docker daemon runs, and dockerd is not installed"
+  [ "$(id -u)" -eq 0 ] || skip "no Docker daemon is running, and only root can start one"
+  command -v dockerd >/dev/null 2>&1 || skip "no Docker daemon is running, and dockerd is not installed"
   export DOCKER_HOST=unix://$work/docker.sock
-  # Containers here need no network, so the host's is left as it is.
+  # The containers need no network, so the host's network is not changed.
   dockerd --host "$DOCKER_HOST" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" \
     --bridge none --iptables=false >"$work/dockerd.log" 2>&1 &
   daemon=$!
   for _ in $(seq 100); do
     docker info >/dev/null 2>&1 && break
-    kill -0 "$daemon" 2>/dev/null || skip "dockerd does not start here: $(tail -n 1 "$work/dockerd.log")"
+    kill -0 "$daemon" 2>/dev/null || skip "dockerd does not start: $(tail -n 1 "$work/dockerd.log")"
     sleep 0.2
   done
   docker info >/dev/null 2>&1 || skip "dockerd did not answer within 20 s"
@@ -45,25 +45,25 @@ fi
 
 # --- the program ---------------------------------------------------------------------------------------------
 program=${1:-target/x86_64-unknown-linux-musl/dist/trialkeeper}
-[ $# -gt 0 ] || cargo static || skip "no static trialkeeper can be built here"
+[ $# -gt 0 ] || cargo static || skip "cannot build a static trialkeeper"
 
 # --- the image -----------------------------------------------------------------------------------------------
 base=python:3.12-slim
 if ! docker image inspect "$base" >/dev/null 2>&1 && ! docker pull --quiet "$base" >/dev/null 2>&1; then
   command -v debootstrap >/dev/null 2>&1 || skip "$base cannot be pulled, and debootstrap is not installed"
   base=trialkeeper-test-python
-  # Kept between runs: making it takes a minute.
+  # Kept between runs, because creating it takes a minute.
   tar=target/$base.tar
   if [ ! -e "$tar" ]; then
     debootstrap --variant=minbase --include=python3 bookworm "$work/root" >"$work/debootstrap.log" 2>&1 ||
-      skip "no base image can be pulled or made: $(tail -n 1 "$work/debootstrap.log")"
+      skip "cannot pull or create a base image: $(tail -n 1 "$work/debootstrap.log")"
     mkdir -p target
     tar -C "$work/root" -cf "$tar.part" . && mv "$tar.part" "$tar"
   fi
   docker import "$tar" "$base" >/dev/null
 fi
 
-# The second stage as it stands; in place of the first, the program that is built already.
+# Uses the second stage unchanged, and replaces the first one with the built program.
 mkdir "$work/context"
 cp "$program" "$work/context/trialkeeper"
 {
@@ -78,9 +78,9 @@ image() {
 image "$base" trialkeeper-test
 image scratch trialkeeper-test-empty
 
-# --- what it must do -----------------------------------------------------------------------------------------
+# --- the checks ----------------------------------------------------------------------------------------------
 failed=0
-# check NAME WANTED-CODE WANTED-TEXT COMMAND...: the command's exit code, and a text in its output.
+# check NAME EXPECTED-CODE EXPECTED-TEXT COMMAND...: checks the command's exit code, and a text in its output.
 check() {
   local name=$1 code=$2 text=$3 said got=0
   shift 3
@@ -88,7 +88,7 @@ check() {
   if [ "$got" = "$code" ] && grep -qF -- "$text" <<<"$said"; then
     echo "ok      $name"
   else
-    echo "FAILED  $name: exit code $got (wanted $code), wanted \"$text\" in: $said"
+    echo "FAILED  $name: exit code $got (expected $code), expected \"$text\" in: $said"
     failed=1
   fi
 }
@@ -96,39 +96,39 @@ trial() { docker run --rm --network none "$@"; }
 hardened=(--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges)
 out=(run --output-dir /tmp/trial --)
 
-check "it is PID 1, and the code is the trial's" 3 "parent 1" \
+check "the agent runs as PID 1 and returns the trial's exit code" 3 "parent 1" \
   trial trialkeeper-test "${out[@]}" sh -c 'echo parent $PPID; exit 3'
-check "it runs as nobody in particular" 0 "id 65532" \
+check "the agent runs as the image's user" 0 "id 65532" \
   trial trialkeeper-test "${out[@]}" sh -c 'echo id $(id -u)'
-check "it runs as any other user" 0 "id 12345" \
+check "the agent runs as any other user" 0 "id 12345" \
   trial --user 12345:0 trialkeeper-test "${out[@]}" sh -c 'echo id $(id -u)'
-check "it runs with a read-only root, without capabilities" 0 "score=0.5" \
+check "the agent runs with a read-only root and without capabilities" 0 "score=0.5" \
   trial "${hardened[@]}" trialkeeper-test "${out[@]}" echo score=0.5
-check "it runs where nothing at all is writable" 0 "score=0.5" \
+check "the agent runs without any writable folder" 0 "score=0.5" \
   trial --read-only --cap-drop ALL trialkeeper-test run -- echo score=0.5
-check "it runs below another init" 4 "" \
+check "the agent runs below another init" 4 "" \
   trial --init trialkeeper-test "${out[@]}" sh -c 'exit 4'
-check "a killed trial is 128 + signal" 137 "" \
+check "a killed trial returns 128 + signal" 137 "" \
   trial trialkeeper-test "${out[@]}" sh -c 'kill -9 $$'
-check "a missing program is 127" 127 "no-such-program" \
+check "a missing program returns 127" 127 "no-such-program" \
   trial trialkeeper-test "${out[@]}" no-such-program
-check "a file that is no program is 126" 126 "passwd" \
+check "a file that is not executable returns 126" 126 "passwd" \
   trial trialkeeper-test "${out[@]}" /etc/passwd
 check "orphans are reaped" 0 "zombies 0" trial trialkeeper-test "${out[@]}" sh -c '
   for i in 1 2 3 4 5; do (sh -c "exit 0" &) ; done
   sleep 1
   echo zombies $(cat /proc/[0-9]*/stat | grep -c ") Z ")'
-check "the verdict names memory" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
+check "the verdict names the memory limit for a killed child" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
   --entrypoint /bin/sh trialkeeper-test -c '
     trialkeeper run --output-dir /tmp/trial -- sh -c "head -c 200m /dev/zero | tail >/dev/null; kill -9 \$\$"
     code=$?; cat /tmp/trial/verdict.json; exit $code'
-check "also when it is the trial itself" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
+check "the verdict names the memory limit for a killed trial" 137 "oom-kernel" trial --memory 64m --memory-swap 64m \
   --entrypoint /bin/sh trialkeeper-test -c '
     trialkeeper run --output-dir /tmp/trial -- tail /dev/zero
     code=$?; cat /tmp/trial/verdict.json; exit $code'
-check "it runs under the default seccomp profile, any user, nothing allowed" 0 "Seccomp:	2" \
+check "the agent runs under the default seccomp profile, as any user, without capabilities" 0 "Seccomp:	2" \
   trial --user 4242:4242 "${hardened[@]}" trialkeeper-test "${out[@]}" grep Seccomp: /proc/self/status
-check "a keeper that is killed takes a trial with it that has left its session" 0 "gone" trial \
+check "a killed agent takes processes outside its session with it" 0 "gone" trial \
   --entrypoint /bin/sh trialkeeper-test -c '
     trialkeeper run --output-dir /tmp/trial -- sh -c "setsid sleep 600 & sleep 600" &
     keeper=$!
@@ -138,7 +138,7 @@ check "a keeper that is killed takes a trial with it that has left its session" 
       grep -lqs "^sleep$" /proc/[0-9]*/comm || { echo gone; exit 0; }
       sleep 0.3
     done'
-check "it runs in an empty image" 0 "trialkeeper" \
+check "the agent runs in an empty image" 0 "trialkeeper" \
   trial trialkeeper-test-empty run -- /usr/local/bin/trialkeeper --version
 
 name=trialkeeper-test-$$
@@ -149,34 +149,34 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 check "docker stop reaches the trial" 0 "$name" docker stop --time 20 "$name"
-check "and the trial may say goodbye" 0 "bye" docker logs "$name"
-check "and its code is the container's" 0 "7" docker inspect --format '{{.State.ExitCode}}' "$name"
+check "the trial can handle the stop" 0 "bye" docker logs "$name"
+check "the container returns the trial's exit code" 0 "7" docker inspect --format '{{.State.ExitCode}}' "$name"
 docker rm "$name" >/dev/null
 
-# Control groups of version 2, as far as this kernel lets them be mounted beside those of version 1.
+# Control groups of version 2, if this kernel can mount them beside version 1.
 if [ "$(id -u)" -eq 0 ] && unshare -m mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; then
-  check "it reads control groups of version 2" 0 "cpu_usage_us" unshare -m sh -c '
+  check "the agent reads control groups of version 2" 0 "cpu_usage_us" unshare -m sh -c '
     mount -t cgroup2 none /sys/fs/cgroup && cd "$2" &&
       "$1" run --sample-interval 50ms --output-dir v2 -- sleep 0.4 2>/dev/null && cat v2/spool/*/bulk-*.seg | tr -d "\\0"' \
     sh "$(realpath "$program")" "$work"
 else
-  echo "left out: control groups of version 2 cannot be mounted here"
+  echo "skipped: cannot mount control groups of version 2"
 fi
 
-# A namespace of processes with the /proc of the one around it, whose process 1 is the ancestor of all.
+# A PID namespace with the /proc of its parent, in which process 1 is the ancestor of all processes.
 if [ "$(id -u)" -eq 0 ] && unshare -fp true 2>/dev/null; then
-  check "strangers are not taken for the trial's" 3 "alone" sh -c '
+  check "foreign processes do not count as the trial's" 3 "alone" sh -c '
     cd "$2" && unshare -fp --kill-child "$1" run --output-dir strange -- sh -c "(setsid sleep 60 &); exit 3" 2>/dev/null
     code=$?
     grep -q leftovers strange/verdict.json || echo alone
     exit "$code"' sh "$(realpath "$program")" "$work"
 else
-  echo "left out: no namespace of processes can be made here"
+  echo "skipped: cannot create a PID namespace"
 fi
 
-[ "$failed" -eq 0 ] && echo "the trial image holds what it promises"
+[ "$failed" -eq 0 ] && echo "the trial image passes all checks"
 
-# --- searches whose pods are containers ----------------------------------------------------------------------
+# --- searches with containers as pods ------------------------------------------------------------------------
 export TRIALKEEPER_TEST_DOCKER=1 TRIALKEEPER_TEST_IMAGE=$base TRIALKEEPER_TEST_AGENT_IMAGE=trialkeeper-test
 TRIAL_MANAGER_AGENT=$(realpath "$program")
 export TRIAL_MANAGER_AGENT
