@@ -1,4 +1,4 @@
-"""Recognises handwritten digits; talks to the search through NNI's own SDK, as any NNI trial does."""
+"""Recognises handwritten digits. Uses NNI's own SDK, as any NNI trial does."""
 
 import nni
 from sklearn.datasets import load_digits

@@ -1,6 +1,6 @@
-"""Trains a small neural network on Fisher's Iris data with nothing but the standard library.
+"""Trains a small neural network on Fisher's Iris data, using only the standard library.
 
-The parameters come in the environment, the results go out as `name=value` text: no SDK is involved.
+The script reads its parameters from the environment and prints its results as `name=value`. It needs no SDK.
 """
 
 import csv
@@ -15,7 +15,7 @@ EPOCHS = 20
 
 
 def load(path):
-    """Rows of four measurements in cm, each with the index of its species."""
+    """Returns rows of four measurements in cm, each with the index of its species."""
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             species = SPECIES.index(row.pop("species"))
@@ -23,7 +23,7 @@ def load(path):
 
 
 def split(rows, rng):
-    """30 rows to learn from and 120 to judge by, every species alike; scaled by what the first tell."""
+    """Returns 30 rows for training and 120 for validation, balanced by species and scaled with the training rows."""
     train, validation = [], []
     for species in range(len(SPECIES)):
         of_species = [row for row in rows if row[1] == species]
@@ -48,14 +48,14 @@ def split(rows, rng):
 
 
 ACTIVATIONS = {
-    # Each with its derivative, as a function of its own value.
+    # Each function with its derivative, as a function of the activation.
     "tanh": (math.tanh, lambda y: 1.0 - y * y),
     "relu": (lambda x: max(0.0, x), lambda y: 1.0 if y > 0.0 else 0.0),
 }
 
 
 class Network:
-    """Four inputs, one hidden layer, softmax over three species; SGD with momentum and weight decay."""
+    """A network with four inputs, one hidden layer and a softmax over three species, trained by SGD with momentum."""
 
     def __init__(self, params, rng):
         self.rate = params["learning_rate"]
@@ -105,7 +105,7 @@ class Network:
                     weights[index] += speeds[index]
 
     def judge(self, rows):
-        """Mean cross-entropy and share of right answers."""
+        """Returns the mean cross-entropy and the accuracy."""
         loss, right = 0.0, 0
         for features, species in rows:
             _, chances = self.forward(features)

@@ -1,6 +1,6 @@
-"""Lets Optuna drive a search: an ask-and-tell program for `tuner.command` (see docs/ask-and-tell.md).
+"""An ask-and-tell program for `tuner.command` that uses Optuna as the tuner (see docs/ask-and-tell.md).
 
-Needs nothing but `pip install optuna`. `classArgs`: `sampler` (TPE, Random, GP, CmaEs; default TPE) and `pruner`
+Requires only `pip install optuna`. `classArgs`: `sampler` (TPE, Random, GP, CmaEs; default TPE) and `pruner`
 (none, Median, Hyperband; default none).
 """
 
@@ -18,7 +18,7 @@ def say(**message):
 
 
 def distribution(place, entry):
-    """How Optuna sees a parameter. A choice is seen by its place, since its options may be anything."""
+    """Returns Optuna's distribution of a parameter. A choice is represented by its index, because options can be any value."""
     kind, value = entry["_type"], entry["_value"]
     if kind == "choice":
         return CategoricalDistribution(range(len(value)))
@@ -47,14 +47,14 @@ def suggest(trial, place, entry):
 
 
 def nested(option):
-    """The space below an option, if it is one with parameters of its own."""
+    """Returns the search space of an option that has parameters, else None."""
     if not (isinstance(option, dict) and "_name" in option):
         return None
     return {name: entry for name, entry in option.items() if name != "_name"}
 
 
 def propose(trial, space, path=""):
-    """Parameters that Optuna suggests."""
+    """Returns parameters that Optuna suggests."""
     parameters = {}
     for name, entry in space.items():
         place = path + name
@@ -69,7 +69,7 @@ def propose(trial, space, path=""):
 
 
 def recall(parameters, space, path=""):
-    """Optuna's values and distributions for parameters that another process proposed."""
+    """Returns Optuna's values and distributions for parameters that another process proposed."""
     params, distributions = {}, {}
     for name, entry in space.items():
         place, value = path + name, parameters[name]
@@ -89,7 +89,7 @@ def recall(parameters, space, path=""):
 
 
 def number(value):
-    """The protocol's number: JSON's, or one of three words."""
+    """Parses a number of the protocol: a JSON number, or one of three words."""
     return float(value) if value is not None else None
 
 
@@ -141,7 +141,7 @@ class Search:
         value = number(message["value"])
         if value is not None and not math.isfinite(value):
             value = None
-        if trial is None:  # Another process asked for it.
+        if trial is None:  # Another process proposed this trial.
             self.add(message["parameters"], value)
         elif value is None:
             self.study.tell(trial, state=TrialState.FAIL)

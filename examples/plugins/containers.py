@@ -1,14 +1,14 @@
-"""Trials in containers of this machine, with Docker or Podman.
+"""A plugin that runs trials in containers on this machine, with Docker or Podman.
 
     trainingService:
       platform: plugin
       command: [python3, containers.py]
       settings: {image: "pytorch/pytorch:2.9.0-cuda12.6-cudnn9-runtime", memory: 8g, cpus: 4, shmSize: 1g}
 
-`trialGpuNumber` gives a trial that many of the GPUs that no other trial of ours has. The trial sees its own folder, the
-code archive and the agent, and never the daemon's socket. The agent must be the static one. Further settings:
-`program` (docker or podman), `gpus` (how many there are), `network` (`host`, so that the agent reaches the manager),
-`volumes` ([/data:/data:ro]), `options` (words for `run`).
+`trialGpuNumber` assigns free GPUs to a trial. The trial can read its own folder, the code archive and the agent, but
+not the daemon's socket. The agent must be static. Further settings: `program` (docker or podman), `gpus` (the number
+of GPUs), `network` (default `host`, so that the agent reaches the manager), `volumes` ([/data:/data:ro]) and `options`
+(arguments of `run`).
 """
 
 import json
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from trialkeeper.service import Gone, NoRoom, Problem, Refused, Running, TrainingService, Unavailable
 
-COMMAND_SECONDS = 45  # The manager waits 60 s for an answer to a submit.
-PULL_SECONDS = 570  # And ten minutes for one to `open`.
-OVER = ("no such", "not running", "can only kill running")  # Docker and Podman of a container that has ended.
+COMMAND_SECONDS = 45  # The manager waits 60 s for the result of a submit.
+PULL_SECONDS = 570  # The manager waits ten minutes for the result of `open`.
+OVER = ("no such", "not running", "can only kill running")  # Errors of Docker and Podman for an ended container.
 LIMITS = {"memory": "--memory", "cpus": "--cpus", "shmSize": "--shm-size"}
 KNOWN = {"program", "image", "memory", "cpus", "shmSize", "gpus", "network", "volumes", "options"}
 
@@ -45,14 +45,14 @@ class Containers(TrainingService):
         return done
 
     def about(self, *words):
-        """Runs a command about containers that may not be there."""
+        """Runs a command on containers that may not exist."""
         done = self.run(*words)
         if done.returncode and not any(part in done.stderr.lower() for part in OVER):
             raise Unavailable(done.stderr.strip() or f"{words[0]} ended with {done.returncode}")
         return done
 
     def open(self):
-        # Here, where there is time for it. An image that cannot be had is told by `run`.
+        # Pulls the image here, where the timeout is long. If it fails, `run` reports the error.
         image = self.settings["image"]
         if self.run("image", "inspect", image).returncode:
             self.log(f"pulling {image}")
@@ -71,17 +71,17 @@ class Containers(TrainingService):
             problems.append(Problem("is missing; for example python:3.12", path="settings.image"))
         for path in self.settings.get("volumes", []):
             if "docker.sock" in path or "podman.sock" in path:
-                message = "would give a trial the machine: it holds the daemon's socket"
+                message = "would give trials control of the machine: it contains the daemon's socket"
                 problems.append(Problem(message, path="settings.volumes"))
         return problems or [Problem(p.stderr.strip()) for p in [self.run("version")] if p.returncode]
 
     def arguments(self, job):
-        """The words of `run`. Paths are the same inside, so that the agent's command line holds as it is."""
-        podman = "podman" in self.run("--version").stdout.lower()  # A `docker` may be Podman's, too.
+        """Returns the arguments of `run`. Paths are the same in the container, so the agent's command line is unchanged."""
+        podman = "podman" in self.run("--version").stdout.lower()  # `docker` can be an alias of Podman.
         words = ["run", "--detach", "--name", job.name, "--label", "trialkeeper=1", "--init"]
         words += ["--network", self.settings.get("network", "host"), "--user", f"{os.getuid()}:{os.getgid()}"]
         if podman and os.getuid() != 0:
-            words.append("--userns=keep-id")  # Else this user is another one inside, who cannot write the folder.
+            words.append("--userns=keep-id")  # Otherwise the container's user cannot write to the folder.
         words += ["--workdir", job.folder, "--env", "HOME=" + job.folder, "--entrypoint", job.argv[0]]
         words += ["--volume", f"{job.folder}:{job.folder}"]
         inside = {job.argv[0], *(word for word in job.argv if Path(word).is_file())}
@@ -96,7 +96,7 @@ class Containers(TrainingService):
         return [*words, *self.settings.get("options", []), self.settings["image"], *job.argv[1:]]
 
     def free_gpus(self, wanted):
-        """GPUs that no container of ours has: its label says so, also to the next process of this service."""
+        """Returns GPUs that no trial uses. Labels record the use, so that it survives a restart of this plugin."""
         count = self.settings.get("gpus")
         if count is None:
             count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
@@ -130,7 +130,7 @@ class Containers(TrainingService):
 
     def look(self, state):
         if state is None:
-            return Gone(reason="unknown", message="its container was removed")
+            return Gone(reason="unknown", message="the container was removed")
         if state["Status"] not in ("exited", "dead"):
             return Running()
         if state.get("OOMKilled"):

@@ -1,18 +1,19 @@
-"""Trials as jobs of an HTTPS API that is reached with one token: a frame for a cloud's or a site's own scheduler.
+"""A template for a plugin that runs trials as jobs of an HTTPS API with a token, such as a cloud's scheduler.
 
     trainingService:
       platform: plugin
       command: [python3, https_jobs.py]
       settings: {url: "https://jobs.example.org/v1", tokenFile: /home/me/.config/jobs-token, queue: gpu}
 
-The API that this speaks:
+The API:
 
     POST   /jobs        {"name", "queue", "script", "gpus"}   201 {"id"}; 409 {"id"} for a name that is taken; 429
     GET    /jobs?ids=…  {"jobs": [{"id", "state", "exit_code", "reason"}]}     state: queued, running, ended
-    DELETE /jobs/ID     ends it: SIGTERM, and with ?force=1 at once
+    DELETE /jobs/ID     stops the job with SIGTERM, or immediately with ?force=1
 
-The job's folder, the agent and the code lie on a disk that the site's machines share with this one. The token is read
-from a file that only its owner may read; it never stands in an argument, a variable or the experiment file.
+The job's folder, the agent and the code are on a disk that the site's machines share with this one. The plugin reads
+the token from a file that only its owner can read. The token never appears in an argument, a variable or the
+experiment file.
 """
 
 import http.client
@@ -46,7 +47,7 @@ class HttpsJobs(TrainingService):
         return problems
 
     def ask(self, method, path, body=None):
-        """Asks the API. The token is read each time: a new one takes effect at once."""
+        """Sends a request to the API. Reads the token each time, so that a new token takes effect immediately."""
         token = Path(self.settings["tokenFile"]).expanduser().read_text().strip()
         request = urllib.request.Request(
             self.settings["url"].rstrip("/") + path,
@@ -65,7 +66,7 @@ class HttpsJobs(TrainingService):
             if error.code == 404:
                 return {}
             if error.code == 401:
-                # No trial is to blame, and the job of an earlier request may run.
+                # The trial is not the cause, and the job of an earlier request may be running.
                 raise Unavailable(f"401: {text}; write a new token to {self.settings['tokenFile']}") from error
             after = error.headers.get("Retry-After", "")
             pause = float(after) if after.isdigit() else None
@@ -75,14 +76,14 @@ class HttpsJobs(TrainingService):
                 raise Unavailable(f"{error.code}: {text}", pause) from error
             raise Refused(f"{error.code}: {text}") from error
         except (OSError, http.client.HTTPException) as error:
-            # The request may have arrived: the same name is asked for again, and is answered with 409.
+            # The request may have arrived. A second one with the same name is answered with 409.
             raise Unavailable(f"{self.settings['url']}: {error}") from error
 
     def start(self, job):
         body = {"name": job.name, "queue": self.settings.get("queue"), "script": job.script(), "gpus": job.gpus}
         return str(self.ask("POST", "/jobs", body)["id"])
 
-    # No `find`: a second POST of the same name makes no second job, and gives the first one's id.
+    # `find` is not needed: a second POST with the same name creates no job, and returns the id of the first one.
 
     def stop(self, handle, job, force):
         self.ask("DELETE", f"/jobs/{urllib.parse.quote(handle)}" + ("?force=1" if force else ""))
@@ -94,7 +95,7 @@ class HttpsJobs(TrainingService):
 
     def look(self, job):
         if job is None:
-            return Gone(reason="unknown", message="the API does not know the job any more")
+            return Gone(reason="unknown", message="the API no longer knows the job")
         if job["state"] == "queued":
             return Waiting(job.get("reason") or "queued")
         if job["state"] == "running":

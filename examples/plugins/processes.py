@@ -1,7 +1,7 @@
-"""A training service whose jobs are processes of this machine: the shortest one that is whole.
+"""A minimal but complete training service, whose jobs are processes of this machine.
 
-`trainingService: {platform: plugin, command: [python3, processes.py]}`. `platform: local` does more. The setting `jobs` says how
-many a hybrid search should have here at a time.
+`trainingService: {platform: plugin, command: [python3, processes.py]}`. `platform: local` does more. The setting `jobs` limits
+the number of concurrent jobs here in a search with several training services.
 """
 
 import os
@@ -20,7 +20,7 @@ class Processes(TrainingService):
         self.children = {}
 
     def start(self, job):
-        # A session of its own: the job outlives this process.
+        # In its own session, the job outlives this process.
         child = subprocess.Popen(job.argv, cwd=job.folder, stdin=subprocess.DEVNULL, start_new_session=True)
         self.children[str(child.pid)] = child
         return str(child.pid)
@@ -29,7 +29,7 @@ class Processes(TrainingService):
         return self.settings["jobs"] - len(self.living()) if "jobs" in self.settings else None
 
     def find(self, job):
-        # The agent's lock names its process and its attempt, also once the agent has ended.
+        # The agent's lock contains its pid and its attempt, even after the agent has exited.
         lock = Path(job.folder, "spool", "lock")
         words = lock.read_text().split() if lock.exists() else []
         return words[0] if words[1:2] == [job.attempt] else None
@@ -45,7 +45,7 @@ class Processes(TrainingService):
         child = self.children.get(handle)
         if child is not None:
             return Running() if child.poll() is None else Gone.of(child.returncode)
-        # An earlier process of ours has started it.
+        # An earlier process of this service started the job.
         return Running() if agent_lives(job.folder) else Gone.of(None)
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Himmelblau's function of two arguments; it is 0 at four places and larger everywhere else.
+# Himmelblau's function of two arguments. It has four minima, all with the value 0.
 set -eu
 awk -v x="$1" -v y="$2" 'BEGIN {
     printf "loss=%.6f\n", (x * x + y - 11) ^ 2 + (x + y * y - 7) ^ 2

@@ -1,4 +1,4 @@
-"""The plugins in examples/plugins: containers by their command lines, HTTPS jobs on a server of our own."""
+"""The plugins in examples/plugins: containers by their command lines, and HTTPS jobs on a test server."""
 
 import http.server
 import json
@@ -35,7 +35,7 @@ def job(folder, gpus=None, name="tk-e-t-1"):
 
 
 def containers(tmp_path, monkeypatch, program):
-    """A service whose program notes its words and says what the file `says` holds."""
+    """A service whose program records its arguments and prints the content of the file `says`."""
     path = tmp_path / program
     path.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/words\n[ -e {tmp_path}/says ] && . {tmp_path}/says\nexit 0\n'
@@ -91,7 +91,7 @@ def test_gpus_are_given_once_also_by_the_next_process(docker, tmp_path):
     words = (tmp_path / "words").read_text().splitlines()
     assert words[words.index("--gpus") + 1] == '"device=0,1"'
     assert "trialkeeper.gpus=0,1" in words
-    # What `docker ps` shows is all that is known of them.
+    # Their only record is the output of `docker ps`.
     (tmp_path / "says").write_text('[ "$1" = ps ] && echo 0,2')
     docker.start(job(tmp_path, gpus=1, name="other"))
     words = (tmp_path / "words").read_text().splitlines()
@@ -115,7 +115,7 @@ def test_a_command_that_fails_ends_no_job(docker, tmp_path):
     says.write_text('echo "[]"; echo "Error: No such container: tk-e-t-1" >&2; exit 1')
     assert docker.find(job(tmp_path)) is None
     assert docker.poll({"tk-e-t-1": None}) == {
-        "tk-e-t-1": Gone(reason="unknown", message="its container was removed")
+        "tk-e-t-1": Gone(reason="unknown", message="the container was removed")
     }
     docker.stop("tk-e-t-1", None, True)
 
@@ -134,7 +134,7 @@ def test_an_image_is_pulled_before_the_first_job(docker, tmp_path):
         ({"Status": "running"}, Running()),
         ({"Status": "exited", "ExitCode": 3}, Gone(code=3)),
         ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, Gone(code=137, reason="oom")),
-        (None, Gone(reason="unknown", message="its container was removed")),
+        (None, Gone(reason="unknown", message="the container was removed")),
     ],
 )
 def test_states_of_containers_are_translated(docker, state, expected):
@@ -161,7 +161,7 @@ def test_settings_that_would_give_away_the_machine_are_refused(docker):
 
 
 class Jobs(http.server.BaseHTTPRequestHandler):
-    """A job API that runs scripts as processes of this machine."""
+    """A job API that runs scripts as local processes."""
 
     processes: ClassVar[dict] = {}
     refusal = None
@@ -273,7 +273,7 @@ def test_a_token_that_has_expired_fails_no_trial(api, tmp_path):
     service.settings = {**api, "tokenFile": str(old)}
     with pytest.raises(Unavailable, match=f"who are you.*; write a new token to {old}"):
         service.start(job(tmp_path))
-    # A new one is read at the next request.
+    # The next request uses the new token.
     old.write_text("a secret")
     assert service.poll({"7": None})["7"].reason == "unknown"
 
@@ -283,7 +283,7 @@ def test_a_server_that_is_away_ends_no_job(api, tmp_path):
     service.settings = {**api, "url": "https://localhost:1"}
     with pytest.raises(Unavailable):
         service.poll({"7": None})
-    # A certificate that is not known is no server of ours.
+    # A server with an unknown certificate is rejected.
     service.settings = {**api, "caFile": None}
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
         service.start(job(tmp_path))
