@@ -1,7 +1,7 @@
-"""Writes everything that a release consists of, from one pair of programs, with the standard library alone.
+"""Writes all files of a release from one pair of programs, using only the standard library.
 
-That is the wheels, an archive with both programs, a Debian package, a list of what is inside the programs (an
-SBOM in CycloneDX's form) and the checksums of all of them. Equal inputs make equal files.
+A release consists of the wheels, an archive with both programs, a Debian package, an SBOM in CycloneDX's format,
+and the checksums of all files. Equal inputs produce equal files.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from wheels import (
     write_nni_wheel,
 )
 
-#: Debian's name of each target's processor.
+#: Debian's name of the architecture of each target.
 ARCHITECTURES = {"x86_64-unknown-linux-musl": "amd64", "aarch64-unknown-linux-musl": "arm64"}
-#: The time of each file, in seconds since 1970: the same for every build.
+#: The modification time of all files, in seconds since 1970. It is the same for every build.
 _TIME = 315532800
 
 
 def read_metadata(target: str) -> dict[str, Any]:
-    """Returns what Cargo knows of the workspace and of what it is built of, for one target."""
+    """Returns Cargo's metadata of the workspace and its dependencies for a target."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", target]
     try:
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -53,7 +53,7 @@ def read_metadata(target: str) -> dict[str, Any]:
 
 
 def make_sbom(metadata: Mapping[str, Any]) -> bytes:
-    """Returns the SBOM of both programs: CycloneDX 1.6, with every crate that is linked or that builds one."""
+    """Returns the SBOM of both programs: CycloneDX 1.6, with all linked crates and build dependencies."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     members = set(metadata["workspace_members"])
@@ -64,7 +64,7 @@ def make_sbom(metadata: Mapping[str, Any]) -> bytes:
         id = to_visit.pop()
         if id in needed:
             continue
-        # Crates for tests alone are in no program.
+        # Crates that only tests use are not in the programs.
         needed[id] = sorted(
             dependency["pkg"]
             for dependency in nodes[id]["deps"]
@@ -94,7 +94,7 @@ def make_sbom(metadata: Mapping[str, Any]) -> bytes:
 
 
 def make_man_pages(programs: Path) -> dict[str, bytes]:
-    """Returns the pages for ``man`` by their names; none where the programs are for another processor."""
+    """Returns the man pages by name; none if the programs are for another processor."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             subprocess.run([programs / "trial-manager", "man", folder], check=True, capture_output=True)
@@ -130,7 +130,7 @@ def write_debian_package(
     sbom: bytes,
     man_pages: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Writes the Debian package ``trialkeeper`` and returns its path. It depends on nothing."""
+    """Writes the Debian package ``trialkeeper``, which has no dependencies, and returns its path."""
     version, architecture = workspace_version(), ARCHITECTURES[target]
     licence = b"Source: the repository of TrialKeeper\nLicense: MIT OR Apache-2.0\n"
     files = {f"./usr/bin/{name}": (content, 0o755) for name, content in programs.items()}
@@ -198,7 +198,7 @@ def _package_url(package: Mapping[str, Any]) -> str:
 
 
 def _tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """Returns a compressed archive of files and of the folders above them, all of which are root's."""
+    """Returns a compressed archive of files and their parent folders, all owned by root."""
     packed, folders = io.BytesIO(), set[str]()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, (content, mode) in files.items():
@@ -227,7 +227,7 @@ def _ar_member(name: str, content: bytes) -> bytes:
 
 
 def main(words: list[str]) -> None:
-    """Writes a release, as ``python/build-release`` says."""
+    """Runs ``python/build-release``."""
     parser = argparse.ArgumentParser(
         prog="python/build-release",
         description="Writes the wheels, an archive, a Debian package, an SBOM and the checksums.",
@@ -237,7 +237,7 @@ def main(words: list[str]) -> None:
         "out", nargs="?", type=Path, default=HERE / "dist", help="folder for the files [python/dist]"
     )
     parser.add_argument("--target", choices=PLATFORMS, default=target, help=f"Rust target [{target}]")
-    parser.add_argument("--programs", type=Path, help="folder of static programs that are built already")
+    parser.add_argument("--programs", type=Path, help="folder of static programs that are already built")
     args = parser.parse_args(words)
     try:
         programs = args.programs or build_programs(args.target)

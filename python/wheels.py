@@ -1,8 +1,8 @@
 """Writes the wheels: a standard-library build backend.
 
-``pip wheel python`` and ``python/build-wheel`` use it. The programs are built by Cargo before, static, by the
-same command that builds the released ones. maturin is not used: it takes the programs of one crate only and builds
-them with flags of its own, so what it ships would not be what was tested.
+``pip wheel python`` and ``python/build-wheel`` use it. Cargo first builds the static programs with the same
+command as for a release. maturin is not used, because it supports only the programs of one crate and builds them
+with its own flags. The shipped programs would then not be the tested ones.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from typing import Any, Optional
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PROGRAMS = ("trial-manager", "trialkeeper")
-#: Files of the package that are executed.
+#: The executable files of the package.
 PACKAGE_PROGRAMS = ("trialkeeper/nni/nni_node/node",)
-#: Files that refuse ``import nni`` where Microsoft's package is installed, too.
+#: The files that reject ``import nni`` if Microsoft's package is also installed.
 NNI_GUARD = ("_trialkeeper_nni_guard.py", "trialkeeper_nni_guard.pth")
-#: The wheel's platform tag for each Rust target. A static program runs with any C library, hence both families.
+#: The wheel's platform tags for each Rust target. Static programs run with any C library, hence both families.
 PLATFORMS = {
     "x86_64-unknown-linux-musl": "manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64",
     "aarch64-unknown-linux-musl": "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
 }
-#: The processor of each target, as an ELF program names it (``e_machine``).
+#: The ELF machine number (``e_machine``) of each target.
 _MACHINES = {"x86_64-unknown-linux-musl": 62, "aarch64-unknown-linux-musl": 183}
-#: The target that stands for this machine. Its programs may need shared libraries, so its wheel is for here alone.
+#: The name of the target for this machine. Its programs may need shared libraries, so its wheel runs only here.
 HOST = "host"
-#: Earlier than 1980 a ZIP cannot say; the same for every file, so that equal inputs make equal wheels.
+#: The time of all files, so that equal inputs produce equal wheels. A ZIP cannot store times before 1980.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class BuildError(Exception):
-    """The wheel cannot be built; the message says what to do."""
+    """The wheel cannot be built. The message contains the remedy."""
 
 
 def workspace_version() -> str:
-    """Returns the version of the Cargo workspace, which is the wheels' version."""
+    """Returns the version of the Cargo workspace, which is also the version of the wheels."""
     manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
     found = re.search(r'^\[workspace\.package\][^\[]*?^version = "([^"]+)"', manifest, re.MULTILINE | re.DOTALL)
     if found is None:
@@ -53,7 +53,7 @@ def workspace_version() -> str:
 
 
 def build_programs(target: str) -> Path:
-    """Builds both programs with Cargo and returns the folder that holds them."""
+    """Builds both programs with Cargo and returns their folder."""
     static = "static" if target.startswith("x86_64") else "static-aarch64"
     manager = ["build", "--profile", "dist", "--locked", "--package", "trial-manager", "--target", target]
     for command in (["cargo", static], ["cargo", *manager]):
@@ -67,9 +67,9 @@ def build_programs(target: str) -> Path:
 
 
 def read_programs(target: str, programs: Path) -> dict[str, bytes]:
-    """Returns the programs that lie in a folder.
+    """Returns the programs in a folder.
 
-    :raises BuildError: if one is missing, needs a shared library, or is for another processor.
+    :raises BuildError: if a program is missing, needs a shared library, or is for another processor.
     """
     scripts = {}
     for name in PROGRAMS:
@@ -86,10 +86,10 @@ def read_programs(target: str, programs: Path) -> dict[str, bytes]:
 
 
 def write_main_wheel(out: Path, target: str, programs: Path, sbom: Optional[bytes] = None) -> Path:
-    """Writes the wheel ``trialkeeper`` with the programs that lie in a folder, and returns its path.
+    """Writes the wheel ``trialkeeper`` with the programs in a folder, and returns its path.
 
-    :param sbom: what is inside the programs, in CycloneDX's form (PEP 770).
-    :raises BuildError: if a program is missing, or needs a shared library.
+    :param sbom: the SBOM of the programs, in CycloneDX's format (PEP 770).
+    :raises BuildError: if a program is missing or needs a shared library.
     """
     files = dict(_package_files(HERE / "src", "trialkeeper"))
     scripts = read_programs(target, programs)
@@ -98,13 +98,13 @@ def write_main_wheel(out: Path, target: str, programs: Path, sbom: Optional[byte
 
 
 def write_nni_wheel(out: Path) -> Path:
-    """Writes the wheel ``trialkeeper-nni``, which is Python only, and returns its path."""
+    """Writes the pure Python wheel ``trialkeeper-nni`` and returns its path."""
     folder = HERE / "nni"
     own, workspace = _project(folder)["version"], workspace_version()
     if own != workspace:
         raise BuildError(f"{folder / 'pyproject.toml'}: version {own} is not the workspace's, {workspace}")
     files = dict(_package_files(folder / "src", "nni"))
-    # Beside the package: they must be there when another distribution has replaced the package.
+    # These files are outside the package, so that they remain if another distribution overwrites the package.
     files.update((name, (folder / "src" / name).read_bytes()) for name in NNI_GUARD)
     return _write_wheel(out, folder, "py3-none-any", files, {})
 
@@ -119,7 +119,7 @@ def build_wheel(
 ) -> str:
     """Builds the wheel ``trialkeeper`` for ``pip``.
 
-    ``TARGET`` names another Rust target, ``TRIALKEEPER_BUILT`` a folder of programs that are built already.
+    ``TARGET`` names another Rust target, and ``TRIALKEEPER_BUILT`` a folder of programs that are already built.
     """
     target = os.environ.get("TARGET", "x86_64-unknown-linux-musl")
     built = os.environ.get("TRIALKEEPER_BUILT")
@@ -131,7 +131,7 @@ def build_editable(
     config_settings: Optional[Mapping[str, Any]] = None,
     metadata_directory: Optional[str] = None,
 ) -> str:
-    """Builds a wheel whose module is the source tree's, for ``pip install -e`` (PEP 660).
+    """Builds a wheel that refers to the source tree, for ``pip install -e`` (PEP 660).
 
     The programs are found in ``PATH``, in ``TRIALKEEPER_PROGRAMS``, or in the checkout's ``target/debug``.
     """
@@ -140,11 +140,11 @@ def build_editable(
 
 
 def build_sdist(sdist_directory: str, config_settings: Optional[Mapping[str, Any]] = None) -> str:
-    """Refuses: a source archive would need the whole workspace."""
+    """Raises an error, because a source distribution would need the whole workspace."""
     raise BuildError("there is no source distribution: build the wheel from a checkout with python/build-wheel")
 
 
-# A wheel, as its specification says.
+# The format of a wheel.
 
 
 def _package_files(source: Path, package: str) -> Iterator[tuple[str, bytes]]:
@@ -215,7 +215,7 @@ def _metadata(project: Mapping[str, Any], folder: Path, version: str) -> str:
         f"Keywords: {','.join(project['keywords'])}",
         *(f"Classifier: {classifier}" for classifier in project["classifiers"]),
     ]
-    # Both wheels are made of one commit and speak to each other.
+    # Both wheels are built from the same commit and depend on each other's version.
     pinned = {"trialkeeper": f"trialkeeper=={version}"}
     lines += [f"Requires-Dist: {pinned.get(name, name)}" for name in project["dependencies"]]
     for extra, dependencies in project.get("optional-dependencies", {}).items():
@@ -236,7 +236,7 @@ def _digest(content: bytes) -> str:
 
 
 def _needs_loader(program: bytes) -> bool:
-    """Returns whether a 64-bit little-endian ELF program names a dynamic loader (segment type ``PT_INTERP``)."""
+    """Returns whether a 64-bit little-endian ELF program has a dynamic loader (segment type ``PT_INTERP``)."""
     if program[:6] != b"\x7fELF\x02\x01":
         return True
     table = int.from_bytes(program[32:40], "little")
@@ -247,7 +247,7 @@ def _needs_loader(program: bytes) -> bool:
 
 
 def main(words: list[str]) -> None:
-    """Builds both wheels, as ``python/build-wheel`` says."""
+    """Runs ``python/build-wheel``."""
     import argparse
 
     parser = argparse.ArgumentParser(
@@ -261,9 +261,9 @@ def main(words: list[str]) -> None:
         "--target",
         choices=[*PLATFORMS, HOST],
         default=target,
-        help=f"Rust target [{target}]; `host`: a wheel for this machine, of the programs in --programs",
+        help=f"Rust target [{target}]; `host`: a wheel for this machine, with the programs in --programs",
     )
-    parser.add_argument("--programs", type=Path, help="folder of programs that are built already")
+    parser.add_argument("--programs", type=Path, help="folder of programs that are already built")
     args = parser.parse_args(words)
     if args.target == HOST and args.programs is None:
         parser.error("--target host needs --programs, such as target/release")

@@ -1,4 +1,4 @@
-"""OpenPAI's REST API v2, scripted: answers as of the real rest-server, and jobs that are local processes."""
+"""A scripted OpenPAI REST API v2, with the responses of the real rest-server, and local processes as jobs."""
 
 import http.server
 import json
@@ -27,7 +27,7 @@ _TOP = {
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """The server. A job runs at once, unless its virtual cluster is full."""
+    """The server. A job runs immediately, unless its virtual cluster is full."""
 
     daemon_threads = True
 
@@ -39,7 +39,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.full = False
         self.token = TOKEN
-        #: Answers in the place of the next ones: (status, body), by method and path without the root.
+        #: Responses that replace the next ones: (status, body), by method and path without the root.
         self.next = {}
         self.requests = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -86,7 +86,7 @@ class Server(http.server.ThreadingHTTPServer):
         commands = "\n".join(next(iter(job["taskRoles"].values()))["commands"])
         environment = {**os.environ, "FC_FRAMEWORK_ATTEMPT_ID": "0", "FC_TASK_ATTEMPT_ID": "0", **self.variables}
         pipe = subprocess.DEVNULL
-        # Bash is what OpenPAI's runtime uses.
+        # OpenPAI's runtime uses Bash.
         self.jobs[name]["process"] = subprocess.Popen(
             ["bash", "-c", commands],
             stdin=pipe,
@@ -102,7 +102,7 @@ class Server(http.server.ThreadingHTTPServer):
             return 500, {"code": "UnknownError", "message": "Unexpected end of JSON input"}
         job["stopped"] = True
         if job["process"] is not None:
-            # No SIGTERM: the runtime's shell waits for its child until the pod's grace is over.
+            # No SIGTERM: the runtime's shell waits for its child until the grace period ends.
             os.killpg(job["process"].pid, signal.SIGKILL)
             job["process"].wait()
         return 202, {"status": 202, "message": "execute job successfully"}
@@ -122,7 +122,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def _problem(job):
-    """What the schema of protocol 2 says about a job."""
+    """Validates a job against the schema of protocol 2."""
     if set(job) - _TOP:
         return f"should NOT have additional properties: {sorted(set(job) - _TOP)}"
     if job.get("protocolVersion") != 2 or job.get("type") != "job" or not job.get("taskRoles"):
@@ -185,7 +185,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         status, answer = self.answer(body)
         if status is None:
-            # The connection is cut: the answer is lost.
+            # The connection breaks, and the response is lost.
             self.close_connection = True
             return
         headers = answer.pop("headers", {}) if isinstance(answer, dict) else {}

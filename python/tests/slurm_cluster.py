@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on this machine: real slurmctld, slurmd and munge, on ports that are free."""
+"""A Slurm cluster of two nodes on this machine: real slurmctld, slurmd and munge, on free ports."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ NEEDED = ("sbatch", "squeue", "slurmctld", "slurmd", "munged")
 
 
 def available():
-    """Says whether Slurm is here; TRIALKEEPER_TEST_NEED_SLURM forbids that it is not."""
+    """Returns whether Slurm is installed. With TRIALKEEPER_TEST_NEED_SLURM, it must be."""
     path = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
     missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
     if missing and os.environ.get("TRIALKEEPER_TEST_NEED_SLURM"):
@@ -31,7 +31,7 @@ def free_ports(number):
 
 
 class Cluster:
-    """Daemons that are ended by their own process objects."""
+    """Daemons, stopped through their process objects."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -82,7 +82,7 @@ PartitionName=high Nodes=n[1-2] PriorityTier=9 State=UP
         self.wait(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
 
     def munge(self):
-        """A munged of our own, with a key of our own."""
+        """A private munged with its own key."""
         key, socket_file = self.folder / "munge.key", self.folder / "munge.socket"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)

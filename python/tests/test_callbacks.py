@@ -25,7 +25,7 @@ def library(name):
 
 @pytest.fixture
 def reported(capsys):
-    """Returns a function that gives the metrics printed so far, without other output."""
+    """Returns a function that returns the metrics printed so far, without other output."""
 
     def read():
         lines = capsys.readouterr().out.splitlines()
@@ -36,7 +36,7 @@ def reported(capsys):
 
 @pytest.fixture
 def stop_after(monkeypatch):
-    """Returns a function that makes the trial be asked to stop once it has been asked ``n`` times."""
+    """Returns a function that makes ``should_stop`` return True after ``n`` calls."""
 
     def set_up(n):
         answers = iter([False] * n)
@@ -79,7 +79,7 @@ def test_xgboost_stops_when_the_trial_is_to_stop(reported, stop_after):
     library("xgboost")
     from trialkeeper.callbacks.xgboost import Report
 
-    stop_after(2)  # The first answer is for the start of the training.
+    stop_after(2)  # The first call happens at the start of the training.
     model = train_xgboost(50, Report())
     assert model.num_boosted_rounds() == len(reported()) == 2
 
@@ -159,7 +159,7 @@ def train_keras(epochs, callback):
 
 @pytest.fixture
 def keras_backend(monkeypatch):
-    """Keras needs one of its backends; any of them will do."""
+    """Selects one of Keras's backends that is installed."""
     for name in ("tensorflow", "jax", "torch"):
         try:
             __import__(name)
@@ -201,7 +201,7 @@ def test_transformers_reports_evaluations_and_logs(reported, stop_after):
     control = transformers.TrainerControl()
     callback.on_train_begin(None, state, control)
     callback.on_log(None, state, control, logs={"loss": 0.7, "epoch": 1})
-    # An evaluation is logged too, and must not be reported twice.
+    # An evaluation is also logged, and must not be reported twice.
     callback.on_log(None, state, control, logs={"eval_loss": 0.6})
     callback.on_evaluate(None, state, control, metrics={"eval_loss": 0.6, "eval_name": "text"})
     callback.on_step_end(None, state, control)
@@ -221,7 +221,7 @@ def test_transformers_reports_evaluations_and_logs(reported, stop_after):
 
 @pytest.fixture
 def lightning():
-    """Lightning if it is installed; else modules with the names that our callback uses."""
+    """Lightning if it is installed; else modules with the names that the callback uses."""
     try:
         import lightning.pytorch  # noqa: F401
 

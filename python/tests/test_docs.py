@@ -1,4 +1,4 @@
-"""The examples of the documentation, run as they stand."""
+"""Runs the examples of the documentation unchanged."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 if not (ROOT / "docs").is_dir():
     pytest.skip("the tests run outside the source tree", allow_module_level=True)
 
-#: Names that an example takes from the text around it, and that stand for a user's own.
+#: The names that examples use without defining them, in place of the user's code.
 TRAIN = """
 def train_one_epoch(lr, layers=1):
     return (lr - 0.03) ** 2 + 0.1 / layers
@@ -32,7 +32,7 @@ def block(page, marker):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with the page's `train.py`, whose `python3` is this one."""
+    """A folder with the page's `train.py`, in which `python3` is this interpreter."""
 
     def make(page):
         (script,) = [block for block in blocks(page) if block.startswith("# train.py\n")]

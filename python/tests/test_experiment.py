@@ -1,4 +1,4 @@
-"""The search's side, with the real programs."""
+"""Experiments, with the real programs."""
 
 import asyncio
 import html
@@ -104,7 +104,7 @@ def test_a_function_may_return_several_numbers(tmp_path, objective, metric):
 
 @pytest.mark.parametrize("given", [{"callbacks": [print]}, {"progress": True}])
 def test_callbacks_of_a_search_that_is_not_waited_for_are_refused(tmp_path, given):
-    with pytest.raises(ValueError, match=r"hand callbacks and progress to the experiment's wait\(\)"):
+    with pytest.raises(ValueError, match=r"pass callbacks and progress to the experiment's wait\(\)"):
         tk.search(print, SPACE, data_dir=tmp_path, wait=False, **given)
     assert list(tmp_path.iterdir()) == []
 
@@ -305,7 +305,7 @@ def test_an_id_of_ones_own_is_taken_once(tmp_path):
     with pytest.raises(tk.ConfigurationError, match=re.escape(refusal)):
         again.run()
     assert again.resume().wait(timeout=60) == "DONE"
-    # A folder that is no experiment's is not written into, and one that was not begun leaves nothing.
+    # A folder that is not an experiment is not changed, and an experiment that was not started leaves nothing.
     (tmp_path / "notes").mkdir()
     for wrong in ("notes", "a/b", "", "x" * 33):
         with pytest.raises(tk.ConfigurationError, match=r"notes already|for '--id <ID>'"):
@@ -348,7 +348,7 @@ def test_the_data_directory_is_the_managers_own(monkeypatch, tmp_path):
 
 
 def test_a_manager_of_a_background_program_is_stopped(tmp_path):
-    # A shell starts what stands before `&` with SIGINT ignored, and what that starts inherits it.
+    # A shell starts a background command with SIGINT ignored, and its children inherit this.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         experiment = of("import time; time.sleep(600)", tmp_path, max_trial_number=1).start()
@@ -359,10 +359,10 @@ def test_a_manager_of_a_background_program_is_stopped(tmp_path):
 
 
 def test_reading_what_the_manager_says_does_not_move_where_it_writes(tmp_path):
-    """It is one open file with one position: after a seek(0) the manager would overwrite its first line."""
+    """Both share the position of the file: after a seek(0), the manager would overwrite its first line."""
     manager = ManagerProcess.__new__(ManagerProcess)
     with open(tmp_path / "stderr", "wb+", buffering=0) as file:
-        # Nothing but the descriptor: no seek() and no read().
+        # Uses only the descriptor, without seek() and read().
         manager._stderr = types.SimpleNamespace(fileno=file.fileno)
         file.write(b"first, ")
         assert manager.output() == "first, "
@@ -381,7 +381,7 @@ def test_a_function_is_shipped_with_all_that_it_needs_but_python(tmp_path):
     folder = keep_code(tmp_path, objective, is_local=False)
     assert folder == keep_code(tmp_path, objective, is_local=False), "the same code is kept once"
     assert 'parameters["x"] * 2' in (folder / "objective-source.py").read_text()
-    # Without packages of the environment, as on another machine.
+    # Runs without the packages of the environment, as on another machine.
     done = subprocess.run(
         [sys.executable, "-S", "run_objective.py"],
         cwd=folder,
@@ -409,7 +409,7 @@ def test_a_function_for_another_version_of_python_is_refused_with_both(tmp_path)
     assert done.returncode == 1
     message = f"the objective was pickled by Python 3.1, and {sys.executable} is Python {here}"
     assert done.stderr.startswith(message)
-    # A name is found by any version.
+    # Any version can load a function by its name.
     folder = keep_code(tmp_path, math.sqrt, is_local=False)
     assert json.loads((folder / "objective.json").read_text()) == {}
     folder = keep_code(tmp_path, json.loads, is_local=False)

@@ -1,4 +1,4 @@
-"""A search's life with the real programs: interrupts, managers that die, callbacks, progress."""
+"""The lifecycle of a search with the real programs: interrupts, killed managers, callbacks, progress."""
 
 import asyncio
 import io
@@ -68,7 +68,7 @@ def test_a_manager_that_is_killed_under_run_is_replaced(tmp_path, run):
     experiment.config["maxTrialNumber"] = 4
     experiment.config["trialConcurrency"] = 1
     (tmp_path / "gate").touch()
-    with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; it is started again \(1 of 3\)"):
+    with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; restarting it \(1 of 3\)"):
         run(experiment, callbacks=[kill_first])
     assert killed
     assert len(experiment.trials("SUCCEEDED")) == 4
@@ -78,7 +78,7 @@ def test_a_killed_manager_is_told_of_to_those_who_wait(tmp_path):
     with gated(tmp_path).start() as experiment:
         experiment._manager._process.kill()
         experiment._manager.wait(None)
-        with pytest.raises(tk.ManagerError, match=r"killed by SIGKILL; resume\(\) goes on"):
+        with pytest.raises(tk.ManagerError, match=r"killed by SIGKILL; resume\(\) continues it"):
             experiment.wait()
         connected = tk.connect(experiment.id, data_dir=tmp_path / "data")
         with pytest.raises(tk.ManagerError, match=r"its manager was killed.*resume"):
@@ -129,7 +129,7 @@ def test_a_result_that_is_no_number_has_no_value(tmp_path):
 
 
 def run_and_interrupt(code, tmp_path, count=1):
-    """Runs a script, interrupts it when it says `ready`, and returns its exit code and what it printed."""
+    """Runs a script, interrupts it when it prints `ready`, and returns its exit code and its output."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(code))
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
@@ -197,7 +197,7 @@ def tell(experiment):
         experiment._follow_async = follow
         asyncio.run(experiment.run_async())
         """,
-        # In code that has forgotten the search: it ends with the script.
+        # In code after a search without a reference to it: the search ends with the script.
         """
         experiment.start()
         tell(experiment)
@@ -320,7 +320,7 @@ def test_a_pipe_shows_nothing_unless_it_is_asked_for(tmp_path, capsys):
 
 
 class Notebook:
-    """A stand-in for Jupyter: what it shows first, and each renewal."""
+    """A stand-in for Jupyter that records the first display and each update."""
 
     def __init__(self, monkeypatch):
         self.shown, self.renewals = [], []
@@ -362,7 +362,7 @@ def test_a_notebook_shows_that_a_search_was_interrupted(tmp_path, notebook, run)
 
 
 def test_a_notebook_is_renewed_while_no_trial_ends(tmp_path, notebook, monkeypatch):
-    """The gate opens when a renewal shows the trials running: without one the search would not end."""
+    """The gate opens when an update shows running trials. Without updates, the search would not end."""
     renew = notebook.update
 
     def update(value):
@@ -386,7 +386,7 @@ def test_a_closed_terminal_does_not_end_the_search(tmp_path, monkeypatch):
     progress._print("text")
 
 
-# What a manager says.
+# The output of a manager.
 
 
 def test_events_are_read_in_whatever_pieces_they_come():

@@ -20,7 +20,7 @@ WHEN = datetime(2026, 11, 25, tzinfo=timezone.utc)
 
 
 class Search:
-    """The part of an experiment that a trial asks."""
+    """The part of an experiment that a trial uses."""
 
     id = "k3f9abcd"
 
@@ -98,7 +98,7 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Stands for W&B: notes the calls that its documentation has."""
+    """A stand-in for W&B that records the documented calls."""
     calls = []
 
     class Run:

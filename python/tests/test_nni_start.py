@@ -1,4 +1,4 @@
-"""What ``python -m trialkeeper.nni install`` has every interpreter do."""
+"""The effect of ``python -m trialkeeper.nni install`` on every start of the interpreter."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from trialkeeper.nni.__main__ import start_line
 
 
 def run(code: str) -> str:
-    """Runs code in another interpreter that sees the same packages."""
+    """Runs code in another interpreter with the same packages."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
 

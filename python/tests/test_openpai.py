@@ -30,7 +30,7 @@ def server():
 
 @pytest.fixture
 def service(server, tmp_path):
-    """A service whose storage is `share` here and `inside` in containers."""
+    """A service with its storage at `share` on this machine and at `inside` in containers."""
     share, inside = tmp_path / "share", tmp_path / "inside"
     share.mkdir()
     inside.symlink_to(share)
@@ -89,7 +89,7 @@ def test_a_job_is_submitted_in_protocol_2_with_the_containers_paths(server, serv
     role = document["taskRoles"]["taskrole"]
     inside = tmp_path / "inside"
     command = role.pop("commands")[1]
-    # The command is the user's own: no path in it is replaced.
+    # Paths in the user's command are not replaced.
     expected = f"{inside}/agent run --output-dir {inside}/experiments/e/t --objective /loss --shell "
     assert command.startswith(expected + f"'cd {share}; a ")
     assert role["resourcePerInstance"] == {"cpu": 1, "memoryMB": 2048, "gpu": 2}
@@ -130,7 +130,7 @@ def test_a_storage_is_mounted_where_the_file_says(service, tmp_path, inside, sto
 
 def test_a_second_submission_adopts_the_job(server, service, tmp_path):
     wanted = job(tmp_path / "share")
-    # The first answer is lost on its way.
+    # The first response is lost.
     server.next["POST", "jobs"] = [(None, None)]
     with pytest.raises(Unavailable):
         service.start(wanted)
@@ -166,7 +166,7 @@ def test_a_stop_lets_the_agent_end_and_force_ends_the_job(server, service, tmp_p
     service.stop(service.handle(polite), polite, False)
     assert poll_until(service, polite, Gone) == Gone(code=7)
     assert not any(method == "PUT" for method, _ in server.requests)
-    # A late one, also where OpenPAI answers 500 for a job that has ended.
+    # A late stop, even if OpenPAI returns 500 for an ended job.
     service.stop(service.handle(polite), polite, True)
     deaf = job(share, ("run", "--shell", "trap '' TERM; while :; do sleep 0.05; done"), "t-2")
     service.start(deaf)
@@ -192,7 +192,7 @@ def test_a_job_is_gone_only_when_openpai_says_so(server, service, tmp_path):
     assert service.poll({handle: wanted}) == {handle: Running()}
     for _ in range(4):
         assert service.poll({handle: wanted}) == {}
-    # And one that OpenPAI has lost.
+    # A stop of a job that OpenPAI has lost.
     os.killpg(server.jobs["tk_e_t-1"]["process"].pid, 9)
     server.jobs.pop("tk_e_t-1")["process"].wait()
     assert service.poll({handle: wanted})[handle].reason == "unknown"
@@ -203,7 +203,7 @@ def test_a_job_is_gone_only_when_openpai_says_so(server, service, tmp_path):
     [
         ({"state": "SUCCEEDED", "appExitCode": 0}, Gone(code=0)),
         ({"state": "FAILED", "appExitCode": 3}, Gone(code=3)),
-        ({"state": "STOPPED", "appExitCode": -210}, Gone(reason="revoked", message="it was stopped at OpenPAI")),
+        ({"state": "STOPPED", "appExitCode": -210}, Gone(reason="revoked", message="job was stopped in OpenPAI")),
         ({"state": "FAILED", "appExitCode": -1000}, Gone(reason="node_lost")),
         ({"state": "FAILED", "appExitCode": -1003}, Gone(reason="preempted")),
         ({"state": "FAILED", "appExitCode": -1004}, Gone(reason="timeout")),
@@ -237,7 +237,7 @@ def test_a_job_is_gone_only_when_openpai_says_so(server, service, tmp_path):
             {"state": "FAILED", "appExitCode": -8000, "appExitSpec": {"type": "UNKNOWN_FAILURE"}},
             Gone(reason="unknown"),
         ),
-        ({"state": "FAILED"}, Gone(reason="unknown", message="OpenPAI names no exit code")),
+        ({"state": "FAILED"}, Gone(reason="unknown", message="OpenPAI reports no exit code")),
     ],
 )
 def test_ends_are_translated(status, gone):
@@ -317,7 +317,7 @@ def test_check_names_the_field_that_is_wrong(server, service, tmp_path):
     file = tmp_path / "token"
     file.write_text(TOKEN)
     table = [
-        ({}, "trainingService.token", "stands in the experiment file"),
+        ({}, "trainingService.token", "is in the experiment file"),
         ({"tokenFile": str(file)}, "trainingService.tokenFile", "others may read it"),
         ({"tokenFile": str(tmp_path / "none")}, "trainingService.tokenFile", "is no file"),
         (
@@ -379,7 +379,7 @@ def test_a_search_of_an_experiment_file_runs_on_openpai(server, tmp_path):
     inside.symlink_to(share)
     code = tmp_path / "code"
     code.mkdir()
-    # The `python3` of the PATH is this one.
+    # The `python3` on the PATH is this interpreter.
     programs.mkdir()
     (programs / "python3").symlink_to(sys.executable)
     token = tmp_path / "token"
@@ -415,7 +415,7 @@ def test_a_search_of_an_experiment_file_runs_on_openpai(server, tmp_path):
     assert [trial["state"] for trial in json.loads(done.stdout)["trials"]] == ["SUCCEEDED"] * 2
     assert {job["job"]["defaults"]["virtualCluster"] for job in server.jobs.values()} == {"gpu"}
     assert all(name.startswith("tk_pai_") for name in server.jobs) and len(server.jobs) == 2
-    # What is wrong is said before anything begins, with NNI's field.
+    # Errors are reported before the start, with the name of NNI's field.
     service["virtualCluster"] = "vc9"
     (code / "experiment.json").write_text(json.dumps(document))
     refused = run("run", "experiment.json")

@@ -6,7 +6,7 @@ import sys
 import pytest
 from test_experiment import SPACE
 
-#: What every script begins with, as if cloudpickle were not installed.
+#: The first lines of every script, which hide an installed cloudpickle.
 HEAD = f"""
 import sys
 sys.modules["cloudpickle"] = None

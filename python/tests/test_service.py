@@ -1,4 +1,4 @@
-"""The base class of training services, as the manager speaks with it."""
+"""The base class of training services, driven by the manager's requests."""
 
 import base64
 import json
@@ -59,7 +59,7 @@ Fake().serve()
 
 
 class Plugin:
-    """A process of the service, and the manager's side of the conversation."""
+    """A process of the service, and the manager's side of the protocol."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -107,7 +107,7 @@ class Plugin:
             self.told.append(message)
 
     def hear(self, method):
-        """The next notification of this kind."""
+        """Returns the next notification of this kind."""
         while True:
             for at, message in enumerate(self.told):
                 if message.get("method") == method:
@@ -217,7 +217,7 @@ def test_output_is_read_from_the_jobs_folder(plugin):
     assert first == {"offset": 0, "data": "aGVsbG8=", "end": False}
     rest = plugin.ask("output", {**key, "offset": 5, "max_bytes": 99})
     assert base64.b64decode(rest["data"]) == b"\xff\n"
-    # Only what comes from now on, as the manager asks for it.
+    # Only new output, as the manager requests it.
     assert plugin.ask("output", {**key, "offset": 2**64 - 1}) == {"offset": 7, "data": "", "end": False}
     (plugin.folder / "ended").write_text("h-t-1")
     plugin.hear("gone")
@@ -269,7 +269,7 @@ def test_a_job_that_waits_and_ends_is_told(plugin):
     listed = {"key": plugin.key("t-1"), "handle": "h-t-1", "phase": "gone", "gone": gone}
     assert plugin.ask("adopt", {"key": plugin.key("t-1")}) == listed
     assert plugin.ask("list", {}) == {"jobs": [listed]}
-    # A manager that did not hear of the end asks again, and is told again.
+    # A manager that missed the end polls again and receives it again.
     plugin.submit()
     assert plugin.hear("gone") == gone
     assert plugin.ask("cancel", {"key": plugin.key("t-1")}) == {"known": False}

@@ -1,4 +1,4 @@
-"""Trials on a real Slurm, and what its commands print."""
+"""Trials on a real Slurm, and the output of its commands."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def job(folder="/work", **more):
 
 
 def fake(tmp_path, monkeypatch, **programs):
-    """Commands of Slurm's that say what they are told."""
+    """Stand-ins for Slurm's commands with a given output."""
     for name, script in programs.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{script}\n")
@@ -155,11 +155,11 @@ def cluster(tmp_path_factory):
 
 
 class Search:
-    """A search at that cluster by the real manager."""
+    """A search on that cluster with the real manager."""
 
     def __init__(self, cluster, folder, command, trials=2, settings=None, **fields):
         self.cluster, self.folder = cluster, folder
-        # The nodes' daemons run as root, and so does the test.
+        # The nodes' daemons and the test run as root.
         folder.chmod(0o755)
         program = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "trialkeeper.slurm"]
         settings = {"memory": "100", "pollSeconds": 2, "time": "5", **(settings or {})}
@@ -232,7 +232,7 @@ def test_a_manager_and_its_plugin_that_are_killed_find_their_jobs(cluster, tmp_p
 
 def test_an_interrupted_search_leaves_no_job(cluster, tmp_path):
     command = f"trap 'echo heard >>{tmp_path}/heard; exit 143' TERM; echo run >>{tmp_path}/ran; sleep 300 & wait"
-    # Only four of the six jobs fit on the nodes: the others wait in the queue.
+    # Only four of the six jobs fit on the nodes. The others wait in the queue.
     search = Search(cluster, tmp_path, command, trials=6, trialConcurrency=6)
     search.wait_for("ran", 4)
     search.manager.send_signal(signal.SIGINT)
@@ -246,7 +246,7 @@ def test_a_preempted_trial_runs_once_more(cluster, tmp_path):
     command = f"echo run >>{tmp_path}/ran; while ! [ -e {tmp_path}/gate ]; do sleep 0.1; done; echo loss=0.5"
     search = Search(cluster, tmp_path, command, trials=1, settings={"partition": "low"}, maxTrialRetries=1)
     search.wait_for("ran", 1)
-    # All processors of both nodes for another user's job of a higher partition.
+    # Another user's job in a partition with a higher priority takes all processors of both nodes.
     cluster.run("sbatch", "-p", "high", "--exclusive", "-N", "2", "-o", "/dev/null", "--wrap", "sleep 2")
     search.wait_for("ran", 2)
     (tmp_path / "gate").touch()
@@ -254,7 +254,7 @@ def test_a_preempted_trial_runs_once_more(cluster, tmp_path):
     assert done["trials"][0]["state"] == "SUCCEEDED", done
 
 
-# The whole story takes 96 s here; these are the parts in which Slurm has its say.
+# The whole story takes 96 s. These are the parts that depend on Slurm.
 @pytest.mark.parametrize("case", ["dies at the submit", "finds its jobs again", "is stopped"])
 def test_the_plugin_passes_the_conformance_story(cluster, tmp_path, case):
     settings = tmp_path / "settings.json"

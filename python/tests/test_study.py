@@ -63,7 +63,7 @@ def test_a_study_of_a_file_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
         search(whole, 30)
         with tk.Study(SPACE, path=file, seed=5) as study:
             search(study, 20)
-        # Killed while it wrote.
+        # The process was killed during a write.
         with open(file, "a") as kept:
             kept.write('{"type": "lau')
         with tk.Study(SPACE, path=file) as study:
@@ -77,7 +77,7 @@ def test_a_study_of_a_file_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
 
 
 def interrupt_once(study, name, is_done):
-    """Has Ctrl-C strike at a method of the study, after it is done or before."""
+    """Raises Ctrl-C before or after a method of the study."""
     method = getattr(study, name)
 
     def interrupted(*arguments):
@@ -92,7 +92,7 @@ def interrupt_once(study, name, is_done):
 @pytest.mark.parametrize("file", [None, "study.jsonl"])
 @pytest.mark.parametrize(("name", "is_done"), [("_send", False), ("_send", True), ("_keep", False)])
 def test_an_interrupted_ask_may_be_asked_again(tmp_path, file, name, is_done):
-    """The question has been sent, and its answer must not be taken for that to the next one."""
+    """The request was sent. Its response must not count as the response to the next request."""
     with tk.Study(SPACE, seed=5) as whole, tk.Study(SPACE, seed=5, path=file and tmp_path / file) as study:
         search(whole, 30)
         search(study, 25)

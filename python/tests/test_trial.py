@@ -1,4 +1,4 @@
-"""The trial's side, without an agent: each test looks at the lines that the agent would read."""
+"""The API for training scripts, without an agent: the tests check the lines that the agent would read."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def test_parameters_that_are_no_object_are_refused(monkeypatch, text):
             ["loss=nan", {"type": "intermediate", "step": 1, "acc": 0.5}],
         ),
         (lambda: tk.report(loss=float("-inf")), ["loss=-inf"]),
-        # As Optuna and NNI take it.
+        # As Optuna and NNI accept it.
         (lambda: tk.report(0.5), [{"type": "intermediate", "default": 0.5}]),
         (lambda: tk.report(0.0), [{"type": "intermediate", "default": 0.0}]),
         (lambda: tk.report(0.5, 3), [{"type": "intermediate", "step": 3, "default": 0.5}]),
@@ -67,7 +67,7 @@ def test_each_call_prints_what_the_agent_reads(capsys, call, lines):
 
 
 class Broken:
-    """A value whose conversion fails in a way of its own, as that of a tensor of many elements does."""
+    """A value whose conversion raises its own exception, like a tensor with many elements."""
 
     def __float__(self):
         raise RuntimeError("a tensor with 2 elements")
@@ -79,9 +79,9 @@ class Broken:
         (lambda: tk.report(name="resnet", loss=0.5), "'name' is not reported: 'resnet' is not a number", {}),
         (lambda: tk.report(big=10**400, loss=0.5), "'big' is not reported", {}),
         (lambda: tk.report(tensor=Broken(), loss=0.5), "a tensor with 2 elements", {}),
-        (lambda: tk.report(step="x", loss=0.5), "the step 'x' is left out", {}),
-        (lambda: tk.report(step=float("nan"), loss=0.5), "the step nan is left out", {}),
-        (lambda: tk.report(step=Broken(), loss=0.5), "the step .* is left out", {}),
+        (lambda: tk.report(step="x", loss=0.5), "the step 'x' is ignored", {}),
+        (lambda: tk.report(step=float("nan"), loss=0.5), "the step nan is ignored", {}),
+        (lambda: tk.report(step=Broken(), loss=0.5), "the step .* is ignored", {}),
         (lambda: tk.report(type=1, loss=0.5), "'type' is not reported: the name has another meaning", {}),
         (lambda: tk.report({"step": 1, "loss": 0.5}, step=2), "'step' is not reported", {"step": 2}),
     ],
@@ -139,7 +139,7 @@ def test_a_trial_asked_to_stop_ends_by_itself_and_a_second_request_ends_it_at_on
 
 
 def test_should_stop_in_a_thread_warns_and_goes_on(monkeypatch):
-    monkeypatch.setattr("trialkeeper.trial._handler_installed", False)  # Another test may have called it.
+    monkeypatch.setattr("trialkeeper.trial._handler_installed", False)  # Other tests may have installed it.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answers = []
@@ -151,7 +151,7 @@ def test_should_stop_in_a_thread_warns_and_goes_on(monkeypatch):
 
 
 def test_a_trial_does_not_import_what_searches():
-    """The training waits for every import."""
+    """Imports delay the start of every training."""
     code = (
         "import sys; before = set(sys.modules); import trialkeeper as tk; tk.params(); "
         "print([name for name in ('asyncio', 'subprocess', 'trialkeeper.experiment') "

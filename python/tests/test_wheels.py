@@ -31,7 +31,7 @@ TARGET = "x86_64-unknown-linux-musl"
 
 
 def elf(*segments, machine=62):
-    """A 64-bit program for a processor, with segments of these types and nothing in them."""
+    """Returns a 64-bit program for a processor, with empty segments of these types."""
     table = struct.pack("<QQIHHHHHH", 64, 0, 0, 64, 56, len(segments), 0, 0, 0)
     headers = [struct.pack("<I", kind).ljust(56, b"\0") for kind in segments]
     head = b"\x7fELF\x02\x01".ljust(16, b"\0") + struct.pack("<HHIQ", 2, machine, 1, 0)
@@ -144,7 +144,7 @@ def test_both_kinds_of_nni_at_once_are_refused_in_either_order(tmp_path, order):
     assert refused.returncode == 1
     assert f"those of {last} are there" in refused.stderr and "pip uninstall nni trialkeeper-nni" in refused.stderr
     assert run("import json; print('fine')").stdout == "fine\n"
-    # The way that the message names.
+    # The remedy in the message.
     subprocess.run(
         [*pip, "--python", python, "uninstall", "--quiet", "--yes", "nni", "trialkeeper_nni"], check=True
     )

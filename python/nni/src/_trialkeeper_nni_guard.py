@@ -1,7 +1,7 @@
-"""Refuses ``import nni`` where Microsoft's ``nni`` and ``trialkeeper-nni`` are both installed.
+"""Rejects ``import nni`` if Microsoft's ``nni`` and ``trialkeeper-nni`` are both installed.
 
-They write the same files, and pip does not notice. Whichever came first has lost some of its files to the other,
-so neither works as it should. A start-up file has this asked at the import, whichever of the two came last.
+Both contain the same files, and pip does not notice. The package that was installed last has overwritten files of
+the other one, so neither works correctly. A start-up file runs this check at the import, in either order.
 """
 
 import os
@@ -11,9 +11,9 @@ __all__ = ["check", "installed"]
 
 
 def installed(name: str) -> "tuple[str, str]":
-    """Returns version and folder of an installed distribution, empty if there is none.
+    """Returns the version and the folder of an installed distribution; both are empty if there is none.
 
-    By the folders' names: ``importlib.metadata`` would double the time that a trial takes to import ``nni``.
+    Reads only the names of folders, because ``importlib.metadata`` would double the time of ``import nni``.
     """
     for folder in sys.path:
         try:
@@ -27,7 +27,7 @@ def installed(name: str) -> "tuple[str, str]":
 
 
 def check(version: str = "") -> None:
-    """Raises ``ImportError`` if both distributions are installed. ``version``: of ours, where it is imported."""
+    """Raises ``ImportError`` if both distributions are installed. ``version``: that of ``trialkeeper-nni``."""
     original, folder = installed("nni")
     ours = version or installed("trialkeeper_nni")[0]
     if not original or not ours:

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_surroundings(monkeypatch, tmp_path):
-    """Each test has a data directory of its own and is no trial."""
+    """Gives each test its own data directory, outside any trial."""
     for name in list(os.environ):
         if name.startswith("NNI_") or name in ("REUSE_MODE", "MULTI_PHASE"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""One script under this package and under NNI's own, whose calls must have the same results.
+"""A script that runs with this package and with NNI's own. Its calls must have the same results.
 
 ``TRIALKEEPER_TEST_NNI_PYTHON`` names a Python with Microsoft's ``nni`` 3.0; our manager runs its experiments, too.
 """
@@ -22,7 +22,7 @@ x = nni.get_next_parameter()["x"]
 nni.report_intermediate_result(x / 2)
 nni.report_final_result({"default": x, "n": nni.get_sequence_id()})
 """
-#: The life of an experiment. A search of 500 trials is stopped in its midst, so that something is left to resume.
+#: The lifecycle of an experiment. A search of 500 trials is stopped halfway, so that it can be resumed.
 SCRIPT = """
 import json, sys, time
 import nni
@@ -144,7 +144,7 @@ def nnis_own(folder):
     python = os.environ.get("TRIALKEEPER_TEST_NNI_PYTHON")
     if not python or not os.access(python, os.X_OK):
         pytest.skip("TRIALKEEPER_TEST_NNI_PYTHON names no Python with NNI 3.0")
-    # Our module `nni` may lie beside `trialkeeper`, and must not be found.
+    # `trialkeeper-nni` may be installed beside `trialkeeper`, and must not be imported.
     (folder / "path").mkdir()
     (folder / "path" / "trialkeeper").symlink_to(Path(trialkeeper.__file__).parent)
     return [python, "-m", "trialkeeper.nni"], str(folder / "path")

@@ -1,4 +1,4 @@
-"""The configuration classes, and what becomes of them in an experiment file."""
+"""The configuration classes, and the experiment files that they produce."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def local():
 
 @pytest.fixture
 def documented_example(monkeypatch, tmp_path):
-    """Runs the text of NNI's documentation, word for word, up to `run`, and gives its experiment."""
+    """Runs the unchanged example of NNI's documentation up to `run`, and returns its experiment."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text("print('accuracy=1')")
     monkeypatch.setattr(Experiment, "run", lambda self, port: ran.append(port))

@@ -1,4 +1,4 @@
-"""The process for tuners of one's own: which calls the manager's messages become, and what is answered."""
+"""The process for custom tuners: the calls that the manager's messages cause, and the answers."""
 
 import json
 import math
@@ -43,7 +43,7 @@ class Largest(Assessor):
 
     def assess_trial(self, trial_job_id, trial_history):
         self.seen.append(list(trial_history))
-        return trial_history[-1] < 5  # A bool is taken, as by NNI.
+        return trial_history[-1] < 5  # A bool is accepted, as in NNI.
 
     def trial_end(self, trial_job_id, success):
         self.seen.append((trial_job_id, success))

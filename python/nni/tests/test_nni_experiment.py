@@ -137,7 +137,7 @@ def test_a_manager_that_is_killed_is_replaced_on_its_port(folder):
         wait_for(experiment.list_trial_jobs, "no trial has begun")
         experiment._experiment._manager._process.kill()
         gate.touch()
-        with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; it is started again \(1 of 3\)"):
+        with pytest.warns(RuntimeWarning, match=r"was killed by SIGKILL; restarting it \(1 of 3\)"):
             assert experiment._wait_completion() is True
         assert Experiment.connect(port).id == experiment.id
         assert [job.status for job in experiment.list_trial_jobs()] == ["SUCCEEDED"] * 2
@@ -194,7 +194,7 @@ def test_a_tuner_and_an_assessor_of_ones_own_run_without_nni(folder):
         jobs = experiment.list_trial_jobs()
         assert [job.hyperParameters[0].parameters for job in jobs] == [{"x": 11}, {"x": 12}, {"x": 13}]
         output = (experiment._experiment.folder / "dispatcher" / "output").read_text().splitlines()
-        # An end never overtakes its result.
+        # The end of a trial comes after its result.
         assert output[:2] == ["result 0 11 11", "end 0 True"]
     finally:
         experiment.stop()
@@ -253,7 +253,7 @@ def _free_port():
 
 
 def wait_for(look, what):
-    """Returns what ``look`` finds once it finds something, within a minute."""
+    """Waits at most a minute until ``look`` returns a value, and returns it."""
     deadline = time.monotonic() + 60
     while not (found := look()):
         assert time.monotonic() < deadline, what

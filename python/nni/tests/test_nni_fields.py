@@ -1,4 +1,4 @@
-"""The configuration classes have every field, platform and algorithm that the manager's source names."""
+"""Checks that the configuration classes have every field, platform and algorithm of the manager's source."""
 
 import dataclasses
 import re
@@ -18,7 +18,7 @@ def fold(name):
 
 
 def listed(file, constant):
-    """Returns the texts of a list of the manager's."""
+    """Returns the strings of a list in the manager's source."""
     text = (SOURCE / file).read_text(encoding="utf-8")
     (found,) = re.findall(rf"^const {constant}: \[&str; \d+\] =\s*\[(.*?)\];", text, re.MULTILINE | re.DOTALL)
     return re.findall(r'"(\w+)"', found)

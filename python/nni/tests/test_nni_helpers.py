@@ -1,4 +1,4 @@
-"""What tuners of one's own import besides their base class."""
+"""The helpers that custom tuners import besides their base class."""
 
 import pytest
 
@@ -26,7 +26,7 @@ class Halfway:
         ("choice", [["a", "b", "c"]], "b"),
         ("randint", [0, 10], 5),
         ("uniform", [1, 2], 1.5),
-        ("quniform", [0, 5, 1], 2.0),  # 2.5, half to even.
+        ("quniform", [0, 5, 1], 2.0),  # 2.5 is rounded half to even.
         ("quniform", [0.4, 0.6, 2], 0.4),
         ("loguniform", [0.01, 1], 0.1),
         ("qloguniform", [0.01, 1, 0.25], 0.01),

@@ -1,4 +1,4 @@
-"""The names that `import nni` brings by itself, as NNI's own package does."""
+"""The names that `import nni` provides, as NNI's own package does."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ import nni
     ],
 )
 def test_a_part_is_found_without_an_import_of_its_own(code):
-    # In a process of its own: here, other tests have imported all parts.
+    # Runs in its own process, because other tests have imported all parts in this one.
     done = subprocess.run([sys.executable, "-c", f"import nni; {code}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""The trial's SDK: what it reads, and the lines that the agent would read."""
+"""The trial SDK: its inputs, and the lines that the agent would read."""
 
 import argparse
 import json
@@ -137,7 +137,7 @@ def test_what_this_package_has_not_is_said():
 
 
 def test_both_packages_together_are_refused(tmp_path):
-    """An installation of the original is there as soon as its metadata is."""
+    """The metadata of NNI's own package is enough to count as an installation."""
     import os
     import subprocess
     import sys

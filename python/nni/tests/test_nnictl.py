@@ -1,4 +1,4 @@
-"""`nnictl`, each command with the real manager, as a shell would run it."""
+"""The commands of `nnictl` with the real manager, run as in a shell."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ Service().serve()
 
 @pytest.fixture
 def nnictl(tmp_path, monkeypatch):
-    """Runs nnictl; stops everything at the end."""
+    """Runs nnictl, and stops all experiments at the end."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words, code=0, answer=""):
@@ -221,7 +221,7 @@ def test_a_saved_experiment_is_loaded_with_its_code_and_goes_on(nnictl, tmp_path
     archive = tmp_path / "out" / f"nni_experiment_{id}.zip"
     assert str(archive.name) in nnictl("experiment", "save", id, "-p", "out", "--saveCodeDir")
     assert archive.stat().st_mode & 0o777 == 0o600
-    assert "is there already" in nnictl("experiment", "load", "-p", archive, code=1)
+    assert "exists already" in nnictl("experiment", "load", "-p", archive, code=1)
     nnictl("experiment", "delete", id, answer="y\n")
     shutil.rmtree(code)
     assert f"Load experiment {id} success!" in nnictl("experiment", "load", "-p", archive)
@@ -246,7 +246,7 @@ def test_a_saved_experiment_is_loaded_with_its_code_elsewhere(nnictl, tmp_path, 
     # Its trials end where this is.
     (elsewhere / "gate").touch()
     said = nnictl("experiment", "load", "-p", f"nni_experiment_{id}.zip", "--codeDir", "elsewhere")
-    assert f"WARNING: {elsewhere}/note is there already" in said and f"Load experiment {id} success!" in said
+    assert f"WARNING: {elsewhere}/note exists already" in said and f"Load experiment {id} success!" in said
     assert (elsewhere / "note").read_text() == "mine" and (elsewhere / "experiment.yml").is_file()
     assert not code.exists()
     assert json.loads(nnictl("config", "show", id))["trialCodeDirectory"] == str(elsewhere)

@@ -1,6 +1,6 @@
 """Hyper-parameter search that keeps every result.
 
-In a training script, two lines make a trial::
+A training script becomes a trial with two lines::
 
     import trialkeeper as tk
 
@@ -8,7 +8,7 @@ In a training script, two lines make a trial::
     for epoch in range(10):
         tk.report(step=epoch, loss=train_one_epoch(p["lr"]))
 
-and anywhere else they are searched::
+Any other script can run the search::
 
     experiment = tk.Experiment("experiment.yml").run()
     print(experiment.best.parameters)
@@ -64,7 +64,7 @@ __all__ = [
     "trial_id",
 ]
 
-#: The module of each name on the search's side. A trial, which needs none of them, does not wait for them.
+#: The module of each name for searches. They are imported on first use, because trials need none of them.
 _LAZY = {
     "ConfigurationError": "errors",
     "Experiment": "experiment",

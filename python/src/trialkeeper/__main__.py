@@ -1,4 +1,4 @@
-"""``python -m trialkeeper`` is ``trial-manager`` of the same installation."""
+"""``python -m trialkeeper`` runs the ``trial-manager`` of the same installation."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Which trials of a search have ended, and when the search is over. It reads no stream itself."""
+"""Tracks which trials of a search have ended, and when the search is over. This module reads no stream itself."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Follower"]
 
-#: How long an experiment is stopped under a manager that lives before it counts as over, in seconds. One that is
-#: resumed is stopped for a moment, too.
+#: Seconds after which an experiment counts as over if it is stopped but its manager runs. A resumed experiment is
+#: also stopped for a moment.
 _HELD_S = 2.0
-#: How long a search may be without a manager before it counts as abandoned, in seconds.
+#: Seconds after which a search without a manager counts as abandoned.
 _ABANDONED_S = 1.0
 
 
 class Follower:
-    """Keeps what was told of a search, so that each end of a trial is told once."""
+    """The known state of a search. It reports each end of a trial once."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -31,11 +31,11 @@ class Follower:
         self._state_since = time.monotonic()
         self._without_manager_since: Optional[float] = None
         self._looks = 0
-        #: Where a stream of events is to go on.
+        #: The position at which the stream of events continues.
         self.after = "0"
 
     def take(self, event: Optional[Event]) -> Optional[Trial]:
-        """Takes an event of the stream in; returns the trial whose end it tells for the first time, if any."""
+        """Processes an event. Returns a trial if the event is the first to report its end."""
         if event is None:
             return None
         self._looks = 0
@@ -48,7 +48,7 @@ class Follower:
         return None
 
     def add(self, trial: Trial) -> bool:
-        """Returns whether a trial has ended and its end was not told before."""
+        """Returns whether a trial has ended and its end was not reported before."""
         end = (trial.id, trial.state)
         if trial.state not in ENDED_STATES or end in self._ends:
             return False
@@ -56,18 +56,18 @@ class Follower:
         return True
 
     def is_settled(self) -> bool:
-        """Returns whether the search is over although its manager stays."""
+        """Returns whether the search is over although its manager still runs."""
         manager = self._experiment._manager
         if manager is not None and not self._experiment._keeps_serving:
-            return False  # This manager ends with its search.
+            return False  # This manager exits with its search.
         if self._state in ("DONE", "ERROR"):
             return True
         return self._state == "STOPPED" and time.monotonic() - self._state_since > _HELD_S
 
     def is_over(self) -> bool:
-        """Returns whether the search is over; asks the manager or the store where this process has no manager.
+        """Returns whether the search is over. Queries the manager or the store if this process did not start one.
 
-        :raises ManagerError: if the search goes on only once it is resumed.
+        :raises ManagerError: if the search continues only after a resume.
         """
         manager = self._experiment._manager
         if manager is not None:
@@ -80,7 +80,7 @@ class Follower:
             return self._is_over_without_manager()
 
     def pause_s(self) -> float:
-        """Returns the time until the next try to reach the manager: a manager that starts listens soon."""
+        """Returns the delay before the next connection to the manager. It starts short and grows."""
         self._looks += 1
         return min(0.02 * self._looks, 0.5)
 
@@ -90,7 +90,7 @@ class Follower:
             return True
         now = time.monotonic()
         self._without_manager_since = self._without_manager_since or now
-        # A manager that is just starting holds the database before it listens, and the store has no trouble then.
+        # A starting manager locks the database before it listens, which is not a problem of the store.
         if shown.get("trouble") and now - self._without_manager_since >= _ABANDONED_S:
             raise ManagerError(f"experiment {self._experiment.id}: {shown['trouble']}")
         return False

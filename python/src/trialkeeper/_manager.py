@@ -1,4 +1,4 @@
-"""The process ``trial-manager run`` or ``resume`` that this process has started."""
+"""The process ``trial-manager run`` or ``resume`` that this process started."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _STDIN = "standard input: "
 _PLACE = re.compile(r"\bline 1, column \d+: ")
 _HELP = "For more information, try '--help'."
 _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
-#: How long the manager may take to check the experiment file and to listen, in seconds.
+#: The maximum time in seconds for the manager to check the experiment file and to listen.
 _START_TIMEOUT_S = 60.0
-#: How long a manager that is to leave its trials at once may take, in seconds.
+#: The maximum time in seconds for the manager to exit if it does not wait for its trials.
 _LEAVE_TIMEOUT_S = 10.0
 
-#: The managers that end with this process.
+#: The managers that exit with this process.
 _attached: weakref.WeakSet[ManagerProcess] = weakref.WeakSet()
 
 
 class ManagerProcess:
-    """A manager in a session of its own: a notebook's interrupt does not reach it."""
+    """A manager in its own session, so that the interrupt of a notebook does not reach it."""
 
     def __init__(self, words: Sequence[str], config: Optional[Mapping[str, Any]], *, detach: bool = False) -> None:
-        """Starts it and returns once it listens, or once it has ended because nothing was left to do.
+        """Starts the manager. Returns when it listens, or when it has exited because nothing was left to do.
 
-        :param config: the experiment file, for the word ``-``.
-        :param detach: whether it outlives this process.
+        :param config: the content of the experiment file, if the command line names the file ``-``.
+        :param detach: whether the manager outlives this process.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         command = [str(find_program("trial-manager")), *words]
-        #: The experiment's id; ``None`` where nothing was left to do.
+        #: The experiment's id; ``None`` if nothing was left to do.
         self.id: Optional[str] = None
         #: The address of the portal.
         self.url: Optional[str] = None
-        # What the manager says goes to a file: a pipe that is not read would stop it one day.
+        # The manager's output goes to a file, because an unread pipe would eventually block it.
         self._stderr = tempfile.TemporaryFile()
         # It may be read as long as this object lives, at the exit of this process, too.
         weakref.finalize(self, self._stderr.close).atexit = False
@@ -71,29 +71,29 @@ class ManagerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     @property
     def exit_code(self) -> Optional[int]:
-        """The exit code, negative after a signal; ``None`` while the process lives."""
+        """The exit code, negative after a signal; ``None`` while the process is running."""
         return self._process.poll()
 
     def wait(self, timeout: Optional[float]) -> int:
-        """Waits for the end and returns the exit code.
+        """Waits for the process and returns its exit code.
 
-        :raises subprocess.TimeoutExpired: if the process still lives then.
+        :raises subprocess.TimeoutExpired: if the process is still running after the timeout.
         """
         return self._process.wait(timeout)
 
     def terminate(self) -> None:
-        """Has the manager stop its trials; a second time, leave them to end by themselves."""
+        """Makes the manager stop its trials. A second call makes it exit without waiting for them."""
         if self._process.poll() is None:
-            # A program started in the background ignores SIGINT, and so does its manager.
+            # A program that was started in the background ignores SIGINT, and so does its manager.
             self._process.terminate()
 
     def stop(self) -> None:
-        """Has the manager stop its trials and waits for its end. Ctrl-C meanwhile has it end at once."""
+        """Makes the manager stop its trials and waits for its exit. Ctrl-C makes the manager exit at once."""
         try:
             self.terminate()
             self._process.wait()
@@ -107,13 +107,13 @@ class ManagerProcess:
             raise
 
     def output(self) -> str:
-        """Returns what the manager has said so far."""
-        # The manager writes at the position of this open file, which seek() would move under its hands.
+        """Returns the output of the manager so far."""
+        # The manager shares the position of this open file, so seek() would move its writes.
         said = os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0)
         return said.decode(errors="replace")
 
     def describe_end(self) -> str:
-        """Returns how the process has ended, for a message."""
+        """Describes the end of the process for a message."""
         code = self._process.poll()
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
@@ -122,7 +122,7 @@ class ManagerProcess:
 
     def _hand_over(self, config: Optional[Mapping[str, Any]]) -> None:
         assert self._process.stdin is not None
-        # A manager that refuses its command line reads nothing; its message follows.
+        # A manager that rejects its command line reads nothing. Its message follows.
         with contextlib.suppress(BrokenPipeError):
             if config is not None:
                 json.dump(config, self._process.stdin)
@@ -137,7 +137,7 @@ class ManagerProcess:
                 self.id, self.url = started.groups()
                 return
             if code == 0:
-                return  # Nothing was left to do: a search that is over has been resumed.
+                return  # Nothing was left to do: the resumed search is over.
             if code is not None:
                 raise failure(code, said)
             if time.monotonic() > deadline:
@@ -146,11 +146,11 @@ class ManagerProcess:
 
 
 def failure(code: int, said: str) -> ManagerError:
-    """Returns the error for an exit code of ``trial-manager`` and for what it has said."""
+    """Returns the error for an exit code of ``trial-manager`` and its output."""
     message = said.strip() or f"trial-manager ended with exit code {code}"
     message = message.removeprefix("trial-manager: ").removeprefix("error: ").removesuffix(_HELP).rstrip()
     if message.startswith(_STDIN):
-        # A mapping reaches the manager there, as one line: the field's name says where.
+        # A mapping is one line on standard input, so only the name of the field is useful.
         message = "the configuration: " + _PLACE.sub("", message.removeprefix(_STDIN))
     return ConfigurationError(message) if code == 2 else ManagerError(message)
 

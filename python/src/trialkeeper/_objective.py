@@ -1,7 +1,7 @@
-"""The trial of :func:`trialkeeper.search`: calls the function with the trial's parameters.
+"""The trial of :func:`trialkeeper.search`, which calls the function with the trial's parameters.
 
 A copy of this file is in the trial's code folder, beside the function and, on other machines, this package.
-``objective.json`` says by which Python the function was pickled, or where it is in the copy of its script.
+``objective.json`` names the Python version that pickled the function, or its place in the copy of its script.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _from_pickle(folder: Path, how: dict[str, Any]) -> Any:
 
 
 def _from_script(folder: Path, how: dict[str, Any]) -> Any:
-    """Loads the script as a process of ``multiprocessing`` does, under the name that it has there."""
+    """Loads the script under the name that ``multiprocessing`` gives it in a child process."""
     module = ModuleType("__mp_main__")
     module.__file__ = how["script"]
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module

@@ -1,4 +1,4 @@
-"""Where the programs of the wheel lie."""
+"""Finds the programs of the wheel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["find_program"]
 def find_program(name: str) -> Path:
     """Returns the path of ``trial-manager`` or ``trialkeeper``.
 
-    The environment that this module was installed into is looked at first: a program elsewhere on ``PATH`` may
-    be of another version. ``TRIALKEEPER_PROGRAMS`` names a folder that outranks all others.
+    The environment of this module comes before ``PATH``, whose programs may have another version.
+    ``TRIALKEEPER_PROGRAMS`` names a folder that comes before all others.
 
-    :raises ManagerError: naming every place that was looked at.
+    :raises ManagerError: if the program is missing. The message names every folder that was searched.
     """
     looked_at = []
     for folder in _folders():
@@ -49,7 +49,7 @@ def _folders() -> list[Path]:
     user_scheme = sysconfig.get_preferred_scheme("user") if sys.version_info >= (3, 10) else "posix_user"
     folders.append(Path(sysconfig.get_path("scripts", scheme=user_scheme)))
     here = Path(__file__).resolve()
-    # A source tree, of which `pip install -e` has installed the path: python/src/trialkeeper/_programs.py.
+    # A source tree that `pip install -e` has added to the path: python/src/trialkeeper/_programs.py.
     if here.parts[-4:-2] == ("python", "src"):
         folders.append(here.parents[3] / "target" / "debug")
     # `pip install --target DIR` puts the programs into DIR/bin, beside the package.

@@ -1,4 +1,4 @@
-"""The progress of a search: a line for each trial at a terminal, a page that renews itself in a notebook."""
+"""The progress of a search: a line for each trial in a terminal, and a refreshing display in a notebook."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NotebookProgress", "Progress", "choose_progress"]
 
-#: The least time between two renewals of a notebook's display, in seconds.
+#: The minimum time between two updates of a notebook's display, in seconds.
 _RENEWAL_S = 1.0
-#: How long a display keeps its link that logs one browser in, in seconds. A manager knows a few of them at a time.
+#: Seconds for which a display keeps its login link. A manager accepts only a few such links at a time.
 _LOGIN_S = 60.0
 
 
 class Progress:
-    """Lines on standard error; everything that it knows comes from the experiment's numbers."""
+    """Prints lines to standard error, based only on the experiment's numbers."""
 
     def __init__(self, experiment: Experiment) -> None:
         shown = experiment.show()
@@ -32,7 +32,7 @@ class Progress:
         self._best: Optional[Trial] = None
 
     def begin(self) -> None:
-        """Says which experiment runs where."""
+        """Prints the experiment's id and address."""
         self._print(f"experiment {self._experiment.id} on {self._experiment.url or 'no port'}")
 
     def add(self, trial: Trial) -> None:
@@ -49,10 +49,10 @@ class Progress:
         )
 
     def tick(self) -> None:
-        """Shows what has changed meanwhile; called every half a second or so."""
+        """Shows other changes. Called about every half second."""
 
     def end(self) -> None:
-        """Shows how the search has ended, or how it stands when it is waited for no longer."""
+        """Shows the final state of the search, or its state when the caller stops waiting."""
 
     def _is_better(self, value: float) -> bool:
         if value != value:  # NaN
@@ -61,7 +61,7 @@ class Progress:
         return best is None or (value > best if self._is_maximized else value < best)
 
     def _print(self, line: str) -> None:
-        # A closed standard error is no reason to end a search.
+        # A closed standard error must not end a search.
         try:
             print("".join(c if c.isprintable() else "�" for c in line), file=sys.stderr, flush=True)
         except (OSError, ValueError):
@@ -69,7 +69,7 @@ class Progress:
 
 
 class NotebookProgress(Progress):
-    """The experiment as a notebook shows it, renewed in its place."""
+    """The experiment as a notebook displays it, updated in place."""
 
     def begin(self) -> None:
         """Shows the experiment."""
@@ -80,16 +80,16 @@ class NotebookProgress(Progress):
         self._renewed_at = time.monotonic()
 
     def add(self, trial: Trial) -> None:
-        """Leaves the trial to the next renewal: many may end in a second."""
+        """Leaves the trial to the next update, because many trials may end within a second."""
         self.tick()
 
     def tick(self) -> None:
-        """Renews the display, at most once a second."""
+        """Updates the display at most once a second."""
         if time.monotonic() - self._renewed_at >= _RENEWAL_S:
             self.end()
 
     def end(self) -> None:
-        """Renews the display."""
+        """Updates the display."""
         self._handle.update(self)
         self._renewed_at = time.monotonic()
 
@@ -103,7 +103,7 @@ class NotebookProgress(Progress):
 
 
 def choose_progress(experiment: Experiment, progress: Optional[bool]) -> Optional[Progress]:
-    """Returns the progress to show: as asked, or by default at a terminal and in a notebook."""
+    """Returns the progress to show. By default, it is shown in a terminal and in a notebook."""
     if progress is False:
         return None
     if _is_notebook():
@@ -116,5 +116,5 @@ def choose_progress(experiment: Experiment, progress: Optional[bool]) -> Optiona
 def _is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = getattr(ipython, "get_ipython", lambda: None)()
-    # Shells of other notebooks, such as Colab's, derive from Jupyter's.
+    # The shells of other notebooks, such as Colab's, derive from Jupyter's.
     return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)

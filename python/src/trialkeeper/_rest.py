@@ -1,7 +1,7 @@
 """The REST API of a manager on this machine, over the Unix socket in the experiment's folder.
 
-The folder is the user's alone. A program that can connect may also change something, whatever the manager listens
-on beside the socket, encrypted or not.
+Only the user can enter the folder, so every program that can connect has all rights. This does not depend on the
+other addresses of the manager.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trialkeeper.errors import ManagerError
 
 __all__ = ["Event", "EventParser", "NotRunning", "RestError", "ask", "read_events", "read_events_async", "request"]
 
-#: How long a manager may take to answer, in seconds; NNI's limit.
+#: The maximum time in seconds for a manager to answer, as in NNI.
 _TIMEOUT_S = 20.0
-#: Longest silence of a stream of events between two ticks, in seconds.
+#: The maximum silence of a stream of events before it yields ``None``, in seconds.
 _TICK_S = 0.5
 
 
@@ -32,7 +32,7 @@ class NotRunning(ConnectionError):
 
 
 class RestError(ManagerError):
-    """The manager has refused a request; the message is its own."""
+    """The manager rejected a request. The message is the manager's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Event:
 
     #: ``trial``, ``experiment`` or ``end``.
     name: str
-    #: Sent back as ``after``, the stream goes on behind this event.
+    #: As the parameter ``after``, this makes the stream continue after this event.
     id: str
     data: Any
 
@@ -49,12 +49,12 @@ class Event:
 def ask(
     folder: Path, method: str, path: str, body: Any = None, sockets: tuple[str, ...] = ("manager.sock",)
 ) -> Any:
-    """Sends a request to the experiment's manager and returns the answer's JSON, ``None`` if it is empty.
+    """Sends a request to the experiment's manager. Returns the JSON of the response, or ``None`` if it is empty.
 
     :param folder: the experiment's folder.
-    :param sockets: names of the sockets to try, in their order.
+    :param sockets: names of the sockets to try, in this order.
     :raises NotRunning: if no manager serves the experiment.
-    :raises RestError: if the manager refuses.
+    :raises RestError: if the manager rejects the request.
     """
     text = request(folder, method, path, body, sockets)
     return json.loads(text) if text.strip() else None
@@ -63,7 +63,7 @@ def ask(
 def request(
     folder: Path, method: str, path: str, body: Any = None, sockets: tuple[str, ...] = ("manager.sock",)
 ) -> bytes:
-    """Sends a request as :func:`ask` does and returns the answer's bytes."""
+    """Sends a request as :func:`ask` does and returns the bytes of the response."""
     headers = {"Authorization": f"Bearer {_token(folder)}", "Content-Type": "application/json"}
     payload = None if body is None else json.dumps(body).encode()
     for name in sockets:
@@ -73,7 +73,7 @@ def request(
             answer = connection.getresponse()
             content = answer.read()
         except (FileNotFoundError, ConnectionError, http.client.IncompleteRead):
-            # There is no socket, no manager listens on it, or the manager has died over the request.
+            # There is no socket, no manager listens on it, or the manager died during the request.
             continue
         except socket.timeout:
             raise ManagerError(
@@ -85,11 +85,11 @@ def request(
             message = _message(content) or f"{method} {path} was answered with {answer.status}"
             raise RestError(message)
         return content
-    raise NotRunning(f"experiment {folder.name} is not running; resume() goes on with it")
+    raise NotRunning(f"experiment {folder.name} is not running; resume() continues it")
 
 
 def read_events(folder: Path, after: str) -> Generator[Optional[Event]]:
-    """Yields the experiment's events behind ``after`` until the manager goes; ``None`` after each short silence.
+    """Yields the experiment's events after ``after`` until the manager exits. Yields ``None`` in silences.
 
     :raises NotRunning: if no manager serves the experiment.
     """
@@ -116,7 +116,7 @@ def read_events(folder: Path, after: str) -> Generator[Optional[Event]]:
             for event in parser.feed(received):
                 yield event
                 if event.name == "end":
-                    return  # The manager waits for its listeners to go.
+                    return  # An exiting manager waits until its listeners disconnect.
 
 
 async def read_events_async(folder: Path, after: str) -> AsyncGenerator[Optional[Event]]:
@@ -157,7 +157,7 @@ async def read_events_async(folder: Path, after: str) -> AsyncGenerator[Optional
 
 
 class EventParser:
-    """Reads the answer to a request for server-sent events, head included, in whatever pieces it comes."""
+    """Parses a response with server-sent events, including its head, from pieces of any size."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -165,7 +165,7 @@ class EventParser:
         self._fields: dict[str, str] = {}
 
     def feed(self, received: bytes) -> list[Event]:
-        """Returns the events that the bytes complete. An event that is not JSON is passed over."""
+        """Returns the events that the bytes complete. Events that are not JSON are skipped."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         events = []
         for raw in lines:
@@ -188,7 +188,7 @@ class EventParser:
 
 
 def _events_request(folder: Path, after: str) -> bytes:
-    # In HTTP 1.0 the answer has no chunks and ends with the connection.
+    # An HTTP 1.0 response has no chunks and ends with the connection.
     return (
         f"GET /api/v1/events?after={after} HTTP/1.0\r\nHost: localhost\r\n"
         f"Authorization: Bearer {_token(folder)}\r\nAccept: text/event-stream\r\n\r\n"
@@ -206,7 +206,7 @@ def _message(content: bytes) -> str:
     text = content.decode(errors="replace").strip()
     try:
         problem = json.loads(text)
-        # NNI's routes have `error`, the others are problem documents (RFC 9457).
+        # NNI's routes return `error`, all others problem documents (RFC 9457).
         return str(problem.get("error") or problem.get("detail") or problem.get("title") or text)
     except (ValueError, AttributeError):
         return text
@@ -214,7 +214,7 @@ def _message(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _short_path(path: Path) -> Iterator[str]:
-    """A path of the socket by way of its open folder: a socket's path has at most 107 bytes."""
+    """Returns a path of the socket through its open folder, because the path of a socket has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

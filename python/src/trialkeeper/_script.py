@@ -1,7 +1,7 @@
-"""The script that calls a search, which its trials load where nothing can pickle a function of it.
+"""The script that calls a search. Trials load it if its function cannot be pickled.
 
-They load it as the processes of ``multiprocessing`` do: under another name than ``__main__``, so that what stands
-under ``if __name__ == "__main__":`` does not run again.
+They load it as ``multiprocessing`` does, under another name than ``__main__``. The code under
+``if __name__ == "__main__":`` therefore does not run again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Optional
 __all__ = ["ADVICE", "is_loaded_by_a_trial", "read_script"]
 
 _GUARD = '`if __name__ == "__main__":`'
-#: What takes every function.
+#: The remedy that works for every function.
 ADVICE = "pip install 'trialkeeper[function]' (cloudpickle)"
 #: The name of the script's module in a trial.
 _NAME_IN_TRIALS = "__mp_main__"
 
 
 def read_script(objective: Callable[..., Any]) -> tuple[Path, bytes]:
-    """Returns the script that defines the objective, if trials may load it, and what it says.
+    """Returns the script that defines the objective, if trials may load it, and its source.
 
-    :raises TypeError: if they cannot; says what to do.
+    :raises TypeError: if they cannot. The message contains the remedy.
     """
     path = _path_of(objective)
     if path is None:
@@ -51,15 +51,15 @@ def read_script(objective: Callable[..., Any]) -> tuple[Path, bytes]:
 
 
 def is_loaded_by_a_trial() -> bool:
-    """Returns whether this is called by a script that is just being loaded."""
+    """Returns whether the caller is a script that is being loaded."""
     return any(frame.f_globals.get("__name__") == _NAME_IN_TRIALS for frame in _frames_of_modules())
 
 
 def _path_of(objective: Callable[..., Any]) -> Optional[Path]:
-    """Returns the script at whose top level the function is; ``None`` for any other function."""
+    """Returns the script that defines the function at its top level, or ``None`` for other functions."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
-    # A module that was run by `python -m` may import its neighbours, which a script cannot.
+    # A module that `python -m` runs may use relative imports, which a script cannot.
     if path is None or getattr(main, "__spec__", None) is not None:
         return None
     code = getattr(inspect.unwrap(objective), "__code__", None)
@@ -80,7 +80,7 @@ def _guard_of(script: ast.Module) -> Optional[ast.If]:
 
 
 def _is_called_below(guard: ast.If) -> bool:
-    """Returns whether the script has come to its guard's body."""
+    """Returns whether the script is executing the body of its guard."""
     main = vars(sys.modules["__main__"])
     for frame in _frames_of_modules():
         if frame.f_globals is main:
@@ -89,7 +89,7 @@ def _is_called_below(guard: ast.If) -> bool:
 
 
 def _frames_of_modules() -> Iterator[FrameType]:
-    """Yields the frames of modules' top levels that this was called from, the innermost first."""
+    """Yields the module-level frames on the call stack, the innermost first."""
     frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>":

@@ -23,7 +23,7 @@ from trialkeeper.experiment import Callback, Experiment, default_data_dir
 
 __all__ = ["Objective", "search"]
 
-#: Takes the parameters; returns the result, or ``None`` after it has called :func:`trialkeeper.final` itself.
+#: Takes the parameters. Returns the result, or ``None`` if it has called :func:`trialkeeper.final` itself.
 Objective = Callable[[dict[str, Any]], Union[float, Mapping[str, float], None]]
 
 _PACKAGE = Path(__file__).parent
@@ -53,29 +53,29 @@ def search(
 ) -> Experiment:
     """Runs ``objective`` with up to ``max_trials`` points of ``space`` and returns the finished experiment.
 
-    Each call is a process of its own under the agent, so its death is explained and takes nothing else with it.
-    The function is pickled: with cloudpickle where that is installed, which takes closures, lambdas and what a
-    notebook defines; else by its module and name. Without cloudpickle, a function of the script itself is loaded
-    from a copy of the script, if the search is called under ``if __name__ == "__main__":``. The code and what it
-    needs of this package are kept with the experiment, so that trials can run on other machines, too, and
-    :meth:`Experiment.resume` works later.
+    Each call runs in its own process under the agent. A crash therefore affects no other call, and its cause is
+    recorded. If cloudpickle is installed, it pickles the function, including closures, lambdas and functions of a
+    notebook. Otherwise, the function is pickled by its module and name. Without cloudpickle, a function of the
+    script itself is loaded from a copy of the script, if the search is called under
+    ``if __name__ == "__main__":``. The code and the required part of this package are stored with the experiment,
+    so that trials can run on other machines and :meth:`Experiment.resume` works later.
 
     :param direction: ``minimize`` or ``maximize``.
-    :param metric: the number that counts, where the function returns several; else ``default`` or the likeliest.
+    :param metric: the number to optimize if the function returns several; else ``default`` or the likeliest one.
     :param callbacks: as in :meth:`Experiment.run`.
     :param progress: as in :meth:`Experiment.run`.
-    :param wait: whether to wait for the end; otherwise the experiment is returned once it has started, and its
-        :meth:`Experiment.wait` takes callbacks and progress.
+    :param wait: whether to wait for the end. Otherwise the function returns once the experiment has started;
+        pass callbacks and progress to its :meth:`Experiment.wait`.
     :param fields: more fields of the experiment file, and ``data_dir``.
-    :raises TypeError: if the function cannot be handed to its trials; names what cannot.
-    :raises ValueError: if callbacks or progress are given and nothing waits.
+    :raises TypeError: if the function cannot be sent to its trials. The message names the obstacle.
+    :raises ValueError: if callbacks or progress are given with ``wait=False``.
     :raises ConfigurationError: if a field is unknown, or another tool's word for one.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
     if is_loaded_by_a_trial():
         raise RuntimeError('a trial loads this script: call tk.search() under `if __name__ == "__main__":`')
     if not wait and (callbacks or progress):
-        raise ValueError("with wait=False nothing calls: hand callbacks and progress to the experiment's wait()")
+        raise ValueError("with wait=False, pass callbacks and progress to the experiment's wait()")
     check_words(fields, _KEYWORDS)
     class_args: dict[str, Any] = {"optimize_mode": direction}
     if seed is not None:
@@ -100,9 +100,9 @@ def search(
 
 
 def keep_code(data_dir: Path, objective: Objective, is_local: bool) -> Path:
-    """Writes the trials' code into the data directory, named by its content, and returns its folder.
+    """Writes the trials' code into a folder of the data directory named by its content, and returns the folder.
 
-    There it stays, unchanged, for as long as an experiment may be resumed.
+    The folder is never changed or removed, so that experiments can be resumed.
     """
     store = data_dir / ".objectives"
     store.mkdir(parents=True, exist_ok=True)
@@ -113,15 +113,15 @@ def keep_code(data_dir: Path, objective: Objective, is_local: bool) -> Path:
             digest.update(f"{path.relative_to(draft)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
         folder = store / digest.hexdigest()[:16]
         if not folder.is_dir():
-            # Another process may have written the same folder meanwhile.
+            # Another process may have written the same folder in the meantime.
             shutil.copytree(draft, folder, dirs_exist_ok=True)
     return folder
 
 
 def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
-    """Writes the function, pickled or as its script, its source, and what runs it.
+    """Writes the function, pickled or as its script, its source, and the program that runs it.
 
-    On other machines nothing is taken for granted but Python: this package and cloudpickle come along.
+    Other machines need only Python, because this package and cloudpickle are included.
     """
     pickler = _pickler()
     how: dict[str, Any] = {}
@@ -133,13 +133,13 @@ def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
         pickled = _dump(objective, pickler)
         (folder / "objective.pickle").write_bytes(pickled)
         if b"cloudpickle" in pickled:
-            # It has the code itself, not a module's and a function's name, for cloudpickle to make a function of.
+            # The pickle contains the code itself, so the trial needs cloudpickle to rebuild the function.
             how = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     (folder / "objective.json").write_text(json.dumps(how), encoding="utf-8")
     (folder / "objective-source.py").write_text(_source(objective), encoding="utf-8")
     shutil.copy(_PACKAGE / "_objective.py", folder / "run_objective.py")
     if is_local:
-        # Modules and files are where they are for this process.
+        # Trials on this machine find modules and files where this process finds them.
         origin = {"directory": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path]}
         (folder / "origin.json").write_text(json.dumps(origin), encoding="utf-8")
         return
@@ -152,7 +152,7 @@ def _write_code(folder: Path, objective: Objective, is_local: bool) -> None:
 def _dump(objective: Objective, pickler: Any) -> bytes:
     """Returns the pickled function.
 
-    :raises TypeError: naming what cannot be pickled.
+    :raises TypeError: if the function cannot be pickled. The message names the variable.
     """
     try:
         return bytes(pickler.dumps(objective))
@@ -170,7 +170,7 @@ def _pickler() -> Any:
 
 
 def _culprit(objective: Objective, pickler: Any) -> str:
-    """Returns which variable of a function cannot be pickled, as a part of a sentence."""
+    """Describes the variable of a function that cannot be pickled, as a part of a sentence."""
     try:
         variables = inspect.getclosurevars(objective)
     except (TypeError, ValueError):

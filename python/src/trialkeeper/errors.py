@@ -1,4 +1,4 @@
-"""What can go wrong on the search's side. Messages are ``trial-manager``'s own."""
+"""The errors of a search. Their messages come from ``trial-manager``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ConfigurationError", "ExperimentFailed", "ExperimentInterrupted", "M
 
 
 class ManagerError(RuntimeError):
-    """``trial-manager`` could not do what it was asked to."""
+    """``trial-manager`` failed."""
 
 
 class ConfigurationError(ManagerError):
@@ -23,7 +23,7 @@ class ExperimentFailed(ManagerError):
 
     def __init__(self, message: str, experiment: Experiment) -> None:
         super().__init__(message)
-        #: The search, whose trials tell why.
+        #: The search. Its trials contain the causes.
         self.experiment = experiment
 
 
@@ -32,9 +32,9 @@ class ExperimentInterrupted(ManagerError):
 
 
 class NoSuggestion(ManagerError):
-    """A study has nothing to suggest, for good or until results are told."""
+    """A study has nothing to suggest, either permanently or until it receives results."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message)
-        #: Whether there will never be another one.
+        #: Whether the study will never have another suggestion.
         self.is_final = is_final

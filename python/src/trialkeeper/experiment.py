@@ -1,7 +1,7 @@
-"""The search's side: describe a search, run it, look at its results.
+"""Experiments: describe a search, run it, look at its results.
 
-An experiment is asked of its manager over the Unix socket in its folder while one runs, and of its store by
-``trial-manager``'s command line afterwards. So an :class:`Experiment` of last month answers as one that runs now.
+While an experiment runs, its manager answers queries over the Unix socket in the experiment's folder. Afterwards,
+the command line of ``trial-manager`` reads them from the store. Both return the same data.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Callback", "Experiment", "Metric", "Trial", "connect", "default_data_dir"]
 
-#: Called with the experiment and a trial when the trial has ended.
+#: A function that is called with the experiment and each ended trial.
 Callback = Callable[["Experiment", Trial], object]
 
-#: Pause between two looks at a search that runs, in seconds.
+#: The interval at which a running search is checked, in seconds.
 _POLL_S = 0.25
-#: How often :meth:`Experiment.run` replaces a manager that was killed.
+#: The maximum number of times that :meth:`Experiment.run` restarts a killed manager.
 _MAX_RESTARTS = 3
-#: Trials and metrics in one answer.
+#: The maximum number of trials or metrics in one response.
 _TRIALS_PAGE, _METRICS_PAGE = 1000, 10000
 
 
 class Experiment:
     """A search over a search space.
 
-    The configuration is a file, a mapping, keywords, or a mapping with keywords over it. Keywords are the
-    fields of the experiment file, in its camelCase or in snake_case:
+    The configuration is a file, a mapping, keywords, or a mapping with keywords that override it. Keywords are the
+    fields of the experiment file, in camelCase or in snake_case:
 
     >>> experiment = Experiment(
     ...     trial_command="python3 train.py",
@@ -65,11 +65,11 @@ class Experiment:
     >>> experiment.config["maxTrialNumber"], experiment.config["tuner"]["classArgs"]
     (20, {'optimize_mode': 'minimize'})
 
-    As a context manager it stops the search that it has started.
+    As a context manager, it stops the search that it started.
 
-    :param id: the id of the search, up to 32 of ``A-Z a-z 0-9 _ -``; random if absent. One that exists is
-        refused by :meth:`start` and :meth:`run`; :meth:`resume` goes on with that experiment.
-    :raises ConfigurationError: if fields are given beside a file, or under another tool's names.
+    :param id: the id of the search, up to 32 characters of ``A-Z a-z 0-9 _ -``; random if absent. :meth:`start`
+        and :meth:`run` reject the id of an existing experiment; :meth:`resume` continues that experiment.
+    :raises ConfigurationError: if fields are given together with a file, or have another tool's names.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Experiment:
             )
         own = dict(config) if isinstance(config, Mapping) else {}
         check_words([*own, *fields])
-        #: The configuration as it is handed to the manager; empty for a file and for a connected experiment.
+        #: The configuration as the manager receives it; empty for a file and for a connected experiment.
         self.config: dict[str, Any] = _in_camel_case({**own, **fields})
         if self.config:
             self.config.setdefault("trainingService", {"platform": "local"})
@@ -98,7 +98,7 @@ class Experiment:
         self._manager: Optional[ManagerProcess] = None
         self._keeps_serving = False
 
-    # Life.
+    # Lifecycle.
 
     def start(
         self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
@@ -107,8 +107,8 @@ class Experiment:
 
         :param port: where the manager listens; 0 for any free port.
         :param host: the address to listen on; the loopback interface for local trials if absent.
-        :param keep_serving: whether the manager stays when the search is over, until :meth:`stop`.
-        :param detach: whether the search goes on when this process ends; otherwise it is stopped then.
+        :param keep_serving: whether the manager runs on after the search, until :meth:`stop`.
+        :param detach: whether the search continues when this process exits; otherwise it is stopped.
         :raises ConfigurationError: if the configuration, the port or the data directory cannot be used.
         """
         source = "-" if self._file is None else str(self._file)
@@ -118,7 +118,7 @@ class Experiment:
     def resume(
         self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False, detach: bool = False
     ) -> Self:
-        """Goes on with a search that was stopped or whose manager died, in the background."""
+        """Continues a search that was stopped or whose manager died, in the background."""
         return self._start(["resume", self.id], port, host, keep_serving, detach)
 
     def run(
@@ -129,13 +129,13 @@ class Experiment:
         callbacks: Sequence[Callback] = (),
         progress: Optional[bool] = None,
     ) -> Self:
-        """Runs the search to its end. Ctrl-C stops its trials politely and raises ``KeyboardInterrupt``.
+        """Runs the search to its end. Ctrl-C stops its trials gracefully and raises ``KeyboardInterrupt``.
 
-        A manager that is killed meanwhile is replaced, up to three times, with a warning.
+        A killed manager is restarted, up to three times, with a warning.
 
-        :param callbacks: each is called with the experiment and a trial when the trial has ended. One that raises
-            is warned of once, and the search goes on.
-        :param progress: whether each trial is told of; by default at a terminal and in a notebook.
+        :param callbacks: functions that are called with the experiment and each ended trial. The first exception
+            of a callback is logged as a warning, and the search continues.
+        :param progress: whether to show each trial; by default in a terminal and in a notebook.
         :raises ExperimentFailed: if no trial succeeded with a result.
         """
         watch, restarts = _Watch(self, callbacks), 0
@@ -166,13 +166,13 @@ class Experiment:
     ) -> str:
         """Waits for the end of the search and returns its state.
 
-        :param timeout: in seconds; for ever if absent.
+        :param timeout: in seconds; no limit if absent.
         :param callbacks: as in :meth:`run`; also called for the trials that have ended already.
         :param progress: as in :meth:`run`, but off by default.
-        :raises TimeoutError: if the search still runs then.
+        :raises TimeoutError: if the search still runs after the timeout.
         :raises ExperimentFailed: if it has ended and no trial succeeded with a result.
         :raises ExperimentInterrupted: if it was stopped before its end.
-        :raises ManagerError: if its manager was killed; :meth:`resume` goes on.
+        :raises ManagerError: if its manager was killed; :meth:`resume` continues the search.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = _Watch(self, callbacks)
@@ -181,13 +181,13 @@ class Experiment:
             for trial in self._follow(watch.follower):
                 watch.show(trial)
                 if trial is None and deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError(f"experiment {self.id} still runs after {timeout} s")
+                    raise TimeoutError(f"experiment {self.id} is still running after {timeout} s")
         finally:
             watch.end()
         return self._raise_for_exit()
 
     def stop(self) -> None:
-        """Stops the trials and leaves the experiment resumable; waits until the manager has ended."""
+        """Stops the trials and waits until the manager has exited. The experiment can be resumed."""
         if self._manager is not None:
             self._manager.stop()
             return
@@ -197,7 +197,7 @@ class Experiment:
                 ask(self.folder, "GET", "/api/v1/experiment")
                 time.sleep(_POLL_S)
 
-    # The same for ``async`` code. A task that is cancelled stops its search.
+    # The same for ``async`` code. A cancelled task stops its search.
 
     async def start_async(self, *, port: int = 0, host: Optional[str] = None, keep_serving: bool = False) -> Self:
         """Like :meth:`start`."""
@@ -233,7 +233,7 @@ class Experiment:
         return self
 
     async def wait_async(self) -> str:
-        """Like :meth:`wait`; ``asyncio.wait_for`` bounds it."""
+        """Like :meth:`wait`; use ``asyncio.wait_for`` for a timeout."""
         async for _ in self._follow_async(Follower(self)):
             pass
         return self._raise_for_exit()
@@ -264,7 +264,7 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """The experiment's id: as it was chosen, else as it gets it when it is started."""
+        """The experiment's id: the chosen one, or the one that it receives at its start."""
         known = self._id or self._chosen_id
         if known is None:
             raise ManagerError("the experiment has no id yet: start() or run() it first")
@@ -277,13 +277,13 @@ class Experiment:
 
     @property
     def url(self) -> Optional[str]:
-        """The address of the portal while the experiment that was started here runs; ``None`` otherwise."""
+        """The address of the portal while this object runs the experiment; ``None`` otherwise."""
         return self._manager.url if self._manager is not None and self._manager.is_running else None
 
     def login_url(self) -> Optional[str]:
-        """Returns an address of the portal that logs one browser in, once and within five minutes.
+        """Returns an address of the portal that logs in one browser, once and within five minutes.
 
-        ``None`` where :attr:`url` is. The address is of no use to a later reader, so a notebook may keep it.
+        ``None`` if :attr:`url` is. The address expires, so a notebook may store it.
         """
         if self.url is None:
             return None
@@ -293,7 +293,7 @@ class Experiment:
             return None
 
     def show(self) -> dict[str, Any]:
-        """Returns how the search stands: counts, limits, causes of failure, the best trial."""
+        """Returns the status of the search: counts, limits, causes of failure, the best trial."""
         answer: dict[str, Any] = self._ask("/experiment", "experiment", "show")
         return answer
 
@@ -310,11 +310,11 @@ class Experiment:
 
     @property
     def pareto(self) -> list[Trial]:
-        """The trials that no other one dominates, where there are several objectives; else an empty list."""
+        """The trials on the Pareto front if there are several objectives; otherwise an empty list."""
         return [Trial._of(row, self) for row in self.show().get("pareto", [])]
 
     def trials(self, state: Optional[str] = None) -> list[Trial]:
-        """Returns the trials in their order, all or those in one state."""
+        """Returns all trials, or those in one state, ordered by number."""
         query = f"sort=sequence&limit={_TRIALS_PAGE}" + (f"&state={state}" if state else "")
         try:
             rows = list(self._pages(f"/trials?{query}&cursor=", "", "trials"))
@@ -323,11 +323,11 @@ class Experiment:
         return [Trial._of(row, self) for row in rows]
 
     def watch(self) -> Iterator[Trial]:
-        """Yields each trial when it has ended, those that have ended already first, until the search is over.
+        """Yields the trials that have ended, then each further trial when it ends, until the search is over.
 
-        A manager that is started again in between does no harm: results are read, not listened for.
+        A restart of the manager loses no trial, because the results are read from the store.
 
-        :raises ManagerError: if the manager was killed; :meth:`resume` goes on.
+        :raises ManagerError: if the manager was killed; :meth:`resume` continues the search.
         """
         for trial in self._follow(Follower(self)):
             if trial is not None:
@@ -336,7 +336,7 @@ class Experiment:
     def to_pandas(self) -> pandas.DataFrame:
         """Returns a row for each trial: number, id, state, result, duration and a column for each parameter.
 
-        :raises ImportError: without pandas; ``pip install trialkeeper[pandas]`` brings it.
+        :raises ImportError: without pandas; ``pip install trialkeeper[pandas]`` installs it.
         """
         try:
             import pandas
@@ -364,9 +364,9 @@ class Experiment:
         return self._html(self.login_url())
 
     def _html(self, login: Optional[str]) -> str:
-        """Returns what a notebook shows, with a link that logs the browser in."""
+        """Returns the HTML that a notebook shows, with a login link."""
         if self._id is None:
-            return "<p>An experiment that has not been started.</p>"
+            return "<p>This experiment has not been started.</p>"
         shown = self.show()
         best, limit = shown["best"], shown["max_trial_number"]
         counts = ", ".join(f"{count} {state.lower()}" for state, count in shown["counts"].items())
@@ -409,24 +409,24 @@ class Experiment:
             self._manager.stop()
 
     def _was_killed(self) -> bool:
-        """Returns whether the manager has died of a signal or a panic of its own."""
+        """Returns whether a signal or a panic ended the manager."""
         code = None if self._manager is None else self._manager.exit_code
         return code is not None and (code < 0 or code == 101)
 
     def _is_to_restart(self, restarts: int) -> bool:
-        """Returns whether the manager was killed and may be started once more; says so."""
+        """Returns whether the manager was killed and may be restarted, and warns if so."""
         if self._manager is None or not self._was_killed() or restarts >= _MAX_RESTARTS:
             return False
         warnings.warn(
             f"the manager of experiment {self.id} {self._manager.describe_end()}; "
-            f"it is started again ({restarts + 1} of {_MAX_RESTARTS})",
+            f"restarting it ({restarts + 1} of {_MAX_RESTARTS})",
             RuntimeWarning,
             stacklevel=3,
         )
         return True
 
     async def _begin_async(self, begin: Callable[[], Self]) -> None:
-        """Begins in a thread; a task that is cancelled meanwhile stops what it has begun."""
+        """Starts the search in a thread. If the task is cancelled, it stops the search."""
         beginning = asyncio.ensure_future(_in_thread(begin))
         try:
             await asyncio.shield(beginning)
@@ -437,7 +437,7 @@ class Experiment:
             raise
 
     def _raise_for_exit(self) -> str:
-        """Returns the state of the search that is over, or raises as its manager's exit code says."""
+        """Returns the state of an ended search, or raises the error that matches its manager's exit code."""
         code = None if self._manager is None else self._manager.exit_code
         if self._manager is None or code is None or code == 0:
             return self.state
@@ -445,11 +445,11 @@ class Experiment:
         if code == 1:
             raise ExperimentFailed(said.strip() or "no trial succeeded with a result", self)
         if code == 130:
-            raise ExperimentInterrupted(f"experiment {self.id} was stopped; resume() goes on with it")
+            raise ExperimentInterrupted(f"experiment {self.id} was stopped; resume() continues it")
         if self._was_killed():
             raise ManagerError(
                 f"the manager of experiment {self.id} {self._manager.describe_end()}; "
-                f"resume() goes on with it\n{said}".rstrip()
+                f"resume() continues it\n{said}".rstrip()
             )
         raise failure(code, said)
 
@@ -492,7 +492,7 @@ class Experiment:
         return [] if self._data_dir is None else ["--data-dir", str(self._data_dir)]
 
     def _ask(self, path: str, *words: str) -> Any:
-        """Returns what the manager answers to ``GET path``, or ``trial-manager words`` where there is none."""
+        """Returns the manager's response to ``GET path``; without a manager, the output of ``trial-manager``."""
         try:
             return ask(self.folder, "GET", f"/api/v1{path}")
         except NotRunning:
@@ -542,14 +542,14 @@ class _Watch:
         self._progress: Optional[Progress] = None
 
     def begin(self, progress: Optional[bool]) -> None:
-        """Begins to show the search, which has been started; ``progress`` as in :meth:`Experiment.run`."""
+        """Begins to show the started search; ``progress`` as in :meth:`Experiment.run`."""
         chosen = choose_progress(self._experiment, progress)
         if chosen is not None:
             chosen.begin()
         self._progress = chosen
 
     def show(self, trial: Optional[Trial]) -> None:
-        """Shows a trial that has ended, or what has changed beside."""
+        """Shows an ended trial, or other changes."""
         if trial is None:
             if self._progress is not None:
                 self._progress.tick()
@@ -570,23 +570,23 @@ class _Watch:
                     )
 
     def end(self) -> None:
-        """Shows how the search stands now."""
+        """Shows the current state of the search."""
         if self._progress is not None:
             self._progress.end()
 
 
 def default_data_dir() -> Path:
-    """Returns the folder of all experiments where ``data_dir`` is absent, as ``trial-manager`` chooses it."""
+    """Returns the default data directory, as ``trial-manager`` chooses it."""
     given = os.environ.get("TRIAL_MANAGER_DATA_DIR")
     if given:
         return Path(given)
     base = os.environ.get("XDG_DATA_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification requires that relative paths are ignored.
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "trialkeeper"
 
 
 def connect(id: str, *, data_dir: Union[str, os.PathLike[str], None] = None) -> Experiment:
-    """Returns the experiment of this id in a data directory, whether it runs or has ended.
+    """Returns the running or ended experiment with this id in a data directory.
 
     :raises ManagerError: if there is none.
     """
@@ -600,14 +600,14 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-#: Sections of the experiment file whose members may be in snake_case, too.
+#: The sections of the experiment file whose members can also be in snake_case.
 _SECTIONS = frozenset(["tuner", "assessor", "advisor", "trainingService", "sharedStorage"])
-#: Members of a training service that are such sections, or lists of them.
+#: The members of a training service that are such sections or lists of them.
 _SERVICE_SECTIONS = frozenset(["storage", "machineList", "taskRoles", "worker", "ps", "master"])
 
 
 def _in_camel_case(config: Mapping[str, Any], sections: frozenset[str] = _SECTIONS) -> dict[str, Any]:
-    """Returns the configuration with its fields' names in camelCase; names of the user's own are left alone."""
+    """Returns the configuration with its field names in camelCase. Names that the user chose are unchanged."""
     written = {}
     for given, value in config.items():
         name = _camel(given)

@@ -1,7 +1,7 @@
-"""Trials as jobs of OpenPAI: the training service behind ``platform: openpai``, which docs/openpai.md describes.
+"""The training service for ``platform: openpai``, which runs trials as jobs of OpenPAI. See docs/openpai.md.
 
-Each attempt is one job of protocol 2 with a name of its own, and is found again by that name. The job runs the
-agent from the storage that this machine and the containers share.
+Each attempt is a job of protocol 2, which the service finds by its unique name. The job runs the agent from the
+storage that this machine and the containers share.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _ANSWER_BYTES = 64 << 20
 _LIST_LIMIT = 50_000
 _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 _MISSES = 3
-"""Lists in a row without a job after which it is taken for gone."""
+"""The number of consecutive lists without a job after which the job counts as gone."""
 
 _IS_RETRY = 125
-"""The exit code of a job that the platform has started again: its attempt must not run twice."""
+"""The exit code of a job that the platform restarted. Its attempt must not run twice."""
 
 _PATH_FLAGS = {
     "--manager-file",
@@ -68,7 +68,7 @@ _FAULTS = {
 
 
 class _Answer(Exception):
-    """An answer of OpenPAI with the status of an error."""
+    """An error response of OpenPAI."""
 
     def __init__(self, status: int, code: str, message: str, after: Optional[float]) -> None:
         super().__init__(f"OpenPAI says: {message or code or status}")
@@ -78,13 +78,13 @@ class _Answer(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    # A redirect would take the token to another server.
+    # A redirect would send the token to another server.
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def job_document(job: Job, name: str, settings: Mapping[str, Any], commands: list[str]) -> dict[str, Any]:
-    """Makes a job of protocol 2: the user's own with name and commands replaced, or one of a single task."""
+    """Creates a job of protocol 2: the user's job with its name and commands replaced, or a job with one task."""
     document: dict[str, Any] = copy.deepcopy(settings.get("openpaiConfig") or {}) or {
         "protocolVersion": 2,
         "type": "job",
@@ -128,18 +128,18 @@ def job_end(status: Mapping[str, Any]) -> Gone:
     if status.get("state") == "SUCCEEDED" or code == 0:
         return Gone(code=0)
     if not isinstance(code, int):
-        return Gone(reason="unknown", message="OpenPAI names no exit code")
+        return Gone(reason="unknown", message="OpenPAI reports no exit code")
     if code in _STOPPED:
-        return Gone(reason="revoked", message="it was stopped at OpenPAI")
+        return Gone(reason="revoked", message="job was stopped in OpenPAI")
     if code == _IS_RETRY and status.get("retries"):
-        return Gone(reason="node_lost", message="OpenPAI has started it again, which ends this attempt")
+        return Gone(reason="node_lost", message="OpenPAI restarted the job, which ended this attempt")
     parts = [spec.get("reason") or spec.get("phrase"), status.get("appExitDiagnostics")]
     message = ": ".join(str(part).strip()[:1000] for part in parts if part) or None
     fault = _FAULTS.get(str(spec.get("type")))
     if code in _REASONS:
         return Gone(reason=_REASONS[code], message=message)
     if code < 0:
-        # The container has no exit code: it was not started, or the platform has ended it.
+        # The container has no exit code: it was not started, or the platform ended it.
         reason = "start_failed" if fault == "permanent" else "unknown"
         return Gone(reason=reason, message=message, fault=fault)
     return Gone(code=code, message=message, fault=fault if fault == "transient" else None)
@@ -159,20 +159,20 @@ class OpenPai(TrainingService):
     # The REST API.
 
     def token(self) -> str:
-        """Reads the token. A file is read each time: a new token takes effect at once."""
+        """Reads the token. A file is read each time, so that a new token takes effect immediately."""
         file = self.settings.get("tokenFile")
         try:
             token = str(self.settings["token"]) if file is None else Path(file).expanduser().read_text("utf-8")
         except (OSError, UnicodeError) as error:
             raise Unavailable(f"trainingService.tokenFile: {error}") from error
         token = token.strip()
-        # A header with anything else is refused with its text, which must not reach a log.
+        # The error for other characters in a header contains the token, which must not reach a log.
         if not re.fullmatch("[!-~]+", token):
             raise Unavailable(f"{file or 'trainingService.token'} holds no token", after=60)
         return token
 
     def api(self) -> str:
-        """Returns the address of the REST API, below the host's proxy or not."""
+        """Returns the address of the REST API, with or without the path of the host's proxy."""
         if self._api is None:
             host = str(self.settings["host"]).rstrip("/")
             bare = urllib.parse.urlsplit(host).path == ""
@@ -190,7 +190,7 @@ class OpenPai(TrainingService):
         return self._api
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Asks the REST API as the user."""
+        """Sends a request to the REST API as the user."""
         try:
             return self.request(method, self.api() + path, self.token(), body)
         except _Answer as answer:
@@ -204,12 +204,12 @@ class OpenPai(TrainingService):
             raise
 
     def request(self, method: str, url: str, token: Optional[str], body: Any = None) -> Any:
-        """Sends one request and returns the JSON of the answer."""
+        """Sends a request and returns the JSON of the response."""
         headers = {"Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
-            # A job is YAML there, and JSON is YAML.
+            # The API expects jobs as YAML, which includes JSON.
             headers["Content-Type"] = "text/yaml" if method == "POST" else "application/json"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, data=data, headers=headers)
@@ -224,13 +224,13 @@ class OpenPai(TrainingService):
         except urllib.error.HTTPError as error:
             raise _answer(error) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            # The request may have arrived: the same name is submitted again, and is answered with 409.
+            # The request may have arrived. A second submission with the same name is answered with 409.
             raise Unavailable(f"OpenPAI does not answer at {url}: {error}") from error
 
     # The settings.
 
     def check(self) -> list[Problem]:
-        """Looks at the token's file, the storage, and at what OpenPAI lets the user have."""
+        """Checks the token's file, the storage, and the user's rights in OpenPAI."""
         problems = [*self._check_token(), *self._check_storage()]
         if any(problem.level == "error" for problem in problems):
             return problems
@@ -252,10 +252,10 @@ class OpenPai(TrainingService):
     def _check_token(self) -> list[Problem]:
         problems = []
         if str(self.settings["host"]).startswith("http://"):
-            message = "the token travels unencrypted; use https:// if OpenPAI has it"
+            message = "the token is sent unencrypted; use https:// if OpenPAI supports it"
             problems.append(Problem(message, level="warning", path="trainingService.host"))
         if self.settings.get("tokenFile") is None:
-            message = "stands in the experiment file; put it into a file of your own and name that in tokenFile"
+            message = "is in the experiment file; move it into a private file and name that file in tokenFile"
             return [*problems, Problem(message, level="warning", path="trainingService.token")]
         path = Path(self.settings["tokenFile"]).expanduser()
         if not path.is_file():
@@ -276,7 +276,7 @@ class OpenPai(TrainingService):
     # Jobs.
 
     def open(self) -> None:
-        """Copies the agent beside the experiment, where containers see it."""
+        """Copies the agent into the experiment's folder, which containers can read."""
         copied = self.state_dir / "trialkeeper"
         source = Path(self.agent).stat()
         known = copied.stat() if copied.exists() else None
@@ -288,7 +288,7 @@ class OpenPai(TrainingService):
         self.agent = str(copied)
 
     def inside(self, path: str) -> str:
-        """Returns a path as containers see it."""
+        """Translates a path into the path in containers."""
         local = os.path.realpath(self.settings["localStorageMountPoint"])
         relative = os.path.relpath(os.path.realpath(path), local)
         if relative == ".." or relative.startswith("../"):
@@ -299,15 +299,15 @@ class OpenPai(TrainingService):
         return os.path.normpath(os.path.join(self.settings["containerStorageMountPoint"], relative))
 
     def job_name(self, job: Job) -> str:
-        """Returns the name of a job, which no other attempt has."""
+        """Returns the unique name of an attempt's job."""
         return f"tk_{job.experiment}_{job.attempt}"
 
     def handle(self, job: Job) -> str:
-        """Returns a job's name with its user's, as the REST API has it."""
+        """Returns the name of a job with its user, in the form of the REST API."""
         return f"{self.settings['username']}~{self.job_name(job)}"
 
     def commands(self, job: Job) -> list[str]:
-        """Returns the lines of the shell script that a container runs."""
+        """Returns the lines of a container's shell script."""
         words = [self.inside(job.argv[0])]
         for before, word in zip(job.argv, job.argv[1:]):
             words.append(self.inside(word) if before in _PATH_FLAGS else word)
@@ -315,11 +315,11 @@ class OpenPai(TrainingService):
         lines = [
             f'if [ "${{FC_FRAMEWORK_ATTEMPT_ID:-0}}${{FC_TASK_ATTEMPT_ID:-0}}" != 00 ]; then exit {_IS_RETRY}; fi',
             f"{shlex.join(words)} & agent=$!",
-            # OpenPAI ends a container with SIGKILL. This lets the agent end its trial in its own order.
+            # OpenPAI ends a container with SIGKILL. This lets the agent stop its trial gracefully.
             f'(until [ -e {stop} ]; do sleep 1; done; kill -TERM "$agent") & watch=$!',
             'wait "$agent"; code=$?; kill "$watch" 2>/dev/null; exit "$code"',
         ]
-        # OpenPAI fills in <% … %>. The words are quoted, so that a pair of quotes between changes nothing.
+        # OpenPAI substitutes <% … %>. All words are quoted, so an inserted pair of quotes changes nothing.
         return [line.replace("<%", "<''%") for line in lines]
 
     def start(self, job: Job) -> str:
@@ -327,7 +327,7 @@ class OpenPai(TrainingService):
         try:
             self.ask("POST", "/jobs", document)
         except _Answer as answer:
-            # The name is taken, for ever: an earlier submission has arrived.
+            # The name is taken permanently: an earlier submission has arrived.
             if answer.status != 409:
                 raise _refusal(answer) from answer
         except Unavailable as error:
@@ -348,7 +348,7 @@ class OpenPai(TrainingService):
         try:
             self.ask("PUT", f"/jobs/{_quoted(handle)}/executionType", {"value": "STOP"})
         except _Answer as answer:
-            # A job that has ended is answered with 404, or with 500.
+            # For an ended job, the response is 404 or 500.
             status = self._status(handle)
             if status is not None and status.get("state") not in _ENDED:
                 raise _refusal(answer) from answer
@@ -373,7 +373,7 @@ class OpenPai(TrainingService):
             self._missing[handle] = self._missing.get(handle, 0) + 1
             if self._missing[handle] < _MISSES or self._status(handle) is not None:
                 return None
-            return Gone(reason="unknown", message="OpenPAI does not know the job any more")
+            return Gone(reason="unknown", message="OpenPAI no longer knows the job")
         self._missing.pop(handle, None)
         state = entry.get("state")
         if state == "WAITING":
@@ -381,11 +381,11 @@ class OpenPai(TrainingService):
         if state in _ENDED:
             status = self._status(handle)
             return None if status is None else job_end(status)
-        # An exit code may be there already while the job still runs.
+        # The job can have an exit code while it is still running.
         return Running() if state in ("RUNNING", "STOPPING") else None
 
     def _status(self, handle: str) -> Optional[dict[str, Any]]:
-        """Returns the ``jobStatus`` of a job; None where OpenPAI does not know it."""
+        """Returns the ``jobStatus`` of a job; None if OpenPAI does not know the job."""
         try:
             detail = self.ask("GET", f"/jobs/{_quoted(handle)}")
         except _Answer as answer:
@@ -394,7 +394,7 @@ class OpenPai(TrainingService):
             raise _refusal(answer) from answer
         status = detail.get("jobStatus") if isinstance(detail, dict) else None
         if not isinstance(status, dict):
-            raise Unavailable(f"OpenPAI answers about {handle} without a jobStatus")
+            raise Unavailable(f"OpenPAI describes {handle} without a jobStatus")
         return status
 
 
@@ -434,7 +434,7 @@ def _stop_file(job: Job) -> str:
 
 
 def main() -> None:
-    """Serves the manager that has started this program."""
+    """Serves the manager that started this program."""
     OpenPai().serve()
 
 

@@ -1,4 +1,4 @@
-"""What a search has found: trials and their metrics."""
+"""The results of a search: trials and their metrics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDED_STATES", "Metric", "Trial"]
 
-#: The states that a trial does not leave by itself.
+#: The states of ended trials. A trial leaves them only if it is retried.
 ENDED_STATES = frozenset(["SUCCEEDED", "FAILED", "USER_CANCELED", "SYS_CANCELED", "EARLY_STOPPED"])
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One value that a trial has reported."""
+    """A value that a trial reported."""
 
-    #: The metric's name; ``default`` for one without a name.
+    #: The metric's name; ``default`` for a metric without a name.
     name: str
     #: ``intermediate`` or ``final``.
     type: str
@@ -29,7 +29,7 @@ class Metric:
     step: Optional[int]
     #: A number, or the object that NNI's SDK reported.
     value: Any
-    #: When the agent saw it.
+    #: The time at which the agent saw it.
     observed_at: datetime
 
     @classmethod
@@ -45,16 +45,16 @@ class Metric:
 
 @dataclass(frozen=True)
 class Trial:
-    """One evaluation of one set of parameters, as it stood when it was asked for."""
+    """An evaluation of a set of parameters, as it was at the time of the query."""
 
     id: str
     #: The number of the trial in its experiment, from 0.
     number: int
     state: str
     parameters: Mapping[str, Any]
-    #: The final result that was reported; ``None`` if there is none.
+    #: The reported final result; ``None`` if there is none.
     final: Any
-    #: Why the trial ended, such as ``exit`` or ``oom-cuda``; ``None`` while it runs.
+    #: The cause of the trial's end, such as ``exit`` or ``oom-cuda``; ``None`` while it runs.
     cause: Optional[str]
     exit_code: Optional[int]
     started_at: Optional[datetime]
@@ -63,29 +63,29 @@ class Trial:
 
     @property
     def value(self) -> Optional[float]:
-        """The final result as a number: an object's ``default``; ``None`` if it is no number or there is none."""
+        """The final result as a number, or an object's member ``default``; ``None`` if there is no number."""
         result = self.final.get("default") if isinstance(self.final, Mapping) else self.final
         number = _number(result)
         return float(number) if isinstance(number, (int, float)) else None
 
     @property
     def duration_s(self) -> Optional[float]:
-        """How long the trial ran, in seconds; ``None`` if it has not ended."""
+        """The duration of the trial in seconds; ``None`` if it has not ended."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
 
     def metrics(self) -> list[Metric]:
-        """Returns everything that the trial's latest attempt has reported, oldest first."""
+        """Returns all reports of the trial's latest attempt, oldest first."""
         return [Metric._read(row) for row in self._experiment._metrics(self.id)]
 
     def why(self) -> dict[str, Any]:
-        """Returns the verdict, its evidence and the timeline, as the REST API gives them."""
+        """Returns the verdict, its evidence and the timeline in the form of the REST API."""
         answer: dict[str, Any] = self._experiment._ask(f"/trials/{self.id}", "trial", "why", self.id)
         return answer
 
     def output(self, *, stderr: bool = False) -> str:
-        """Returns what the trial has printed."""
+        """Returns the output of the trial."""
         stream = "stderr" if stderr else "stdout"
         words = ["trial", "logs", self.id, *(["--stderr"] if stderr else [])]
         return self._experiment._read(f"/trials/{self.id}/log/{stream}", *words).decode(errors="replace")
@@ -95,7 +95,7 @@ class Trial:
         self._experiment._run(["trial", "kill", self.id])
 
     def retry(self) -> None:
-        """Runs the ended trial once more, as a new attempt."""
+        """Runs the ended trial again, as a new attempt."""
         self._experiment._run(["trial", "retry", self.id])
 
     @classmethod
@@ -115,7 +115,7 @@ class Trial:
 
 
 def _number(value: Any) -> Any:
-    """Returns a value of the REST API, in which texts stand for what JSON lacks."""
+    """Decodes a number of the REST API, which writes NaN and infinities as text."""
     return (
         {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value, value)
         if isinstance(value, str)

@@ -1,9 +1,9 @@
-"""A training service of your own: say how a job is started, stopped and looked at.
+"""The base class of custom training services, which define how a job is started, stopped and polled.
 
     from trialkeeper.service import Gone, Running, TrainingService
 
     class MyService(TrainingService):
-        def start(self, job):             # returns a handle: any text by which the job is found again
+        def start(self, job):             # returns a handle: any text that identifies the job
             return submit_somewhere(job.name, job.argv)
         def stop(self, handle, job, force):
             end_somewhere(handle, force)
@@ -13,7 +13,7 @@
     MyService().serve()
 
 The experiment file names the program: ``trainingService: {platform: plugin, command: [python3, my_service.py]}``.
-The class speaks the protocol (docs/plugins.md), keeps a record of each job, and makes requests safe to repeat.
+The class implements the protocol (docs/plugins.md), stores a record of each job, and makes requests idempotent.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _OUTPUT_PAUSE_SECONDS = 0.1
 
 
 class ServiceError(Exception):
-    """A request that has no result. The subclasses say what the manager does about it."""
+    """A request that has no result. The subclass determines what the manager does."""
 
     code = -32603
     after: Optional[float] = None
 
 
 class Refused(ServiceError):
-    """The job is refused, and would be again: the trial fails and is not retried."""
+    """The job is rejected permanently: the trial fails and is not retried."""
 
     code = -32001
 
@@ -77,7 +77,7 @@ class Transient(ServiceError):
 
 
 class NoRoom(ServiceError):
-    """There is no room just now: the trial waits. ``after``: seconds until the next try. Nothing was started."""
+    """There is currently no room: the trial waits. ``after``: seconds until the next try. Nothing was started."""
 
     code = -32003
 
@@ -87,9 +87,9 @@ class NoRoom(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The platform does not answer: the trial waits. ``after``: seconds until the next try. It may run.
+    """The platform does not answer: the trial waits, and its job may run. ``after``: seconds until the next try.
 
-    A token that has expired belongs here: a new one mends it, and no trial is to blame.
+    Raise this for an expired token, too: a new token fixes it, and the trial is not the cause.
     """
 
     code = -32004
@@ -133,10 +133,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Gone:
-    """The job has ended. Leave out what is not known.
+    """The job has ended. Omit unknown fields.
 
     ``reason``: exit, cancelled, timeout, oom, preempted, node_lost, start_failed, revoked or unknown.
-    ``fault``: user-error, transient or permanent, which decides about a retry. None: the reason does.
+    ``fault``: user-error, transient or permanent, which decides about a retry. None: the reason decides.
     """
 
     code: Optional[int] = None
@@ -147,7 +147,7 @@ class Gone:
 
     @classmethod
     def of(cls, returncode: Optional[int]) -> Gone:
-        """Makes one from ``subprocess``'s return code, which is negative for a signal."""
+        """Creates an instance from a return code of ``subprocess``, which is negative for a signal."""
         if returncode is None:
             return cls(reason="unknown")
         return cls(signal=-returncode) if returncode < 0 else cls(code=returncode)
@@ -158,7 +158,7 @@ State = Union[Running, Waiting, Gone]
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that ``check`` has found. ``level``: error or warning; ``path``: the setting that is wrong."""
+    """A problem that ``check`` found. ``level``: error or warning; ``path``: the setting that causes it."""
 
     message: str
     level: str = "error"
@@ -171,27 +171,27 @@ class Job:
     """An attempt of a trial."""
 
     name: str
-    """A name for the platform: letters, digits and dashes. No other attempt has it."""
+    """A unique name for the platform: letters, digits and dashes."""
     argv: list[str]
-    """The agent's whole command line."""
+    """The complete command line of the agent."""
     folder: str
-    """A folder of the trial's own."""
+    """The folder of the trial."""
     trial: str
     attempt: str
     experiment: str
     gpus: Optional[int] = None
-    """GPUs that the trial wants. None: the experiment does not say."""
+    """The number of GPUs that the trial needs. None: not specified."""
     grace: float = 35.0
-    """Seconds that the agent may take to end after SIGTERM."""
+    """The maximum time in seconds for the agent to exit after SIGTERM."""
     resources: dict[str, Any] = field(default_factory=dict)
 
     def script(self, head: str = "") -> str:
-        """Returns a shell script that runs the agent in the place of the shell."""
+        """Returns a shell script that replaces the shell with the agent."""
         return f"#!/bin/sh\n{head}\nexec {shlex.join(self.argv)}\n"
 
 
 def agent_lives(folder: Union[str, Path]) -> bool:
-    """Says whether the agent in a job's folder runs: it holds a lock for as long as it lives."""
+    """Returns whether the agent in a job's folder is running. The agent holds a lock while it runs."""
     try:
         with open(Path(folder) / "spool" / "lock", "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,7 +203,7 @@ def agent_lives(folder: Union[str, Path]) -> bool:
 
 
 class _Record:
-    """What is known of an attempt, in a file that is written before anything is done about it."""
+    """The record of an attempt, in a file that is written before each action."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -245,22 +245,22 @@ class _Record:
 
 
 class TrainingService:
-    """Inherit, write ``start``, ``stop`` and ``poll``, and call ``serve``."""
+    """The base class of services. Implement ``start``, ``stop`` and ``poll``, and call ``serve``."""
 
     poll_seconds: float = 2.0
-    """The interval at which jobs are looked at."""
+    """The interval between two calls of ``poll``."""
     name: str = ""
-    """The service's name in messages. The default is the class's."""
+    """The service's name in messages. The default is the name of the class."""
     version: str = ""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """``trainingService.settings`` of the experiment file."""
         self.state_dir = Path(".")
-        """A folder of this service's own for the experiment."""
+        """A folder for this service's files of the experiment."""
         self.experiment = ""
         self.agent = ""
-        """The agent program. ``open`` may replace it by a copy that the platform's machines see."""
+        """The path of the agent. ``open`` may replace it with a copy that the platform's machines can read."""
         self._files: dict[str, str] = {}
         self._records: dict[str, _Record] = {}
         self._records_lock = threading.Lock()
@@ -272,36 +272,39 @@ class TrainingService:
     # To override.
 
     def start(self, job: Job) -> str:
-        """Starts a job and returns its handle. Called once for each attempt, unless ``find`` finds it."""
+        """Starts a job and returns its handle. Called once for each attempt, unless ``find`` finds the job."""
         raise NotImplementedError
 
     def stop(self, handle: str, job: Job, force: bool) -> None:
-        """Ends a job: by SIGTERM to the agent, with ``force`` at once. May be called again, also after the end."""
+        """Stops a job with SIGTERM to the agent, or immediately with ``force``.
+
+        May be called repeatedly, and after the end of the job.
+        """
         raise NotImplementedError
 
     def poll(self, jobs: Mapping[str, Job]) -> Mapping[str, State]:
-        """Looks at jobs by their handles. A handle that is left out is not known just now, which is no end."""
+        """Returns the states of jobs by their handles. Omit jobs whose state is unknown; they continue."""
         raise NotImplementedError
 
     def find(self, job: Job) -> Optional[str]:
-        """Looks for a job whose ``start`` may have succeeded without a record.
+        """Finds a job whose ``start`` may have succeeded without a record. Returns its handle.
 
-        It may have ended since; one that is not found is started again. None: it was not started.
+        Include jobs that have ended. None: the job was not started, and will be started again.
         """
         return None
 
     def check(self) -> list[Problem]:
-        """Looks at settings and platform, for ``trial-manager doctor``. Changes nothing."""
+        """Checks settings and platform for ``trial-manager doctor``. Changes nothing."""
         return []
 
     def open(self) -> None:
-        """Makes ready. Called in every process before the first job."""
+        """Prepares the service. Called in every process before the first job."""
 
     def ended(self, handle: str, job: Job) -> None:
-        """Removes what the platform keeps of a job that has ended. Called once its end is recorded."""
+        """Removes the leftovers of an ended job from the platform. Called after its end has been recorded."""
 
     def output(self, job: Job, stream: str, offset: int, size: int) -> bytes:
-        """Reads output from a byte on. ``stream``: stdout or stderr. The default reads the job's folder."""
+        """Reads output from a byte offset. ``stream``: stdout or stderr. The default reads the job's folder."""
         try:
             with open(Path(job.folder) / stream, "rb") as file:
                 file.seek(offset)
@@ -310,24 +313,24 @@ class TrainingService:
             return b""
 
     def output_size(self, job: Job, stream: str) -> int:
-        """Returns the bytes of output so far."""
+        """Returns the size of the output so far, in bytes."""
         try:
             return (Path(job.folder) / stream).stat().st_size
         except FileNotFoundError:
             return 0
 
     def clean(self, job: Job) -> None:
-        """Removes what a job has left at the platform."""
+        """Removes everything that a job left on the platform."""
 
     def close(self) -> None:
-        """Called before the process ends. Jobs live on."""
+        """Releases resources before the process exits. Jobs continue."""
 
     def room(self) -> Optional[int]:
-        """Returns how many jobs can begin now beside those that were started. None: not known just now."""
+        """Returns how many more jobs can start now. None: currently unknown."""
         return None
 
     def room_changed(self) -> None:
-        """Tells the manager that there may be room again: it submits waiting jobs and asks for ``room``."""
+        """Notifies the manager that there may be room. The manager submits waiting jobs and requests ``room``."""
         self._notify("room", {})
 
     def living(self) -> list[Job]:
@@ -335,7 +338,7 @@ class TrainingService:
         return [record.job() for record in self._all() if record.lives]
 
     def look_soon(self) -> None:
-        """Has ``poll`` called at once: something has happened."""
+        """Triggers an immediate call of ``poll`` after an event."""
         self._look.set()
 
     def log(self, message: str) -> None:
@@ -351,7 +354,7 @@ class TrainingService:
                 "This is a training service of TrialKeeper. An experiment file names it: "
                 "trainingService: {platform: plugin, command: [...]}; then `trial-manager run FILE` starts it."
             )
-        # Whatever prints, here or in a child, prints to standard error.
+        # All other output, of this process and its children, goes to standard error.
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         sys.stdout = sys.stderr
@@ -362,7 +365,7 @@ class TrainingService:
                 if message is None:
                     continue
                 if message.get("method") in ("initialize", "open"):
-                    # In order: everything else relies on them.
+                    # These requests are handled in order, because all others depend on them.
                     self._answer(message)
                     if message["method"] == "open" and not watcher.is_alive():
                         watcher.start()
@@ -391,14 +394,14 @@ class TrainingService:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
         try:
             result = self._result(str(message.get("method")), message.get("params") or {})
-            # A result that is no JSON is an error of this request, too.
+            # A result that cannot be encoded as JSON is also an error of this request.
             answer["result"] = json.loads(json.dumps(result))
         except ServiceError as error:
             answer["error"] = {"code": error.code, "message": str(error)}
             if error.after is not None:
                 answer["error"]["data"] = {"after_ms": int(error.after * 1000)}
         except BaseException as error:
-            # Also `sys.exit` in the author's code: the manager replaces a process that leaves out an answer.
+            # Includes `sys.exit` in the plugin: the manager restarts a process that does not answer.
             traceback.print_exc()
             answer["error"] = {"code": -32603, "message": f"{type(error).__name__}: {error}"}
         self._write(answer)
@@ -412,7 +415,7 @@ class TrainingService:
                 self._out.write(line)
                 self._out.flush()
             except OSError:
-                # The manager has gone; standard input says so, too.
+                # The manager has exited, which also closes standard input.
                 self._stopped.set()
 
     def _notify(self, method: str, params: dict[str, Any]) -> None:
@@ -439,7 +442,7 @@ class TrainingService:
         if method == "clean_up":
             return self._clean_up()
         if method == "output":
-            # Without the record's lock: it may wait.
+            # Called without the record's lock, because it may wait.
             return self._output(self._record(params), params)
         by_key: dict[str, Callable[[_Record, dict[str, Any]], dict[str, Any]]] = {
             "submit": self._submit,
@@ -469,7 +472,7 @@ class TrainingService:
         for path in sorted((self.state_dir / "jobs").glob("*.json")):
             self._records[path.stem] = _Record(path)
         capabilities = {name: True for name in ("adopt", "check", "clean_up", "finish", "output", "recover")}
-        # Without one of the author's, the manager does not ask.
+        # The manager requests `room` only from plugins that override it.
         capabilities["room"] = type(self).room is not TrainingService.room
         return {
             "protocol": PROTOCOL,
@@ -529,12 +532,12 @@ class TrainingService:
         handle = self.find(job) if may_run else None
         created = handle is None
         if handle is None:
-            # Written first: whoever finds it without a handle looks for the job before it is started.
+            # Written before the start: a record without a handle makes the next process look for the job first.
             record.write(key=params["key"], job=vars(job))
             try:
                 handle = self.start(job)
             except (Refused, NoRoom):
-                # An earlier start without an answer may have succeeded: `clean_up` looks for that job.
+                # An earlier start without an answer may have succeeded, so `clean_up` looks for that job.
                 if not may_run:
                     record.forget()
                 raise
@@ -597,9 +600,9 @@ class TrainingService:
         if stream not in ("stdout", "stderr"):
             raise _BadRequest(f"there is no stream {stream!r}")
         job, size = record.job(), int(params.get("max_bytes", 65536))
-        # A place behind the end stands for the end: what was printed before is not wanted.
+        # An offset beyond the end means the current end, which skips earlier output.
         offset = min(int(params.get("offset", 0)), self.output_size(job, stream))
-        # A request that waits holds a thread.
+        # A waiting request occupies a thread.
         until = time.monotonic() + min(int(params.get("wait_ms", 0)) / 1000, _OUTPUT_WAIT_SECONDS)
         while True:
             has_ended = not record.lives
@@ -626,7 +629,7 @@ class TrainingService:
                     left.append({"place": record.handle or record.data["job"]["name"], "why": str(error)})
         return {"left": left}
 
-    # What becomes of jobs.
+    # The states of jobs.
 
     def _watch(self) -> None:
         pause = self.poll_seconds
@@ -635,9 +638,9 @@ class TrainingService:
                 self._look_at_all()
                 pause = self.poll_seconds
             except Exception as error:
-                # The platform cannot tell, which ends no job.
+                # An error of the platform ends no job.
                 pause = min(max(pause * 2, 1.0), 60.0)
-                print(f"cannot look at the jobs; again in {pause:.0f} s: {error}", file=sys.stderr)
+                print(f"cannot poll the jobs; the next try is in {pause:.0f} s: {error}", file=sys.stderr)
             if self._look.wait(pause):
                 self._look.clear()
 
@@ -683,7 +686,7 @@ class TrainingService:
         try:
             self.ended(str(record.handle), job)
         except Exception as error:
-            print(f"what is left of {record.handle} stays until clean_up: {error}", file=sys.stderr)
+            print(f"the remains of {record.handle} stay until clean_up: {error}", file=sys.stderr)
 
     def _tell_gone(self, record: _Record) -> None:
         if record.gone is not None:

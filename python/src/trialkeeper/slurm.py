@@ -1,11 +1,11 @@
-"""Trials as jobs of Slurm: a plugin that an experiment file names.
+"""A plugin that runs trials as jobs of Slurm.
 
     trainingService:
       platform: plugin
       command: [python3, -m, trialkeeper.slurm]
       settings: {partition: gpu, time: "2:00:00", memory: 8G, cpus: 4}
 
-Each attempt is one batch job that is found again by its name. docs/slurm.md describes the settings.
+Each attempt is a batch job, which the plugin finds by its name. docs/slurm.md describes the settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Slurm", "job_state", "read_jobs"]
 
 _COMMAND_SECONDS = 60.0
 _AGENT_SECONDS = 27
-"""The agent's own time to end: 20 s for the trial, 2 s for its output, 5 s to deliver."""
+"""The time that the agent needs to exit: 20 s for the trial, 2 s for its output, 5 s for delivery."""
 
 _COLUMNS = "JobID:.20,State:.20,exit_code:.12,Reason:.200"
 _SETTINGS: dict[str, type] = {
@@ -76,10 +76,10 @@ _FULL = re.compile(r"MaxSubmit|violates accounting/QOS policy|Job submit limit|t
 
 
 def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
-    """Reads what ``squeue`` prints: state, wait status and reason of each job. A line that is none is left out."""
+    """Parses the output of ``squeue``: state, wait status and reason of each job. Other lines are skipped."""
     jobs = {}
     for line in text.splitlines():
-        # Reasons hold blanks.
+        # Reasons contain blanks.
         parts = line.split(None, 3)
         if len(parts) >= 3 and parts[0].isdigit() and parts[2].lstrip("-").isdigit():
             jobs[parts[0]] = (parts[1], int(parts[2]), parts[3].strip() if len(parts) > 3 else "")
@@ -87,16 +87,16 @@ def read_jobs(text: str) -> dict[str, tuple[str, int, str]]:
 
 
 def job_state(state: str, status: int, reason: str, output: str = "") -> State:
-    """Translates a job's state. ``status`` is a wait status, ``output`` the end of the file that Slurm writes."""
+    """Translates a job's state. ``status`` is a wait status, and ``output`` the end of Slurm's output file."""
     if state in _WAITING:
         return Waiting(f"{state}: {reason}" if reason and reason != "None" else state)
     if state not in _ENDED:
-        # Also COMPLETING: processes of it may live.
+        # Includes COMPLETING, in which processes of the job may be running.
         return Running()
     why = _ENDED[state]
     message = None if reason in ("", "None", "NonZeroExitCode") else f"Slurm says {state}: {reason}"
     if state == "OUT_OF_MEMORY" or "Exceeded job memory limit" in output:
-        # The status is 0:125 there, which is no signal.
+        # The status is 0:125 in this state, which is not a signal.
         return Gone(reason="oom", message=message)
     if state == "FAILED" and reason == "JobLaunchFailure" and status & 127 == 53:
         return Gone(reason="start_failed", message="Slurm cannot write the job's folder on the node")
@@ -107,7 +107,7 @@ def job_state(state: str, status: int, reason: str, output: str = "") -> State:
 
 
 def _environment() -> dict[str, str]:
-    # Variables of a job that the manager itself runs in override options.
+    # If the manager itself runs in a job, the job's variables override options.
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))} | {
         name: value for name, value in os.environ.items() if name == "SLURM_CONF"
     }
@@ -130,7 +130,7 @@ class Slurm(TrainingService):
                 argv, input=stdin, text=True, capture_output=True, timeout=_COMMAND_SECONDS, env=_environment()
             )
         except FileNotFoundError as error:
-            raise Refused(f"{argv[0]} is not on the PATH; is this a machine that submits to Slurm?") from error
+            raise Refused(f"{argv[0]} is not on the PATH; can this machine submit jobs to Slurm?") from error
         except subprocess.TimeoutExpired as error:
             raise Unavailable(f"{argv[0]} did not end within {_COMMAND_SECONDS:.0f} s") from error
         if done.returncode != 0 and _AWAY.search(done.stderr):
@@ -181,7 +181,7 @@ class Slurm(TrainingService):
 
     def start(self, job: Job) -> str:
         wrapped = [*(str(word) for word in self.settings.get("wrap", [])), *job.argv]
-        # A job that Slurm starts again by itself would be the same attempt twice.
+        # A job that Slurm requeues by itself would run the same attempt twice.
         head = 'if [ "${SLURM_RESTART_COUNT:-0}" != 0 ]; then echo "requeued: not run twice" >&2; exit 125; fi'
         script = f"#!/bin/sh\n{head}\nexec {shlex.join(wrapped)}\n"
         done = self.run("sbatch", *self.arguments(job), stdin=script)
@@ -198,12 +198,12 @@ class Slurm(TrainingService):
         return found[0] if found else None
 
     def stop(self, handle: str, job: Job, force: bool) -> None:
-        # A signal to a job that waits would hang for 95 s, so those are taken out of the queue first.
+        # A signal to a pending job would hang for 95 s, so pending jobs are cancelled first.
         self.run("scancel", "--state=PENDING", handle)
         if force:
             self.run("scancel", handle)
         else:
-            # To the batch shell alone, which is the agent: it ends its trial in its own order.
+            # Only to the batch shell, which is the agent. The agent stops its trial in the correct order.
             self.run("scancel", "--state=RUNNING", "--batch", "--signal=TERM", handle)
 
     def poll(self, jobs: Mapping[str, Job]) -> dict[str, State]:
@@ -217,15 +217,15 @@ class Slurm(TrainingService):
                 self._missing.pop(handle, None)
                 states[handle] = job_state(*found[handle], output=_slurm_output(job))
                 continue
-            # A job leaves the list some minutes after its end. Once is no proof.
+            # A job leaves the list some minutes after its end. A single list without it proves nothing.
             self._missing[handle] = self._missing.get(handle, 0) + 1
             if self._missing[handle] > 2:
                 states[handle] = self._recorded(handle)
         return states
 
     def _recorded(self, handle: str) -> Gone:
-        """Asks the accounting, where there is one, for a job that the queue has forgotten."""
-        unknown = Gone(reason="unknown", message="Slurm does not know the job any more")
+        """Queries the accounting, if available, for a job that has left the queue."""
+        unknown = Gone(reason="unknown", message="Slurm no longer knows the job")
         done = self.run("sacct", "-X", "-P", "-n", "-j", handle, "-o", "State,ExitCode")
         parts = done.stdout.strip().split("|")
         if done.returncode != 0 or len(parts) != 2 or ":" not in parts[1]:
@@ -246,7 +246,7 @@ def _slurm_output(job: Job) -> str:
 
 
 def main(_: Any = None) -> None:
-    """Serves the manager that has started this program."""
+    """Serves the manager that started this program."""
     Slurm().serve()
 
 

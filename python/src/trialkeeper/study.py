@@ -1,7 +1,7 @@
-"""Ask and tell: parameters for a loop of one's own, proposed by the tuners of ``trial-manager``.
+"""Ask and tell: the tuners of ``trial-manager`` suggest parameters to the user's own loop.
 
-Nothing is started but ``trial-manager suggest``, which answers over pipes: the loop evaluates its suggestions
-itself, in whatever order and wherever it likes.
+A study starts only ``trial-manager suggest``, which answers over pipes. The loop evaluates the suggestions itself,
+in any order and anywhere.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class StudyTrial:
-    """A suggestion, or a result from elsewhere, and what it achieved."""
+    """A suggestion, or a result from elsewhere, with its state and value."""
 
     #: The number of the suggestion; ``None`` for a result from elsewhere.
     number: Optional[int]
@@ -69,17 +69,17 @@ class Study:
     >>> abs(study.best.parameters["x"] - 3) < 2
     True
 
-    With ``path`` everything is kept in a file of JSON lines. A study of the same file goes on as if it had not
-    been interrupted: it has the trials, and suggestions that were not told are in :attr:`open`. Ctrl-C, too, may
-    interrupt any call: what it was about to do has been done or not, and the study goes on.
+    With ``path``, the study is stored in a file of JSON lines. A new study with the same file continues the old
+    one: it has the trials, and suggestions without a result are in :attr:`open`. Ctrl-C may interrupt any call:
+    the call either takes effect or does not, and the study stays usable.
 
     :param space: the search space, as in the experiment file.
-    :param tuner: a tuner that is built in: ``TPE``, ``GP``, ``CMA-ES``, ``NSGA-II``, ``Anneal``, ``Evolution``,
+    :param tuner: a built-in tuner: ``TPE``, ``GP``, ``CMA-ES``, ``NSGA-II``, ``Anneal``, ``Evolution``,
         ``Random``, ``QMC``, ``GridSearch``, ``Batch``, ``Hyperband`` or ``BOHB``.
     :param direction: ``minimize`` or ``maximize``.
     :param seed: makes the search repeatable; a random one if absent.
     :param class_args: further arguments of the tuner.
-    :raises ConfigurationError: if the space or the tuner cannot be used, or the file is of another study.
+    :raises ConfigurationError: if the space or the tuner cannot be used, or the file belongs to another study.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Study:
             raise ConfigurationError(f"direction: expected 'minimize' or 'maximize', found {direction!r}")
         self.direction = direction
         self._trials: list[StudyTrial] = []
-        #: The place in the list of trials of each suggestion.
+        #: The position of each suggestion in the list of trials.
         self._places: dict[int, int] = {}
         self._lock = threading.RLock()
         self._tuner = tuner
@@ -111,13 +111,13 @@ class Study:
         }
         self._seed_is_given = seed is not None
         self._process: Optional[subprocess.Popen[str]] = None
-        #: Whether the program and this object know the same.
+        #: Whether the program and this object have the same state.
         self._is_in_step = False
         self._is_closed = False
         # The loop may change the working directory.
         self._path = None if path is None else Path(path).absolute()
         self._file: Optional[IO[str]] = None
-        #: What was kept, where there is no file.
+        #: The records of a study without a file.
         self._records: list[Mapping[str, Any]] = []
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")
         try:
@@ -134,7 +134,7 @@ class Study:
     def ask(self) -> Suggestion:
         """Returns parameters to evaluate. Several may be open at a time.
 
-        :raises NoSuggestion: if the space is used up, or if the tuner waits for results of open suggestions.
+        :raises NoSuggestion: if the space is exhausted, or if the tuner waits for results of open suggestions.
         """
         with self._exchange():
             number = len(self._places)
@@ -143,9 +143,9 @@ class Study:
                 self._keep({"type": "launched", "id": number, "parameters": answer["parameters"]})
                 self._launch(number, answer["parameters"])
         if answer["type"] == "exhausted":
-            raise NoSuggestion("the search space is used up: there is nothing more to suggest", is_final=True)
+            raise NoSuggestion("the search space is exhausted: there is nothing more to suggest", is_final=True)
         if answer["type"] == "wait":
-            message = "the tuner waits for results: tell() those of the open suggestions first"
+            message = "the tuner waits for results: tell() the results of the open suggestions first"
             raise NoSuggestion(message, is_final=False)
         return Suggestion(number, answer["parameters"])
 
@@ -156,10 +156,11 @@ class Study:
         *,
         failed: bool = False,
     ) -> StudyTrial:
-        """Tells the result of a suggestion, or that it failed, and returns it as a trial. NaN is a failure.
+        """Records the result or the failure of a suggestion and returns the trial. NaN is a failure.
 
         :param suggestion: the suggestion or its number.
-        :raises ValueError: if it is unknown or was told before, or if there is neither a value nor ``failed``.
+        :raises ValueError: if the suggestion is unknown or already has a result, or if neither a value nor
+            ``failed`` is given.
         """
         number = suggestion if isinstance(suggestion, int) else suggestion.number
         if failed == (value is not None):
@@ -181,9 +182,9 @@ class Study:
                 return self._end(number, result)
 
     def add(self, parameters: Mapping[str, Any], value: SupportsFloat) -> None:
-        """Lets the tuner learn a result from elsewhere.
+        """Adds a result from elsewhere, from which the tuner learns.
 
-        :raises ValueError: if the parameters are not of the search space, or the value is not finite.
+        :raises ValueError: if the parameters do not match the search space, or the value is not finite.
         """
         record = {"type": "import", "samples": [{"parameters": dict(parameters), "value": _written(float(value))}]}
         with self._exchange():
@@ -198,12 +199,12 @@ class Study:
 
     @property
     def trials(self) -> list[StudyTrial]:
-        """All suggestions and results from elsewhere, in their order."""
+        """All suggestions and results from elsewhere, oldest first."""
         return list(self._trials)
 
     @property
     def open(self) -> list[Suggestion]:
-        """The suggestions whose results have not been told."""
+        """The suggestions that have no result yet."""
         return [
             Suggestion(trial.number, trial.parameters)
             for trial in self._trials
@@ -212,7 +213,7 @@ class Study:
 
     @property
     def best(self) -> Optional[StudyTrial]:
-        """The best trial, of equals the first; ``None`` while none has succeeded."""
+        """The best trial, or the first of several equal ones; ``None`` while no trial has succeeded."""
         sign = 1 if self.direction == "minimize" else -1
         succeeded = [trial for trial in self._trials if trial.value is not None]
         return min(succeeded, key=lambda trial: sign * (trial.value or 0.0), default=None)
@@ -220,7 +221,7 @@ class Study:
     def to_pandas(self) -> pandas.DataFrame:
         """Returns a row for each trial: number, state, result and a column for each parameter.
 
-        :raises ImportError: without pandas; ``pip install trialkeeper[pandas]`` brings it.
+        :raises ImportError: without pandas; ``pip install trialkeeper[pandas]`` installs it.
         """
         try:
             import pandas
@@ -239,7 +240,7 @@ class Study:
         )
 
     def close(self) -> None:
-        """Ends the study; its trials and, with ``path``, its file stay."""
+        """Closes the study. Its trials remain available, and its file is kept."""
         _open_studies.discard(self)
         self._is_closed = True
         self._end_process()
@@ -260,10 +261,10 @@ class Study:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Holds the study while this object and the program tell each other something.
+        """Guards an exchange between this object and the program.
 
-        An exchange that is interrupted, by Ctrl-C at any point, leaves open what the other side knows of it. The
-        next one then begins with a new program, which is told what was kept.
+        After an interrupted exchange, for example by Ctrl-C, the state of the program is unknown. The next
+        exchange therefore starts a new program and replays the records.
         """
         with self._lock:
             self._settle()
@@ -272,7 +273,7 @@ class Study:
             self._is_in_step = True
 
     def _settle(self) -> None:
-        """Has a program that knows what was kept, and nothing else; so does this object.
+        """Makes the program and this object have exactly the state of the records.
 
         :raises ManagerError: if the study is closed.
         """
@@ -299,7 +300,7 @@ class Study:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             encoding="utf-8",
-            # A notebook's interrupt is for Python.
+            # The interrupt of a notebook must reach only Python.
             start_new_session=True,
         )
         self._request(self._hello)
@@ -321,7 +322,7 @@ class Study:
             return
         assert process.stdin is not None and process.stdout is not None
         if not self._is_in_step:
-            process.kill()  # It may be in the midst of a long calculation.
+            process.kill()  # The program may be in a long calculation.
         with contextlib.suppress(OSError):
             process.stdin.close()
         process.wait()
@@ -339,13 +340,13 @@ class Study:
         return self._trials[place]
 
     def _check_same(self, kept: Mapping[str, Any], path: Path) -> None:
-        """Takes the seed of the file over; raises if the file is of another study."""
+        """Adopts the seed of the file. Raises if the file belongs to another study."""
         if not self._seed_is_given:
             self._hello["seed"] = kept.get("seed")
         for name in ("format", "tuner", "search_space", "optimize_mode", "class_args", "seed"):
             if kept.get(name) != self._hello[name]:
                 raise ConfigurationError(
-                    f"{path}: the file is of another study: its {name} is {kept.get(name)!r}, not "
+                    f"{path}: the file belongs to another study: its {name} is {kept.get(name)!r}, not "
                     f"{self._hello[name]!r}; choose another path"
                 )
 
@@ -359,7 +360,7 @@ class Study:
     def _kept(self) -> Sequence[Mapping[str, Any]]:
         if self._file is None or self._path is None:
             return self._records
-        self._file.flush()  # An interrupted write may have left something.
+        self._file.flush()  # An interrupted write may have left a part of a line.
         return _read(self._path)
 
     def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -392,7 +393,7 @@ def _ended(number: int, value: Optional[float]) -> dict[str, Any]:
 
 
 def _written(value: Optional[float]) -> Union[float, str, None]:
-    """Returns a result as JSON has it."""
+    """Returns a result in the form of JSON."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -403,7 +404,7 @@ def _read_value(value: Union[float, str, None]) -> Optional[float]:
 
 
 def _open_alone(path: Path) -> IO[str]:
-    """Opens a file to append to it, and keeps other studies out.
+    """Opens a file for appending, and locks it against other studies.
 
     :raises ConfigurationError: if another study has it open.
     """
@@ -417,9 +418,9 @@ def _open_alone(path: Path) -> IO[str]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a study's file. A last line that was cut off is removed: its study was killed.
+    """Returns the records of a study's file. Removes an incomplete last line, which a killed study leaves.
 
-    :raises ConfigurationError: if the file is none of a study.
+    :raises ConfigurationError: if it is not the file of a study.
     """
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
@@ -428,12 +429,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
             if not isinstance(record, dict) or not isinstance(record["type"], str):
-                raise ValueError("no record of a study")
+                raise ValueError("not a record of a study")
         except (ValueError, KeyError, RecursionError) as error:
             raise ConfigurationError(f"{path}, line {number}: not a study's file: {error}") from None
         records.append(record)
     if (records and records[0]["type"] != "hello") or (content and not records):
-        raise ConfigurationError(f"{path}: not a study's file: its first line is no `hello`")
+        raise ConfigurationError(f"{path}: not a study's file: its first line is not `hello`")
     if len(whole) < len(content):
         os.truncate(path, len(whole))
     return records

@@ -1,7 +1,7 @@
-"""The trial's side: parameters in, results out.
+"""The API for training scripts: parameters in, results out.
 
-:func:`report`, :func:`final` and :func:`should_stop` never raise into a training loop. A value that cannot be
-reported is skipped with a warning, and so is a closed standard output: the training matters more than its report.
+:func:`report`, :func:`final` and :func:`should_stop` never raise into a training loop. If a value cannot be
+reported or standard output is closed, they only warn, because the training is more important than its report.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Optional, SupportsFloat, Union
 
 __all__ = ["Value", "final", "output_dir", "params", "report", "should_stop", "trial_id"]
 
-#: What may be reported: any number, including NumPy's and a tensor of one element.
+#: The values that can be reported: any number, including NumPy's, and a tensor with one element.
 Value = Union[SupportsFloat, int, float]
 
-#: Members of a line that say what it is: no metric may have their names.
+#: The members that describe a line. Metrics cannot have these names.
 _RESERVED = ("type", "step")
 
 _write_lock = threading.Lock()
@@ -33,15 +33,15 @@ _handler_installed = False
 
 
 def params(**defaults: Any) -> dict[str, Any]:
-    """Returns the trial's parameters, over ``defaults`` for those that it has not.
+    """Returns the trial's parameters, and ``defaults`` for missing ones.
 
-    Outside a trial the defaults are all there is, so that a script also runs by hand:
+    Outside a trial, it returns the defaults, so that the script also runs by hand:
 
     >>> params(learning_rate=0.1)["learning_rate"]
     0.1
 
-    :raises ValueError: if the parameters that the agent has handed over are not a JSON object. A trial that
-        went on with its defaults would report another point's result.
+    :raises ValueError: if the parameters from the agent are not a JSON object. With the defaults, the trial would
+        report the result of another point.
     """
     text = os.environ.get("TRIALKEEPER_PARAMETERS")
     source = "TRIALKEEPER_PARAMETERS"
@@ -66,10 +66,10 @@ def report(
     """Reports intermediate results, as ``report(step=3, loss=0.5)`` or ``report({"val/acc": 0.9})``.
 
     A single number without a name is the metric ``default``. Each call prints one line of JSON on standard
-    output, which the agent reads. Without an agent it is just that line.
+    output, which the agent reads. Outside a trial, the line is only printed.
 
-    :param metrics: results whose names are no Python identifiers, or a single number.
-    :param step: the position on the curve, such as the epoch; counted from 0 where it is absent.
+    :param metrics: results whose names are not Python identifiers, or a single number.
+    :param step: the position on the curve, such as the epoch; counted from 0 if absent.
     """
     _print_metrics("intermediate", step, _named(metrics, named))
 
@@ -77,17 +77,18 @@ def report(
 def final(value: Union[Mapping[str, Value], Value, None] = None, **named: Value) -> None:
     """Reports the trial's final result: ``final(0.93)``, ``final(accuracy=0.93, loss=0.2)`` or a mapping.
 
-    A single number without a name is the metric ``default``. Without a call of ``final`` the last
-    intermediate result is the final one.
+    A single number without a name is the metric ``default``. If ``final`` is never called, the last intermediate
+    result is the final result.
     """
     _print_metrics("final", None, _named(value, named))
 
 
 def output_dir() -> Path:
-    """Returns the trial's own directory, for checkpoints and other files; it exists.
+    """Returns the trial's own existing directory, for checkpoints and other files.
 
-    Trials on one machine may share their working directory: ``torch.save(model, output_dir() / "model.pt")``
-    keeps one trial's model from overwriting another's. Outside a trial it is the working directory.
+    Trials on one machine may share their working directory. With
+    ``torch.save(model, output_dir() / "model.pt")``, their models do not overwrite each other. Outside a trial,
+    this is the working directory.
     """
     path = os.environ.get("TRIALKEEPER_OUTPUT_DIR") or os.environ.get("NNI_OUTPUT_DIR") or "."
     directory = Path(path)
@@ -101,11 +102,11 @@ def trial_id() -> Optional[str]:
 
 
 def should_stop() -> bool:
-    """Returns whether the trial has been asked to stop; look at it once an epoch.
+    """Returns whether the trial should stop. Call it once per epoch.
 
-    The first call, which must come from the main thread, catches SIGTERM. From then on the trial ends by
-    itself, within the grace that the agent gives it (20 s unless configured). A second SIGTERM ends it as
-    if it had not been caught.
+    The first call must come from the main thread and catches SIGTERM. From then on, the trial must exit by itself
+    within the grace period of the agent (20 s unless configured). A second SIGTERM ends it as if the first one
+    had not been caught.
     """
     _catch_sigterm()
     return _stop_requested.is_set()
@@ -146,11 +147,11 @@ def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) 
     if step is None:
         step = metrics.pop("step", None)
     if step is not None:
-        # A conversion is the value's own code, and may raise anything.
+        # The conversion runs code of the value, which may raise any exception.
         try:
             head["step"] = int(float(step))
         except Exception as error:
-            _warn(f"the step {step!r} is left out: it is not a number ({error})")
+            _warn(f"the step {step!r} is ignored: it is not a number ({error})")
     if not metrics:
         _warn("nothing is reported: no metric was given")
     finite, others = {}, []
@@ -166,7 +167,7 @@ def _print_metrics(kind: str, step: Optional[Value], metrics: dict[str, Value]) 
         if math.isfinite(number):
             finite[name] = number
         else:
-            # JSON has no NaN and no infinity; the agent reads them as text.
+            # JSON has no NaN and no infinity. The agent reads them as text.
             others.append(f"{name}={number}")
     lines = [*others, *([json.dumps({**head, **finite}, ensure_ascii=False)] if finite else [])]
     if lines:

@@ -1,7 +1,7 @@
 """NNI's modules for hyper-parameter search, on top of TrialKeeper. This is not Microsoft's package ``nni``.
 
-It has the trial's SDK, ``nni.experiment`` and the base classes of tuners and assessors, for Python 3.9 and newer
-and without dependencies. It has no neural architecture search, no model compression and no feature engineering.
+It contains the trial SDK, ``nni.experiment`` and the base classes of tuners and assessors. It needs Python 3.9 or
+newer and has no dependencies. It has no neural architecture search, model compression or feature engineering.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from nni.experiment import Experiment
 
 _version = _guard.installed("trialkeeper_nni")[0] or "0"
-# The start-up file asks, too, but not where this package is found by PYTHONPATH.
+# The start-up file does not run if this package comes from PYTHONPATH.
 _guard.check(_version)
 
-#: NNI's version whose interface this is, and the version of the package that provides it.
+#: The version of NNI whose interface this package provides, and the version of this package.
 __version__ = f"3.0+trialkeeper.{_version}"
 
 
@@ -59,7 +59,7 @@ __all__ = [
     "silence_stdout",
 ]
 
-#: Modules that NNI imports with itself, so that scripts do not. A trial, which needs none, does not wait for them.
+#: The modules that scripts can use after `import nni`. They are imported on first use, because trials need none.
 _LAZY = frozenset(["assessor", "experiment", "parameter_expressions", "tuner"])
 
 

@@ -1,4 +1,4 @@
-"""``python -m nni`` is the process in which the manager runs a tuner and an assessor of the user's own."""
+"""``python -m nni`` is the process in which the manager runs custom tuners and assessors."""
 
 import sys
 

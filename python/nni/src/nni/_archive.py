@@ -20,11 +20,11 @@ _RECORD = "trialkeeper.db"
 
 
 class ArchiveError(Exception):
-    """The archive cannot be written or read; the message says why."""
+    """The archive cannot be written or read. The message contains the cause."""
 
 
 def configuration(folder: Path) -> dict[str, Any]:
-    """Reads the configuration from an experiment's record; an empty one if that cannot be read."""
+    """Reads the configuration from an experiment's record; returns an empty one if the record is unreadable."""
     try:
         with contextlib.closing(sqlite3.connect(f"{(folder / _RECORD).as_uri()}?mode=ro", uri=True)) as record:
             (text,) = record.execute("SELECT canonical FROM experiment").fetchone()
@@ -35,9 +35,9 @@ def configuration(folder: Path) -> dict[str, Any]:
 
 
 def save(target: Path, folder: Path, about: Mapping[str, Any], with_code: bool) -> None:
-    """Writes an experiment's folder into an archive, and the code that ``about`` names."""
+    """Writes an experiment's folder and the code that ``about`` names into an archive."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The folder holds the experiment's token: the archive is for its owner, too.
+    # The folder contains the experiment's token, so only the owner may read the archive.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("nnictl/.experiment", json.dumps(about))
@@ -47,7 +47,7 @@ def save(target: Path, folder: Path, about: Mapping[str, Any], with_code: bool) 
 
 
 def load(path: Path, data_dir: Path, code_dir: Optional[Path]) -> str:
-    """Restores an experiment and returns its id. ``code_dir``: the folder for its code; None: where it was."""
+    """Restores an experiment and returns its id. ``code_dir``: the folder for its code; None: the original."""
     try:
         archive = zipfile.ZipFile(path)
         about = json.loads(archive.read("nnictl/.experiment"))
@@ -58,7 +58,7 @@ def load(path: Path, data_dir: Path, code_dir: Optional[Path]) -> str:
         raise ArchiveError(f"{path}: {id!r} is not an experiment's id")
     folder, code = data_dir / id, code_dir or saved
     if folder.exists():
-        raise ArchiveError(f"experiment {id} is there already; `nnictl experiment delete {id}` removes it")
+        raise ArchiveError(f"experiment {id} exists already; `nnictl experiment delete {id}` removes it")
     with archive:
         _unpack(archive, "experiment", folder)
         if code_dir or not code.exists():
@@ -71,14 +71,14 @@ def load(path: Path, data_dir: Path, code_dir: Optional[Path]) -> str:
 
 
 def _pack(archive: zipfile.ZipFile, folder: Path, name: str) -> None:
-    """Puts the files of a folder into an archive; sockets and links stay behind."""
+    """Adds the files of a folder to an archive, except sockets and links."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             archive.write(path, f"{name}/{path.relative_to(folder)}")
 
 
 def _move_code(folder: Path, saved: Path, code: Path) -> None:
-    """Has the record of a loaded experiment name another folder of code."""
+    """Changes the code folder in the record of a loaded experiment."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):
@@ -91,7 +91,7 @@ def _move_code(folder: Path, saved: Path, code: Path) -> None:
     known = configuration(folder)
     if not known:
         raise ArchiveError(
-            f"{folder / _RECORD} holds no experiment; it is loaded, and its code is not found in {code}"
+            f"{folder / _RECORD} holds no experiment; the archive is loaded, but its code is not found in {code}"
         )
     text = json.dumps(moved(known))
     with contextlib.closing(sqlite3.connect(folder / _RECORD)) as record, record:
@@ -99,21 +99,21 @@ def _move_code(folder: Path, saved: Path, code: Path) -> None:
 
 
 def _below(path: Any, saved: Path, code: Path) -> Any:
-    """Returns a path below ``saved`` as one below ``code``; any other value as it is."""
+    """Moves a path below ``saved`` to ``code``; returns any other value unchanged."""
     if not isinstance(path, str) or not Path(path).is_relative_to(saved):
         return path
     return str(code / Path(path).relative_to(saved))
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
-    """Writes the files of an archive below ``name`` into a folder, and none outside of it."""
+    """Extracts the files below ``name`` of an archive into a folder, and writes nothing outside the folder."""
     for member in archive.infolist():
         parts = Path(member.filename).parts
         if member.is_dir() or parts[:1] != (name,) or ".." in parts:
             continue
         target = folder.joinpath(*parts[1:])
         if target.exists():
-            print(f"WARNING: {target} is there already and stays as it is", file=sys.stderr)
+            print(f"WARNING: {target} exists already and is not changed", file=sys.stderr)
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = member.external_attr >> 16 & 0o777 or 0o600

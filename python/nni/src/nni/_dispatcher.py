@@ -1,7 +1,7 @@
-"""Runs a tuner and an assessor of the user's own for the manager, over NNI's dispatcher protocol.
+"""Runs custom tuners and assessors for the manager, over NNI's dispatcher protocol.
 
-Messages are handled one after the other, in the order in which the manager sends them: an end never overtakes its
-result, so a tuner hears of a trial's result before its end.
+Messages are handled one by one, in the order in which the manager sends them. A tuner therefore always receives
+the result of a trial before its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger = logging.getLogger("nni.dispatcher")
 
 
 class NoTuner(Tuner):
-    """Stands for a tuner where the manager wants an assessor only; it is never asked."""
+    """A placeholder for the tuner if the manager needs only an assessor. It is never called."""
 
     def update_search_space(self, search_space: Any) -> None:
         """Ignores the search space."""
@@ -42,7 +42,7 @@ class NoTuner(Tuner):
 class Dispatcher:
     """Translates the manager's messages into calls of a tuner and an assessor.
 
-    :param send: sends a message of a type with a content to the manager.
+    :param send: a function that sends a message with a type and a content to the manager.
     """
 
     def __init__(self, tuner: Any, assessor: Any, send: Callable[[str, str], None]) -> None:
@@ -54,11 +54,11 @@ class Dispatcher:
         #: Intermediate results by trial and position.
         self._history: dict[str, dict[int, Any]] = {}
         self._ended: set[str] = set()
-        #: How many ends and intermediate results have been dealt with.
+        #: The number of ends and intermediate results that have been handled.
         self._done = 0
 
     def handle(self, kind: str, content: Any) -> None:
-        """Handles one message. Whatever the tuner or the assessor raises goes to the caller."""
+        """Handles a message. Exceptions of the tuner and the assessor reach the caller."""
         if kind == "IN":
             self._tuner.update_search_space(content)
             self._send("ID", "")
@@ -74,7 +74,7 @@ class Dispatcher:
             self._end(content)
             self._count()
         elif kind not in ("AD", "PI", "_nop_"):
-            _logger.warning("a message of the unknown type %s is ignored", kind)
+            _logger.warning("ignoring a message of the unknown type %s", kind)
 
     def _propose(self, count: int) -> None:
         ids = list(range(self._next_parameter_id, self._next_parameter_id + count))
@@ -111,7 +111,7 @@ class Dispatcher:
             return
         history = self._history.setdefault(trial, {})
         history[sequence] = value
-        # The assessor sees the results without a gap.
+        # The assessor receives only the results without gaps.
         shown: list[Any] = []
         while len(shown) in history:
             shown.append(history[len(shown)])
@@ -122,7 +122,7 @@ class Dispatcher:
             verdict = AssessResult(verdict)
         if not isinstance(verdict, AssessResult):
             name = type(self._assessor).__name__
-            raise TypeError(f"{name}.assess_trial returned {verdict!r}, which is no AssessResult")
+            raise TypeError(f"{name}.assess_trial returned {verdict!r}, which is not an AssessResult")
         if verdict is AssessResult.Bad:
             self._send("KI", json.dumps(trial))
 
@@ -141,10 +141,10 @@ class Dispatcher:
 
 
 def create_algorithm(section: dict[str, Any], base: type) -> Any:
-    """Returns the tuner or assessor that a section of the configuration describes.
+    """Creates the tuner or assessor that a section of the configuration describes.
 
-    :raises ValueError: if it names an algorithm of NNI's own, which this package has not.
-    :raises TypeError: if the class is none of NNI's.
+    :raises ValueError: if it names an algorithm of NNI that this package does not contain.
+    :raises TypeError: if the class does not derive from NNI's base class.
     """
     class_name = section.get("className")
     if not class_name:
@@ -168,7 +168,7 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
 
 
 def main(words: list[str]) -> int:
-    """Runs until the manager ends the conversation; returns the exit code."""
+    """Runs until the manager closes the connection. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m nni", description="Runs a tuner for trial-manager.")
     parser.add_argument("--exp_params", required=True, help="the experiment's algorithms, base64 of JSON")
     args, _ = parser.parse_known_args(words)
@@ -209,7 +209,7 @@ def _converse(channel: WebSocket, dispatcher: Dispatcher) -> None:
     messages: queue.Queue[Optional[str]] = queue.Queue()
 
     def receive() -> None:
-        # A thread of its own: a ping is answered while the tuner thinks.
+        # A separate thread answers pings while the tuner computes.
         while (text := channel.receive()) is not None:
             messages.put(text)
         messages.put(None)
@@ -243,5 +243,5 @@ def _record(parameter_id: int, parameters: Any) -> str:
 
 
 def _decoded(value: Any) -> Any:
-    """Returns a result, which trials encode as JSON text."""
+    """Decodes a result, which trials encode as JSON text."""
     return json.loads(value) if isinstance(value, str) else value

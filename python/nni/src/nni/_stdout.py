@@ -1,4 +1,4 @@
-"""The output of this package itself, and NNI's two functions that choose it."""
+"""The output of this package, and NNI's two functions that configure it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ _is_silent = False
 
 
 def say(line: str) -> None:
-    """Prints a line, unless the user wants none of this package."""
+    """Prints a line, unless the user has silenced this package."""
     if not _is_silent:
         print(line, flush=True)
 
 
 def silence_stdout() -> None:
-    """Has this package print nothing of its own from now on."""
+    """Silences this package."""
     global _is_silent
     _is_silent = True
 
 
 def enable_global_logging(enable: bool = True) -> None:
-    """Does nothing: this package installs no handlers, so all modules' logs go where the user sends them."""
+    """Does nothing, because this package installs no log handlers. The user's handlers receive all logs."""

@@ -1,4 +1,4 @@
-"""A client of WebSockets (RFC 6455), as much of it as the manager's channel to tuners needs."""
+"""A minimal WebSocket client (RFC 6455) for the manager's channel to tuners."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 __all__ = ["WebSocket"]
 
 _TEXT, _CLOSE, _PING, _PONG = 0x1, 0x8, 0x9, 0xA
-#: How long the manager may take to accept the connection, in seconds.
+#: The maximum time in seconds for the manager to accept the connection.
 _CONNECT_TIMEOUT_S = 10.0
 
 
 class WebSocket:
-    """An open connection. One thread may receive while others send."""
+    """An open connection. A thread can receive while other threads send."""
 
     def __init__(self, url: str) -> None:
         """Connects to ``ws://HOST:PORT/PATH``.
@@ -72,7 +72,7 @@ class WebSocket:
             self._send_frame(_CLOSE, struct.pack("!H", 1000))
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # The other side was first.
+            pass  # The peer closed the connection first.
         self._socket.close()
 
     def _send_frame(self, opcode: int, payload: bytes) -> None:
@@ -83,7 +83,7 @@ class WebSocket:
             head = struct.pack("!BBH", 0x80 | opcode, 0x80 | 126, length)
         else:
             head = struct.pack("!BBQ", 0x80 | opcode, 0x80 | 127, length)
-        # A client has to mask. The mask hides nothing, so zeros do: they leave the payload as it is.
+        # Clients must mask frames. A mask of zeros is valid and leaves the payload unchanged.
         with self._sending:
             self._socket.sendall(head + bytes(4) + payload)
 

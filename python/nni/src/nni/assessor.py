@@ -10,29 +10,29 @@ __all__ = ["AssessResult", "Assessor"]
 
 
 class AssessResult(Enum):
-    """What an assessor makes of a trial."""
+    """The decision of an assessor about a trial."""
 
-    #: The trial may go on.
+    #: The trial continues.
     Good = True
-    #: The trial is hopeless and is stopped.
+    #: The trial is unpromising and is stopped.
     Bad = False
 
 
 class Assessor:
-    """Stops hopeless trials early. Derive your own assessor and name it in ``assessor.className``.
+    """Stops unpromising trials early. Derive your own assessor and name it in ``assessor.className``.
 
-    An assessor must have :meth:`assess_trial`. Its arguments are ``assessor.classArgs``.
+    An assessor must implement :meth:`assess_trial`. Its arguments are ``assessor.classArgs``.
     """
 
     def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> AssessResult:
-        """Judges a trial by its intermediate results, oldest first; called after each new one."""
+        """Assesses a trial by its intermediate results, oldest first. Called after each new result."""
         raise NotImplementedError(f"{type(self).__name__} has no assess_trial")
 
     def trial_end(self, trial_job_id: str, success: bool) -> None:
-        """Learns that a trial with intermediate results has ended."""
+        """Called when a trial with intermediate results has ended."""
 
     def load_checkpoint(self) -> None:
-        """Loads what :meth:`save_checkpoint` has saved."""
+        """Loads the state that :meth:`save_checkpoint` saved."""
 
     def save_checkpoint(self) -> None:
         """Saves the assessor's state in the folder :meth:`get_checkpoint_path`."""
@@ -45,4 +45,4 @@ class Assessor:
         """Called when the search is over."""
 
     def _on_error(self) -> None:
-        """Called when the tuner or the assessor has raised."""
+        """Called when the tuner or the assessor has raised an exception."""

@@ -1,6 +1,6 @@
-"""The command ``nnictl``: NNI's commands, carried out by ``trial-manager``.
+"""The command ``nnictl``: NNI's commands, implemented with ``trial-manager``.
 
-What NNI's users script is printed in NNI's form; ``trial-manager`` itself shows more.
+The output that scripts read has NNI's form. ``trial-manager`` itself shows more.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from trialkeeper.experiment import default_data_dir
 __all__ = ["main"]
 
 _STARTED = re.compile(r"^experiment (\S+) on (\S+)$", re.MULTILINE)
-#: How long a manager may take to check its configuration and its cluster and to listen, in seconds.
+#: The maximum time in seconds for a manager to check its configuration and its cluster, and to listen.
 _START_TIMEOUT_S = 120.0
 _LINE = "-" * 88
 
 
-#: The first platform that an experiment file names, in either of NNI's forms.
+#: Matches the first platform in an experiment file, in both of NNI's versions.
 _PLATFORM = re.compile(r"""\b(?:trainingServicePlatform|platform)["']?\s*:\s*["']?(\w+)""")
 
 
 class Failure(Exception):
-    """The command cannot be carried out; the message says why."""
+    """The command cannot be executed. The message contains the cause."""
 
 
 def main(words: Optional[Sequence[str]] = None) -> NoReturn:
-    """Carries out one command line and exits: 0 done, 1 it failed, 2 it was wrong."""
+    """Executes a command line and exits: 0 for success, 1 for a failure, 2 for a wrong command line."""
     parser = _parser()
     args = parser.parse_args(words)
     try:
@@ -63,7 +63,7 @@ def main(words: Optional[Sequence[str]] = None) -> NoReturn:
     sys.exit(0)
 
 
-# Which experiment.
+# The selection of an experiment.
 
 
 class Row:
@@ -78,10 +78,10 @@ class Row:
         self.folder = data_dir / self.id
         viewer = None if self.url else _viewer(self.folder)
         self.viewer_pid: Optional[int] = viewer["pid"] if viewer else None
-        #: The address of the manager's pages, or of those that ``nnictl view`` shows.
+        #: The address of the pages of the manager or of ``nnictl view``.
         self.pages = f"http://127.0.0.1:{viewer['port']}" if viewer else self.url
         self.port = urlsplit(self.pages).port if self.pages else None
-        # NNI calls an experiment stopped whose manager is gone.
+        # NNI shows an experiment without a manager as stopped.
         stored = row["state"] if self.url or row["state"] == "DONE" else "STOPPED"
         self.state: str = "VIEWED" if viewer else stored
 
@@ -94,12 +94,12 @@ class Row:
         )
 
     def platform(self) -> Optional[str]:
-        """Returns where the trials run; None if the record cannot be read."""
+        """Returns the platform of the trials; None if the record cannot be read."""
         service = _archive.configuration(self.folder).get("trainingService")
         return service.get("platform") if isinstance(service, dict) else None
 
     def get(self, path: str) -> Any:
-        """Asks NNI's API: the manager, or a server that is started for it where no manager runs."""
+        """Sends a request to NNI's API: to the manager, or without one, to a server that it starts."""
         try:
             return ask(self.folder, "GET", path)
         except NotRunning:
@@ -116,9 +116,9 @@ def _rows(data_dir: Optional[Path] = None) -> list[Row]:
 
 
 def _data_dir(args: argparse.Namespace) -> Path:
-    """Returns the folder that ``--experiment_dir`` says the experiment is in.
+    """Returns the parent folder of the experiment from ``--experiment_dir``.
 
-    NNI 3.0 takes that folder, and its help asks for the experiment's own.
+    NNI 3.0 expects the parent folder, although its help names the experiment's own folder.
     """
     if args.experiment_dir is None:
         return default_data_dir()
@@ -130,7 +130,7 @@ def _data_dir(args: argparse.Namespace) -> Path:
 
 
 def _chosen(args: argparse.Namespace, data_dir: Optional[Path] = None) -> Row:
-    """Returns the experiment that is named, or the only one that runs; else the newest."""
+    """Returns the named experiment, or else the only running one, or else the newest."""
     rows = _rows(data_dir)
     if args.id:
         for row in rows:
@@ -149,7 +149,7 @@ def _chosen(args: argparse.Namespace, data_dir: Optional[Path] = None) -> Row:
 
 
 def _print_rows(rows: list[Row]) -> None:
-    # NNI has an empty line behind the last experiment, and one behind the table.
+    # NNI prints an empty line after the last experiment, and another one after the table.
     lines = "".join(f"{row.describe()}\n" for row in rows)
     print(f"{_LINE}\n                Experiment information\n{lines}\n{_LINE}\n")
 
@@ -170,13 +170,13 @@ def _resume(args: argparse.Namespace) -> None:
 
 
 def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] = None, prefix: str = "") -> None:
-    """Starts a manager and returns once it listens; ``folder`` is the experiment's, if it exists."""
+    """Starts a manager and returns when it listens. ``folder`` is the experiment's folder, if it exists."""
     command = [str(find_program("trial-manager")), *words, "--port", str(args.port)]
     if args.debug:
         os.environ.setdefault("TRIAL_MANAGER_LOG", "debug")
     data_dir = folder.parent if folder else default_data_dir()
     data_dir.mkdir(parents=True, exist_ok=True)
-    # Logs of a new experiment are moved into its folder once its id is known.
+    # The logs of a new experiment are moved into its folder when its id is known.
     streams = ("stdout", "stderr")
     logs = {name: _log_file(folder, name) if folder else _new_log(data_dir) for name in streams}
     if args.foreground:
@@ -199,7 +199,7 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
         if folder is None:
             for log in logs.values():
                 log.unlink(missing_ok=True)
-    # All other commands look there.
+    # All other commands use this folder.
     there = "" if data_dir == default_data_dir() else f"TRIAL_MANAGER_DATA_DIR={shlex.quote(str(data_dir))} "
     print(
         f"Successfully started experiment!\n{_LINE}\n"
@@ -209,9 +209,10 @@ def _launch(words: list[str], args: argparse.Namespace, folder: Optional[Path] =
 
 
 def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -> int:
-    """Runs a manager in the foreground, what it prints also into its logs, and returns its exit code.
+    """Runs a manager in the foreground and returns its exit code. The output is also written to its logs.
 
-    :param data_dir: where the experiment's folder will be, whose logs these are to become; absent if they are.
+    :param data_dir: the folder of a new experiment's folder, into which the logs are moved; None if the logs are
+        there already.
     """
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
@@ -223,7 +224,7 @@ def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -
             for line in source:
                 log.write(line)
                 log.flush()
-                with contextlib.suppress(OSError, ValueError):  # A closed terminal does not end the search.
+                with contextlib.suppress(OSError, ValueError):  # A closed terminal must not end the search.
                     target.write(line.decode(errors="replace"))
                     target.flush()
                 started = None if is_kept or name != "stderr" else _STARTED.search(line.decode(errors="replace"))
@@ -239,7 +240,7 @@ def _stay(command: list[str], logs: dict[str, Path], data_dir: Optional[Path]) -
         thread.start()
     try:
         for thread in threads:
-            # The terminal's Ctrl-C reaches the manager, too, which stops its trials.
+            # The terminal's Ctrl-C also reaches the manager, which stops its trials.
             while thread.is_alive():
                 with contextlib.suppress(KeyboardInterrupt):
                     thread.join()
@@ -279,7 +280,7 @@ def _append(log: Path) -> IO[bytes]:
 
 
 def _wait_until_started(process: subprocess.Popen[bytes], log: Path, before: int) -> tuple[str, str]:
-    """Returns the experiment's id and address, which the manager writes to its log, behind ``before`` bytes."""
+    """Returns the experiment's id and address from the manager's log, after the first ``before`` bytes."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
         code = process.poll()
@@ -316,18 +317,18 @@ def _stop(args: argparse.Namespace) -> None:
         print(f"INFO:  Stopping experiment {row.id}")
         if row.url:
             _manager(["experiment", "stop", row.id])
-            # The next `create` wants the port.
+            # The next `create` may need the port.
             wait_until_gone(row.folder)
         _stop_viewer(row)
         print("INFO:  Stop experiment success.")
         stopped = True
     if not stopped:
-        # NNI's exit code is 0 here: scripts begin with it.
+        # NNI's exit code is 0 here, and scripts start with this command.
         print("ERROR: There is no experiment running...", file=sys.stderr)
 
 
 def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
-    """Returns the experiments to stop: by port, by id, by the beginning of an id, or the only one."""
+    """Returns the experiments to stop: by port, by id, by a prefix of an id, or the only running one."""
     running = [row for row in rows if row.pages]
     if args.all:
         return running
@@ -351,7 +352,7 @@ def _to_stop(rows: list[Row], args: argparse.Namespace) -> list[Row]:
 
 
 def _viewer(folder: Path) -> Optional[dict[str, Any]]:
-    """Returns the ``pid`` and the ``port`` of the server that ``nnictl view`` has started, if it lives."""
+    """Returns the ``pid`` and the ``port`` of the server that ``nnictl view`` started, if it is running."""
     try:
         note: dict[str, Any] = json.loads((folder / "log" / "nnictl_view.json").read_text())
         return note if _start_time(note["pid"]) == note["started"] and "port" in note else None
@@ -366,12 +367,12 @@ def _stop_viewer(row: Row) -> None:
 
 
 def _start_time(pid: int) -> str:
-    """Returns when a process was started, which tells it from a later one with its number."""
+    """Returns the start time of a process, which distinguishes it from a later one with the same pid."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[19]
 
 
-# Questions.
+# Queries.
 
 
 def _experiment_show(args: argparse.Namespace) -> None:
@@ -512,9 +513,9 @@ def _platform_clean(args: argparse.Namespace) -> None:
         return
     rows = [row for row in _rows() if not row.url and row.platform() == platform]
     if not rows:
-        print(f"INFO:  no stopped experiment has run its trials on {platform}.")
+        print(f"INFO:  no stopped experiment ran its trials on {platform}.")
         return
-    print("INFO:  This command will remove what these experiments have left there. Their results stay.")
+    print("INFO:  This command will remove everything of these experiments on the platform. Their results stay.")
     for row in rows:
         print(f"       {row.describe()}")
     if input("INFO: do you want to continue?[y/N]:").strip().lower() not in ("y", "yes"):
@@ -587,7 +588,7 @@ def _trial_codegen(_: argparse.Namespace) -> None:
 
 
 def _manager(words: list[str]) -> None:
-    """Runs ``trial-manager`` and prints what it prints."""
+    """Runs ``trial-manager`` and prints its output."""
     done = subprocess.run(
         [str(find_program("trial-manager")), *words], capture_output=True, text=True, errors="replace", check=False
     )
@@ -625,25 +626,25 @@ class _Version(argparse.Action):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nnictl", description="NNI's commands, carried out by trial-manager (trialkeeper-nni)."
+        prog="nnictl", description="NNI's commands, executed by trial-manager (trialkeeper-nni)."
     )
     parser.add_argument("--version", "-v", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    create = _command(commands, "create", _create, "run the experiment of a file in the background", id=None)
+    create = _command(commands, "create", _create, "run an experiment file in the background", id=None)
     create.add_argument("--config", "-c", required=True, help="experiment file")
-    create.add_argument("--url_prefix", "-u", help="path below which the pages are found, too")
-    resume = _command(commands, "resume", _resume, "go on with a stopped experiment", id="required")
+    create.add_argument("--url_prefix", "-u", help="an additional path below which everything is served")
+    resume = _command(commands, "resume", _resume, "continue a stopped experiment", id="required")
     for command in (create, resume):
-        command.add_argument("--foreground", "-f", action="store_true", help="stay, and print the progress")
-        command.add_argument("--debug", "-d", action="store_true", help="have the manager log more")
-    view = _command(commands, "view", _view, "show a stopped experiment on its pages", id="required")
+        command.add_argument("--foreground", "-f", action="store_true", help="stay and print the progress")
+        command.add_argument("--debug", "-d", action="store_true", help="make the manager log more")
+    view = _command(commands, "view", _view, "show the pages of a stopped experiment", id="required")
     for command in (create, resume, view):
         command.add_argument("--port", "-p", type=int, default=8080, help="port of the pages [8080]")
     for command in (resume, view):
-        command.add_argument("--experiment_dir", "-e", help="the experiment's folder, or the one that holds it")
+        command.add_argument("--experiment_dir", "-e", help="the experiment's folder or its parent")
 
-    stop = _command(commands, "stop", _stop, "stop an experiment, by its id, the beginning of it, or its port")
+    stop = _command(commands, "stop", _stop, "stop an experiment by its id, a prefix of its id, or its port")
     stop.add_argument("--port", "-p", type=int, help="stop the experiment on this port")
     stop.add_argument("--all", "-a", action="store_true", help="stop all experiments")
 
@@ -658,8 +659,8 @@ def _parser() -> argparse.ArgumentParser:
     config = _group(commands, "config", "the configuration of an experiment")
     _command(config, "show", _config_show, "print the configuration")
 
-    platform = _group(commands, "platform", "what experiments leave where their trials ran")
-    clean = _command(platform, "clean", _platform_clean, "delete what stopped experiments have left", id=None)
+    platform = _group(commands, "platform", "the leftovers of experiments on their platforms")
+    clean = _command(platform, "clean", _platform_clean, "delete the leftovers of stopped experiments", id=None)
     clean.add_argument("--config", "-c", required=True, help="experiment file that names the platform")
 
     missing = {
@@ -667,7 +668,7 @@ def _parser() -> argparse.ArgumentParser:
         "trainingservice": "training services are part of trial-manager",
         "package": "name your class in the experiment file: tuner: {className: module.Class}",
         "ss_gen": "annotations are not supported, as in NNI 3.0",
-        "jupyter-extension": "a trialkeeper.Experiment shows itself in a notebook",
+        "jupyter-extension": "notebooks display a trialkeeper.Experiment",
         "hello": "the examples are in the folder `examples` of the repository",
     }
     for name, advice in missing.items():
@@ -679,22 +680,22 @@ def _add_experiment(commands: Any) -> None:
     group = _group(commands, "experiment", "show, list, export, import or delete experiments")
     _command(group, "show", _experiment_show, "print configuration and state")
     _command(group, "status", _experiment_status, "print the state")
-    ls = _command(group, "list", _experiment_list, "list the experiments that run", id=None)
+    ls = _command(group, "list", _experiment_list, "list the running experiments", id=None)
     ls.add_argument("--all", action="store_true", help="list all experiments")
     delete = _command(group, "delete", _experiment_delete, "delete an experiment with its results")
     delete.add_argument("--all", action="store_true", help="delete all experiments")
-    load = _command(group, "import", _experiment_import, "let the tuner learn results from elsewhere")
+    load = _command(group, "import", _experiment_import, "import results from elsewhere into the tuner")
     load.add_argument("--filename", "-f", required=True, help="file with the results")
     export = _command(group, "export", _experiment_export, "write the results of the trials to a file")
-    export.add_argument("--type", "-t", choices=["json", "csv"], required=True, help="form of the file")
+    export.add_argument("--type", "-t", choices=["json", "csv"], required=True, help="format of the file")
     export.add_argument("--filename", "-f", required=True, dest="path", help="the file")
-    export.add_argument("--intermediate", "-i", action="store_true", help="with the intermediate results")
+    export.add_argument("--intermediate", "-i", action="store_true", help="include the intermediate results")
     save = _command(group, "save", _experiment_save, "copy a stopped experiment into an archive")
     save.add_argument("--path", "-p", help="folder of the archive")
-    save.add_argument("--saveCodeDir", "-s", action="store_true", help="with the trials' code")
-    load = _command(group, "load", _experiment_load, "restore what `save` has written", id=None)
+    save.add_argument("--saveCodeDir", "-s", action="store_true", help="include the trials' code")
+    load = _command(group, "load", _experiment_load, "restore an archive of `save`", id=None)
     load.add_argument("--path", "-p", required=True, help="the archive")
-    load.add_argument("--codeDir", "-c", help="folder for the code [where it was]")
+    load.add_argument("--codeDir", "-c", help="folder for the code [the original folder]")
     load.add_argument("--logDir", "-l", help=argparse.SUPPRESS)
     load.add_argument("--searchSpacePath", "-s", help=argparse.SUPPRESS)
 
@@ -702,8 +703,8 @@ def _add_experiment(commands: Any) -> None:
 def _add_trial(commands: Any) -> None:
     group = _group(commands, "trial", "list and stop trials")
     ls = _command(group, "ls", _trial_ls, "list trials")
-    ls.add_argument("--head", type=int, help="so many trials with the largest results")
-    ls.add_argument("--tail", type=int, help="so many trials with the smallest results")
+    ls.add_argument("--head", type=int, help="the number of trials with the largest results")
+    ls.add_argument("--tail", type=int, help="the number of trials with the smallest results")
     kill = _command(group, "kill", _trial_kill, "stop a trial")
     kill.add_argument("--trial_id", "-T", required=True, help="the trial")
     codegen = _command(group, "codegen", _trial_codegen, "warn, as NNI does outside of architecture search")
@@ -711,12 +712,12 @@ def _add_trial(commands: Any) -> None:
 
 
 def _add_update(commands: Any) -> None:
-    group = _group(commands, "update", "change an experiment that runs")
+    group = _group(commands, "update", "change a running experiment")
     for what, flag, meaning in [
         ("searchspace", "--filename", "file with the new search space"),
-        ("concurrency", "--value", "trials at a time"),
-        ("duration", "--value", "running time, such as 90m"),
-        ("trialnum", "--value", "trials in all"),
+        ("concurrency", "--value", "number of concurrent trials"),
+        ("duration", "--value", "maximum duration, such as 90m"),
+        ("trialnum", "--value", "maximum number of trials"),
     ]:
         command = _command(group, what, _update, f"change: {meaning}")
         command.add_argument(flag, "-f" if flag == "--filename" else "-v", required=True, help=meaning)
@@ -727,9 +728,9 @@ def _add_log(commands: Any) -> None:
     group = _group(commands, "log", "print logs")
     for stream in ("stdout", "stderr"):
         command = _command(group, stream, _log_stream, f"print the manager's {stream}")
-        command.add_argument("--tail", "-T", type=int, help="the last so many lines")
-        command.add_argument("--head", "-H", type=int, help="the first so many lines")
-        command.add_argument("--path", action="store_true", help="the path of the log instead")
+        command.add_argument("--tail", "-T", type=int, help="the number of last lines")
+        command.add_argument("--head", "-H", type=int, help="the number of first lines")
+        command.add_argument("--path", action="store_true", help="print the path of the log instead")
         command.set_defaults(stream=stream)
     trial = _command(group, "trial", _log_trial, "print the folders of the trials' logs")
     trial.add_argument("--trial_id", "-T", help="the trial")

@@ -1,6 +1,6 @@
-"""Draws of each type of a search space, for tuners of one's own.
+"""Random draws for each type of a search space, for custom tuners.
 
-Each takes what ``_value`` holds and a random state of NumPy's (``numpy.random.RandomState``).
+Each function takes the members of ``_value`` and a random state of NumPy (``numpy.random.RandomState``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def choice(options: Sequence[Any], random_state: Any) -> Any:
-    """Returns one of the options."""
+    """Returns an option."""
     return options[int(random_state.randint(len(options)))]
 
 
@@ -39,7 +39,7 @@ def uniform(low: float, high: float, random_state: Any) -> float:
 
 
 def quniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, kept between ``low`` and ``high``."""
+    """Returns a multiple of ``q``, clipped to the range from ``low`` to ``high``."""
     return min(max(_rounded(uniform(low, high, random_state), q), low), high)
 
 
@@ -49,7 +49,7 @@ def loguniform(low: float, high: float, random_state: Any) -> float:
 
 
 def qloguniform(low: float, high: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, of :func:`loguniform`, kept between ``low`` and ``high``."""
+    """Returns :func:`loguniform` rounded to a multiple of ``q``, clipped to the range from ``low`` to ``high``."""
     return min(max(_rounded(loguniform(low, high, random_state), q), low), high)
 
 
@@ -59,7 +59,7 @@ def normal(mu: float, sigma: float, random_state: Any) -> float:
 
 
 def qnormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, of :func:`normal`."""
+    """Returns :func:`normal` rounded to a multiple of ``q``."""
     return _rounded(normal(mu, sigma, random_state), q)
 
 
@@ -69,10 +69,10 @@ def lognormal(mu: float, sigma: float, random_state: Any) -> float:
 
 
 def qlognormal(mu: float, sigma: float, q: float, random_state: Any) -> float:
-    """Returns a multiple of ``q``, of :func:`lognormal`."""
+    """Returns :func:`lognormal` rounded to a multiple of ``q``."""
     return _rounded(lognormal(mu, sigma, random_state), q)
 
 
 def _rounded(value: float, q: float) -> float:
-    # Half to even, as the manager rounds.
+    # Rounds half to even, as the manager does.
     return round(value / q) * q

@@ -1,8 +1,8 @@
-"""The trial's SDK: the parameters of this trial in, its results out.
+"""The trial SDK: parameters in, results out.
 
-Under a manager that serves NNI's commands over HTTP (``NNI_TRIAL_COMMAND_CHANNEL``) they are used; elsewhere the
-parameters come from ``$NNI_SYS_DIR/parameter.cfg`` and each result is one marked line on standard output, which
-the agent reads. Outside a trial there are no parameters and results are printed.
+With a manager that serves NNI's commands over HTTP (``NNI_TRIAL_COMMAND_CHANNEL``), the SDK uses them. Otherwise,
+the parameters come from ``$NNI_SYS_DIR/parameter.cfg``, and each result is a marked line on standard output, which
+the agent reads. Outside a trial, there are no parameters, and results are printed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = [
     "report_intermediate_result",
 ]
 
-#: A result's record must be shorter than this many characters; NNI's limit.
+#: The record of a result must be shorter than this number of characters, as in NNI.
 _LONGEST_RECORD = 1_000_000
-#: How long the channel may take to answer one request, in seconds.
+#: The maximum time in seconds for the channel to answer a request.
 _CHANNEL_TIMEOUT_S = 30.0
 
 _lock = threading.Lock()
@@ -39,14 +39,14 @@ _sequence = 0
 
 
 def get_next_parameter() -> Any:
-    """Returns the trial's parameters, mostly a ``dict``; an empty one outside a trial.
+    """Returns the trial's parameters, usually a ``dict``; an empty ``dict`` outside a trial.
 
-    :raises RuntimeError: in a trial whose parameters cannot be read. A trial that went on without them would
-        report another point's result.
+    :raises RuntimeError: if the parameters of the trial cannot be read. Without them, the trial would report the
+        result of another point.
     """
     if not _in_a_trial():
         warnings.warn(
-            "nni.get_next_parameter(): there are no parameters, because NNI_PLATFORM is not set: this is no trial",
+            "nni.get_next_parameter(): no parameters, because NNI_PLATFORM is not set: this is not a trial",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -55,14 +55,14 @@ def get_next_parameter() -> Any:
 
 
 def get_next_parameters() -> Any:
-    """The same as :func:`get_next_parameter`."""
+    """An alias of :func:`get_next_parameter`."""
     return get_next_parameter()
 
 
 def get_current_parameter(tag: Optional[str] = None) -> Any:
-    """Returns the parameters that :func:`get_next_parameter` has returned, or the one named ``tag``.
+    """Returns the parameters from :func:`get_next_parameter`, or only the one named ``tag``.
 
-    ``None`` before that call and outside a trial.
+    Returns ``None`` before that call and outside a trial.
     """
     if _record is None:
         return None
@@ -106,7 +106,7 @@ def report_final_result(metric: Any) -> None:
 
 
 def overwrite_intermediate_seq(value: int) -> None:
-    """Numbers the next intermediate result, for a training that goes on from a checkpoint."""
+    """Sets the number of the next intermediate result, for a training that continues from a checkpoint."""
     global _sequence
     with _lock:
         _sequence = int(value)
@@ -117,7 +117,7 @@ def _in_a_trial() -> bool:
 
 
 def _load_record() -> dict[str, Any]:
-    """Returns the record of the trial's parameters, which is read once."""
+    """Returns the record of the trial's parameters, which is read only once."""
     global _record
     if _record is None:
         channel = os.environ.get("NNI_TRIAL_COMMAND_CHANNEL")
@@ -153,7 +153,7 @@ def _report(kind: str, sequence: int, value: Any) -> None:
         "trial_job_id": os.environ.get("NNI_TRIAL_JOB_ID"),
         "type": kind,
         "sequence": sequence,
-        # NNI encodes the value by itself; inside it, NaN and Infinity stand as Python writes them.
+        # NNI encodes the value separately. NaN and Infinity in it have Python's form.
         "value": text,
     }
     line = json.dumps(record)
@@ -164,7 +164,7 @@ def _report(kind: str, sequence: int, value: Any) -> None:
         _send(channel, {"type": "metric", "metric": line})
         return
     try:
-        # One write for one line: other threads and processes write to the same pipe.
+        # Each line is one write, because other threads and processes write to the same pipe.
         sys.stdout.write(f"NNISDK_MEb'{line}'\n")
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -172,7 +172,7 @@ def _report(kind: str, sequence: int, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns NumPy's and other libraries' numbers and arrays as JSON's."""
+    """Converts numbers and arrays of NumPy and other libraries for JSON."""
     if getattr(value, "size", None) == 1 or getattr(value, "shape", None) == ():
         if hasattr(value, "item"):
             return value.item()
@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a result of the type {type(value).__name__} cannot be reported: {value!r}")
 
 
-# NNI's channel over HTTP: commands are PUT, answers are fetched with GET (NNI 3.0, `trial_command_channel`).
+# NNI's HTTP channel: PUT sends commands, and GET fetches answers (NNI 3.0, `trial_command_channel`).
 
 
 def _send(channel: str, command: dict[str, str]) -> None:
@@ -197,7 +197,7 @@ def _send(channel: str, command: dict[str, str]) -> None:
         with urllib.request.urlopen(request, timeout=_CHANNEL_TIMEOUT_S):
             pass
     except OSError as error:
-        # The training matters more than its report.
+        # The training is more important than its report.
         warnings.warn(f"{channel} did not take a {command['type']}: {error}", RuntimeWarning, stacklevel=4)
 
 

@@ -13,8 +13,8 @@ __all__ = ["Tuner"]
 class Tuner:
     """Proposes the parameters of trials. Derive your own tuner and name it in ``tuner.className``.
 
-    A tuner must have :meth:`update_search_space`, :meth:`receive_trial_result`, and :meth:`generate_parameters`
-    or :meth:`generate_multiple_parameters`. Its arguments are ``tuner.classArgs``.
+    A tuner must implement :meth:`update_search_space`, :meth:`receive_trial_result`, and
+    :meth:`generate_parameters` or :meth:`generate_multiple_parameters`. Its arguments are ``tuner.classArgs``.
     """
 
     _accept_customized = False
@@ -22,13 +22,13 @@ class Tuner:
     def generate_parameters(self, parameter_id: int, **kwargs: Any) -> Any:
         """Returns the parameters of one trial.
 
-        :param parameter_id: names this proposal when its result comes.
+        :param parameter_id: identifies this proposal in later calls.
         :raises nni.NoMoreTrialError: if there is nothing more to propose.
         """
         raise NotImplementedError(f"{type(self).__name__} has no generate_parameters")
 
     def generate_multiple_parameters(self, parameter_id_list: list[int], **kwargs: Any) -> list[Any]:
-        """Returns the parameters of several trials; fewer than asked for if there are no more."""
+        """Returns the parameters of several trials, or fewer if there are no more."""
         proposals = []
         for parameter_id in parameter_id_list:
             try:
@@ -38,21 +38,21 @@ class Tuner:
         return proposals
 
     def receive_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
-        """Learns the final result of a trial: a number, or a mapping with the number ``default``."""
+        """Receives the final result of a trial: a number, or a mapping with the number ``default``."""
         raise NotImplementedError(f"{type(self).__name__} has no receive_trial_result")
 
     def trial_end(self, parameter_id: int, success: bool, **kwargs: Any) -> None:
-        """Learns that a trial has ended; after its result, if it has one."""
+        """Called when a trial has ended, after its result if there is one."""
 
     def update_search_space(self, search_space: Any) -> None:
-        """Learns the search space: at first, and when it is changed."""
+        """Receives the search space, at the start and after each change."""
         raise NotImplementedError(f"{type(self).__name__} has no update_search_space")
 
     def import_data(self, data: list[Any]) -> None:
-        """Learns results from elsewhere or from before a restart: ``[{"parameter": …, "value": …}, …]``."""
+        """Receives results from elsewhere or from before a restart: ``[{"parameter": …, "value": …}, …]``."""
 
     def load_checkpoint(self) -> None:
-        """Loads what :meth:`save_checkpoint` has saved."""
+        """Loads the state that :meth:`save_checkpoint` saved."""
 
     def save_checkpoint(self) -> None:
         """Saves the tuner's state in the folder :meth:`get_checkpoint_path`."""
@@ -68,4 +68,4 @@ class Tuner:
         """Called when the search is over."""
 
     def _on_error(self) -> None:
-        """Called when the tuner or the assessor has raised."""
+        """Called when the tuner or the assessor has raised an exception."""

@@ -1,4 +1,4 @@
-"""Helpers of NNI's that trials, tuners and assessors use."""
+"""NNI's helpers for trials, tuners and assessors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Parameters = TypeVar("_Parameters")
 
 
 class OptimizeMode(Enum):
-    """Which results are better."""
+    """The direction of the search."""
 
     Minimize = "minimize"
     Maximize = "maximize"
@@ -45,7 +45,7 @@ def extract_scalar_reward(value: Any, scalar_key: str = "default") -> float:
 
 
 def extract_scalar_history(trial_history: list[Any], scalar_key: str = "default") -> list[float]:
-    """Returns the numbers of the results of a trial."""
+    """Returns the numbers in the results of a trial."""
     return [extract_scalar_reward(value, scalar_key) for value in trial_history]
 
 
@@ -76,7 +76,7 @@ def merge_parameter(base_params: _Parameters, override_params: Optional[dict[str
 
 
 class ClassArgsValidator:
-    """The base class of NNI's checks of a tuner's arguments. Nothing here calls them."""
+    """The base class of NNI's checks of a tuner's arguments. TrialKeeper does not call them."""
 
     def validate_class_args(self, **kwargs: Any) -> None:
         """Raises if the arguments of a tuner or an assessor are wrong."""

@@ -1,4 +1,4 @@
-"""Callbacks for training libraries, one module each: import the one you use.
+"""Callbacks for training libraries. Each library has a module; import the one that you need.
 
 ========================================  ==========================================
 ``trialkeeper.callbacks.keras``           ``model.fit(…, callbacks=[Report()])``
@@ -11,6 +11,6 @@
 ``trialkeeper.callbacks.wandb``           ``experiment.run(callbacks=[LogTrials()])``
 ========================================  ==========================================
 
-The last two are for a search, the others for a training script. A module imports its library and nothing else;
-this one imports none.
+The last two are for a search, the others for a training script. Each module imports only its library, and this
+package imports none.
 """

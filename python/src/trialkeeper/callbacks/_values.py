@@ -1,4 +1,4 @@
-"""The values of a trial as other tools take them."""
+"""Converts the values of a trial for other tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["flat", "numbers", "texts"]
 
 
 def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Returns parameters with those of a nested choice under names such as ``optimizer.lr``."""
+    """Flattens parameters. Those of a nested choice get names such as ``optimizer.lr``."""
     found: dict[str, Any] = {}
     for name, value in parameters.items():
         if isinstance(value, Mapping):
@@ -24,14 +24,14 @@ def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def texts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Returns parameters as texts."""
+    """Returns parameters as strings."""
     return {
         name: value if isinstance(value, str) else json.dumps(value) for name, value in flat(parameters).items()
     }
 
 
 def numbers(metric: Metric) -> dict[str, float]:
-    """Returns the numbers of a metric: one, or those of an object that NNI's SDK reported."""
+    """Returns the numbers of a metric: one number, or the members of an object that NNI's SDK reported."""
     value = metric.value
     if not isinstance(value, Mapping):
         value = {metric.name: value}

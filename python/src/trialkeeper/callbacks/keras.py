@@ -12,7 +12,7 @@ __all__ = ["Report"]
 
 
 class Report(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports what Keras logs at the end of each epoch; ends the training when the trial is to stop."""
+    """Reports Keras's logs at the end of each epoch, and ends the training when the trial should stop."""
 
     def on_train_begin(self, logs: Optional[dict[str, Any]] = None) -> None:
         trial.should_stop()

@@ -15,7 +15,7 @@ __all__ = ["Report"]
 
 
 class Report(pl.Callback):  # type: ignore[misc]
-    """Reports ``trainer.callback_metrics`` after each validation, and after each epoch without one."""
+    """Reports ``trainer.callback_metrics`` after each validation, and after each epoch without validation."""
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         trial.should_stop()
@@ -29,7 +29,7 @@ class Report(pl.Callback):  # type: ignore[misc]
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
-        # With several processes only the first one reports.
+        # Of several processes, only the first one reports.
         if trainer.is_global_zero:
             trial.report(dict(trainer.callback_metrics), step=trainer.current_epoch)
         if trial.should_stop():

@@ -1,13 +1,13 @@
-"""Logs the trials of a search to MLflow, a run for each.
+"""Logs each trial of a search as a run to MLflow.
 
     from trialkeeper.callbacks.mlflow import LogTrials
     experiment.run(callbacks=[LogTrials("iris")])
 
-    log = LogTrials("iris")                       # a search of an earlier day
+    log = LogTrials("iris")                       # for an earlier search
     for trial in (found := trialkeeper.connect("k3f9abcd")).trials():
         log(found, trial)
 
-The extra ``trialkeeper[mlflow]`` brings MLflow's client without its server.
+The extra ``trialkeeper[mlflow]`` installs MLflow's client without its server.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LogTrials"]
 
-#: The most that MLflow takes at a time.
+#: The maximum number of items in one request to MLflow.
 _METRICS, _PARAMS = 1000, 100
 
 
 class LogTrials:
-    """Logs each trial that has ended as a run, with its parameters, its metrics and how it ended.
+    """Logs each ended trial as a run, with its parameters, metrics and final state.
 
     :param name: the MLflow experiment; the search's id if absent.
-    :param tracking_uri: where MLflow keeps runs; as ``MLFLOW_TRACKING_URI`` says if absent.
+    :param tracking_uri: the address of MLflow's store; ``MLFLOW_TRACKING_URI`` if absent.
     """
 
     def __init__(self, name: Optional[str] = None, tracking_uri: Optional[str] = None) -> None:
@@ -43,7 +43,7 @@ class LogTrials:
         self._mlflow_id: Optional[str] = None
 
     def __call__(self, experiment: Experiment, trial: Trial) -> None:
-        """Logs one trial."""
+        """Logs a trial."""
         tags = {
             "trialkeeper.experiment": experiment.id,
             "trialkeeper.trial": trial.id,

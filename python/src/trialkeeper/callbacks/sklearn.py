@@ -13,9 +13,9 @@ __all__ = ["cross_validate"]
 
 
 def cross_validate(estimator: Any, X: Any, y: Any = None, **kwargs: Any) -> dict[str, Any]:  # noqa: N803
-    """Runs scikit-learn's ``cross_validate``, reports each fold's scores and, as the final result, their means.
+    """Runs scikit-learn's ``cross_validate``. Reports each fold's scores, and their means as the final result.
 
-    The metrics are called ``score``, or as the scorers of ``scoring=`` are.
+    The metric is named ``score``, or like the scorers of ``scoring=``.
     """
     result: dict[str, Any] = _cross_validate(estimator, X, y, **kwargs)
     scores = {name[5:]: values for name, values in result.items() if name.startswith("test_")}

@@ -12,7 +12,7 @@ __all__ = ["Report"]
 
 
 class Report(TrainerCallback):  # type: ignore[misc]
-    """Reports each evaluation, and the training's logs where nothing is evaluated."""
+    """Reports each evaluation, or the training's logs if there are no evaluations."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trial.should_stop()

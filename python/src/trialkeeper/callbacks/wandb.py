@@ -1,13 +1,13 @@
-"""Logs the trials of a search to Weights & Biases, a run for each, grouped by the search.
+"""Logs each trial of a search as a run to Weights & Biases, grouped by search.
 
     from trialkeeper.callbacks.wandb import LogTrials
     experiment.run(callbacks=[LogTrials("iris")])
 
-    log = LogTrials("iris")                       # a search of an earlier day
+    log = LogTrials("iris")                       # for an earlier search
     for trial in (found := trialkeeper.connect("k3f9abcd")).trials():
         log(found, trial)
 
-The extra ``trialkeeper[wandb]`` brings the library.
+The extra ``trialkeeper[wandb]`` installs the library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["LogTrials"]
 
 
 class LogTrials:
-    """Logs each trial that has ended as a run, with its parameters, its metrics and how it ended.
+    """Logs each ended trial as a run, with its parameters, metrics and final state.
 
     :param project: the project at W&B.
     :param options: more arguments of ``wandb.init``, such as ``entity`` or ``mode="offline"``.
@@ -37,18 +37,18 @@ class LogTrials:
         self._options = options
 
     def __call__(self, experiment: Experiment, trial: Trial) -> None:
-        """Logs one trial."""
+        """Logs a trial."""
         run = wandb.init(
             project=self._project,
             group=experiment.id,
-            # A trial that is logged again is the same run.
+            # Logging a trial again updates the same run.
             id=f"{experiment.id}-{trial.id}",
             name=f"trial {trial.number}",
             config=flat(trial.parameters),
             reinit="create_new",
             **self._options,
         )
-        # W&B wants the steps in their order.
+        # W&B requires ascending steps.
         steps: dict[int, dict[str, float]] = {}
         for metric in trial.metrics():
             if metric.type == "intermediate":

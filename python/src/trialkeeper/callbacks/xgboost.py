@@ -22,7 +22,7 @@ class Report(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         metrics = {}
         for data, names in evals_log.items():
             for name, values in names.items():
-                # Cross-validation gives pairs of mean and deviation.
+                # Cross-validation returns pairs of mean and deviation.
                 last = values[-1]
                 metrics[f"{data}-{name}"] = last[0] if isinstance(last, tuple) else last
         trial.report(metrics, step=epoch)

@@ -1,20 +1,20 @@
-"""Puts ``trial-manager`` in the place of the Node server of NNI's own package (``pip install nni==3.0``).
+"""Replaces the Node server of NNI's own package (``pip install nni==3.0``) with ``trial-manager``.
 
-Scripts and ``nnictl`` stay as they are. One of these is enough:
+Scripts and ``nnictl`` need no change. There are three ways to use it:
 
-* ``python -m trialkeeper.nni install``: from then on, in this environment, until ``uninstall``;
+* ``python -m trialkeeper.nni install``: for this environment, until ``uninstall``;
 * ``python -m trialkeeper.nni script.py`` or ``python -m trialkeeper.nni nnictl create …``: for one command;
-* ``import trialkeeper.nni`` as a script's first line.
+* ``import trialkeeper.nni`` in the first line of a script.
 """
 
 import sys
 
-#: The modules of NNI's that are replaced or mended.
+#: The modules of NNI that this package replaces or patches.
 MODULES = frozenset({"nni_node", "nni.experiment.config"})
 
 
 class _Finder:
-    """Finds the two modules of NNI's that are replaced or mended, once they are imported."""
+    """Replaces or patches two modules of NNI when they are imported."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
@@ -27,5 +27,5 @@ class _Finder:
 
 
 if not any(getattr(finder, "__name__", "") == _Finder.__name__ for finder in sys.meta_path):
-    # First: NNI's package has a module nni_node of its own.
+    # Inserted first, because NNI's package has its own module nni_node.
     sys.meta_path.insert(0, _Finder)

@@ -1,4 +1,4 @@
-"""``python -m trialkeeper.nni``: runs one command of NNI's with ``trial-manager``, or installs that for all."""
+"""``python -m trialkeeper.nni``: runs a command of NNI with ``trial-manager``, or installs it for all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialkeeper.nni import MODULES
 
 USAGE = """usage: python -m trialkeeper.nni SCRIPT.py [ARGUMENT ...]   run a script that uses NNI's Python API
        python -m trialkeeper.nni nnictl ARGUMENT ...        run NNI's command line
-       python -m trialkeeper.nni install | uninstall        do so for every start of this Python, or no longer
+       python -m trialkeeper.nni install | uninstall        turn this on or off for every start of this Python
 """
 
 
@@ -20,7 +20,7 @@ def _start_file() -> Path:
 
 
 def start_line() -> str:
-    """Returns the line that every start of the interpreter executes. It imports nothing until NNI is imported."""
+    """Returns the line that the interpreter executes at each start. It imports nothing until NNI is imported."""
     find = "__import__('trialkeeper.nni._hook', fromlist=['find_spec']).find_spec(name, path)"
     finder = f"lambda name, path=None, target=None: {find} if name in {sorted(MODULES)} else None"
     members = f"{{'find_spec': staticmethod({finder})}}"
@@ -29,7 +29,7 @@ def start_line() -> str:
 
 def _install() -> None:
     source = Path(__file__).resolve().parents[2]
-    # A source tree is not on the path by itself.
+    # A source tree is not on the path by default.
     lines = [] if source == Path(sysconfig.get_path("purelib")) else [str(source)]
     try:
         _start_file().write_text("\n".join([*lines, start_line(), ""]), encoding="utf-8")
@@ -65,7 +65,7 @@ def main() -> None:
         return parse_args()  # type: ignore[no-any-return]
     if not Path(words[0]).is_file():
         sys.exit(f"trialkeeper.nni: there is no script {words[0]}\n{USAGE}")
-    # As the interpreter does it for a script.
+    # The interpreter does the same for a script.
     sys.path[0] = str(Path(words[0]).resolve().parent)
     runpy.run_path(words[0], run_name="__main__")
 

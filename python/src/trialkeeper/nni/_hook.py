@@ -1,4 +1,4 @@
-"""The two modules of NNI's: ``nni_node``, which is ours, and ``nni.experiment.config``, which is mended."""
+"""Two modules of NNI: TrialKeeper's replacement of ``nni_node``, and the patched ``nni.experiment.config``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE = Path(__file__).parent / "nni_node"
 
 
 def find_spec(name: str, path: Optional[Sequence[str]]) -> Optional[importlib.machinery.ModuleSpec]:
-    """Returns the specification of one of the two modules; None if NNI is not there to be mended."""
+    """Returns the specification of one of the two modules; None if NNI is not installed."""
     if name == "nni_node":
         return importlib.util.spec_from_file_location(
             name, NODE / "__init__.py", submodule_search_locations=[str(NODE)]
@@ -28,7 +28,7 @@ def find_spec(name: str, path: Optional[Sequence[str]]) -> Optional[importlib.ma
 
 
 class _MendingLoader:
-    """Loads the module as its own loader does, and mends it then."""
+    """Loads the module with its own loader, then patches it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -45,15 +45,15 @@ class _MendingLoader:
 
 
 def mend(config: types.ModuleType) -> None:
-    """Has NNI's configuration classes take what NNI's documentation writes (nni 3.0 refuses its own example).
+    """Makes NNI's configuration classes accept the examples of NNI's documentation, which nni 3.0 rejects.
 
-    * An attribute's name is read like a keyword's: without regard to case and underscores (``gpuNumber``).
-    * A FrameworkController without ``service_account_name`` is complete.
-    * A storage class has the ``storage_type`` that its name says.
+    * Names of attributes ignore case and underscores, as keywords do (``gpuNumber``).
+    * A FrameworkController needs no ``service_account_name``.
+    * Storage classes set ``storage_type`` by their name.
     """
     services = getattr(config, "training_services", None)
     if services is None:
-        # The module of `trialkeeper-nni`, which needs no mending.
+        # The module of `trialkeeper-nni` needs no patch.
         return
     _ignore_case_of_attributes(config.base.ConfigBase)
     _set_default(services.FrameworkControllerConfig, "service_account_name", None)

@@ -1,4 +1,4 @@
-"""NNI's REST API of a running manager, asked over the Unix socket in the experiment's folder."""
+"""NNI's REST API of a running manager, over the Unix socket in the experiment's folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trialkeeper._rest import NotRunning, RestError
 
 __all__ = ["NotRunning", "RestError", "ask", "wait_until_answered", "wait_until_gone"]
 
-#: How long a manager may take to end, in seconds: its trials have 20 s, unless configured otherwise.
+#: The maximum time in seconds for a manager to exit. Its trials have 20 s, unless configured otherwise.
 _STOP_TIMEOUT_S = 60.0
 #: The sockets of ``trial-manager run`` and of ``trial-manager serve``.
 _SOCKETS = ("manager.sock", "view.sock")
 
 
 def ask(folder: Path, method: str, path: str, body: Any = None) -> Any:
-    """Sends a request to ``/api/v1/nni`` and returns the answer's JSON, ``None`` if it is empty.
+    """Sends a request to ``/api/v1/nni``. Returns the JSON of the response, or ``None`` if it is empty.
 
     :param folder: the experiment's folder.
     :raises NotRunning: if no manager serves the experiment.
-    :raises RestError: if the manager refuses.
+    :raises RestError: if the manager rejects the request.
     """
     try:
         return trialkeeper._rest.ask(folder, method, f"/api/v1/nni{path}", body, _SOCKETS)
@@ -32,7 +32,7 @@ def ask(folder: Path, method: str, path: str, body: Any = None) -> Any:
 
 
 def wait_until_answered(folder: Path, is_alive: Callable[[], bool]) -> None:
-    """Waits for the manager's socket, which it opens just after it has told its address, or for its end."""
+    """Waits for the manager's socket, which opens just after the manager prints its address, or for its exit."""
     while is_alive():
         try:
             ask(folder, "GET", "/check-status")
@@ -42,9 +42,9 @@ def wait_until_answered(folder: Path, is_alive: Callable[[], bool]) -> None:
 
 
 def wait_until_gone(folder: Path) -> None:
-    """Waits until no manager serves the experiment: one that has been stopped still ends its trials.
+    """Waits until no manager serves the experiment. A stopped manager first stops its trials.
 
-    :raises TimeoutError: if one still does after a minute.
+    :raises TimeoutError: if a manager still serves it after a minute.
     """
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -53,4 +53,4 @@ def wait_until_gone(folder: Path) -> None:
         except (NotRunning, OSError):
             return
         time.sleep(0.05)
-    raise TimeoutError(f"the manager of experiment {folder.name} still runs after {_STOP_TIMEOUT_S:.0f} s")
+    raise TimeoutError(f"the manager of experiment {folder.name} is still running after {_STOP_TIMEOUT_S:.0f} s")

@@ -1,4 +1,4 @@
-"""A server that shows an experiment which nobody runs: ``trial-manager serve``."""
+"""A server that shows an experiment without a manager: ``trial-manager serve``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from trialkeeper._programs import find_program
 
 __all__ = ["Viewer"]
 
-#: How long the server may take to listen, in seconds.
+#: The maximum time in seconds for the server to listen.
 _START_TIMEOUT_S = 20.0
 
 
 class Viewer:
-    """A server in a session of its own, which answers :func:`nni.experiment._rest.ask` until :meth:`stop`."""
+    """A server in its own session, which answers :func:`nni.experiment._rest.ask` until :meth:`stop`."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        """Starts it and returns once it answers.
+        """Starts the server and returns when it answers.
 
         :param folder: the experiment's folder.
-        :param port: where the pages are; 0 for any free port.
-        :raises trialkeeper.ManagerError: if it cannot be started.
+        :param port: the port of the pages; 0 for any free port.
+        :raises trialkeeper.ManagerError: if the server cannot be started.
         """
         words = ["serve", "--experiment", folder.name, "--port", str(port), "--data-dir", str(folder.parent)]
         with tempfile.TemporaryFile("w+", errors="replace") as output:
@@ -46,7 +46,7 @@ class Viewer:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ends the server."""
+        """Stops the server."""
         self.process.terminate()
         self.process.wait()
 

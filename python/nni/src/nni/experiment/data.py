@@ -1,4 +1,4 @@
-"""What an experiment's queries return."""
+"""The data classes that an experiment's queries return."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TrialResult:
 
 @dataclass
 class TrialMetricData:
-    """One result that a trial has reported."""
+    """A result that a trial reported."""
 
-    #: When it was reported, in milliseconds since 1970.
+    #: The time of the report, in milliseconds since 1970.
     timestamp: int
     trialJobId: str  # noqa: N815
     parameterId: Any  # noqa: N815
@@ -40,7 +40,7 @@ class TrialMetricData:
 
     @classmethod
     def _read(cls, row: dict[str, Any]) -> TrialMetricData:
-        # The value is encoded twice, as in NNI.
+        # As in NNI, the value is encoded twice.
         return cls(**{**row, "data": json.loads(json.loads(row["data"]))})
 
 
@@ -59,15 +59,15 @@ class TrialHyperParameters:
 
 @dataclass
 class TrialJob:
-    """A trial, as it stood when it was asked for."""
+    """A trial, as it was at the time of the query."""
 
     trialJobId: str  # noqa: N815
     status: str
     hyperParameters: list[TrialHyperParameters] = field(default_factory=list)  # noqa: N815
     logPath: str = ""  # noqa: N815
-    #: In milliseconds since 1970; ``None`` if it has not begun.
+    #: In milliseconds since 1970; ``None`` if the trial has not started.
     startTime: Optional[int] = None  # noqa: N815
-    #: In milliseconds since 1970; -1 if it has not ended.
+    #: In milliseconds since 1970; -1 if the trial has not ended.
     endTime: int = -1  # noqa: N815
     finalMetricData: list[TrialMetricData] = field(default_factory=list)  # noqa: N815
     stderrPath: str = ""  # noqa: N815

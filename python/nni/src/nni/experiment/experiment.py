@@ -1,4 +1,4 @@
-"""The class ``Experiment``: NNI's methods, carried out by ``trialkeeper.Experiment`` and ``trial-manager``."""
+"""The class ``Experiment``: NNI's methods, implemented with ``trialkeeper.Experiment`` and ``trial-manager``."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ["Experiment", "RunMode", "list_experiments"]
 
 _logger = logging.getLogger("nni.experiment")
 
-#: Pause between two looks at a search that runs, in seconds.
+#: The interval at which a running search is checked, in seconds.
 _POLL_S = 0.5
-#: How long an experiment is stopped under a manager that lives before it counts as held, in seconds.
+#: Seconds after which an experiment counts as held if it is stopped but its manager runs.
 _HELD_S = 2.0
 
 
 class RunMode(Enum):
-    """How long the manager of an experiment lives."""
+    """The lifetime of an experiment's manager."""
 
-    #: Until the script ends.
+    #: Until the script exits.
     Background = "background"
-    #: The same. The manager's progress is not printed; ``trial-manager top`` shows it.
+    #: Until the script exits. Unlike NNI, it prints no progress, which ``trial-manager top`` shows.
     Foreground = "foreground"
-    #: Until it is stopped.
+    #: Until the experiment is stopped.
     Detach = "detach"
 
 
@@ -50,8 +50,9 @@ class Experiment:
     >>> experiment.config.trial_command = 'python3 trial.py'
     >>> experiment.config.tuner.name = 'TPE'
 
-    :param config_or_platform: a configuration, or a platform's name, for which ``config`` is then to be filled in.
-    :param id: of an existing experiment, for :meth:`resume` and :meth:`view`, or of the new one; random if absent.
+    :param config_or_platform: a configuration, or the name of a platform, for which you then fill in ``config``.
+    :param id: the id of an existing experiment, for :meth:`resume` and :meth:`view`, or of the new one; random if
+        absent.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Experiment:
         self.config: Any = config_or_platform
         if isinstance(config_or_platform, (str, list)):
             self.config = ExperimentConfig(config_or_platform)
-        #: The experiment's id; ``None`` before a new one has been started.
+        #: The experiment's id; ``None`` before a new experiment is started.
         self.id = id
         #: The port of the web pages; ``None`` while the experiment does not run.
         self.port: Optional[int] = None
@@ -68,10 +69,10 @@ class Experiment:
         self._experiment: Optional[trialkeeper.Experiment] = None
         self._viewer: Optional[Viewer] = None
 
-    # Life.
+    # Lifecycle.
 
     def start(self, port: int = 8080, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
-        """Starts the experiment in the background. Without ``RunMode.Detach`` it is stopped when the script ends.
+        """Starts the experiment in the background. It stops when the script exits, except with ``RunMode.Detach``.
 
         :raises trialkeeper.ConfigurationError: if the configuration, the port or the id cannot be used.
         """
@@ -83,7 +84,7 @@ class Experiment:
     def run(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
         """Runs the experiment and waits for its end; Ctrl-C stops it.
 
-        The manager stays afterwards, so that results can be asked for, until :meth:`stop` or the script's end.
+        The manager then runs until :meth:`stop` or the exit of the script, so that results can be queried.
 
         :return: whether the search ended without an error; ``None`` without ``wait_completion`` and after Ctrl-C.
         """
@@ -93,7 +94,7 @@ class Experiment:
     def resume(
         self: Union[Experiment, str], port: int = 8080, wait_completion: bool = True, debug: bool = False
     ) -> Optional[bool]:
-        """Goes on with a stopped experiment, as :meth:`run` runs a new one.
+        """Continues a stopped experiment, as :meth:`run` runs a new one.
 
         Also ``Experiment.resume(id, port)``.
         """
@@ -104,7 +105,7 @@ class Experiment:
         return experiment._wait_completion() if wait_completion else None
 
     def run_or_resume(self, port: int = 8080, wait_completion: bool = True, debug: bool = False) -> Optional[bool]:
-        """Resumes the experiment if there is one of its id, and runs it otherwise."""
+        """Resumes the experiment if its id exists, and runs it otherwise."""
         method = self.resume if self.has_checkpoint() else self.run
         return method(port, wait_completion, debug)
 
@@ -130,7 +131,7 @@ class Experiment:
         return experiment
 
     def stop(self) -> None:
-        """Stops the experiment's trials and its manager, if it runs; :meth:`resume` goes on."""
+        """Stops the experiment's trials and its manager, if it is running; :meth:`resume` continues it."""
         atexit.unregister(self.stop)
         if self._viewer is not None:
             self._viewer.stop()
@@ -154,10 +155,10 @@ class Experiment:
                 experiment.port = port
                 return experiment
         running = ", ".join(f"{row['id']} on {row['url']}" for row in listed if row["url"]) or "none"
-        raise NotRunning(f"no experiment of yours listens on port {port}; running: {running}")
+        raise NotRunning(f"none of your experiments listens on port {port}; running: {running}")
 
     def has_checkpoint(self) -> bool:
-        """Returns whether an experiment of this id exists."""
+        """Returns whether an experiment with this id exists."""
         if self.id is None:
             return False
         try:
@@ -167,7 +168,7 @@ class Experiment:
         return True
 
     def load_checkpoint(self) -> None:
-        """Loads the configuration of the existing experiment, whether it runs or not, unless there is one already.
+        """Loads the configuration of the existing, running or stopped experiment, unless it is set already.
 
         :raises ValueError: if its record cannot be read.
         """
@@ -178,33 +179,33 @@ class Experiment:
         if not fields:
             raise ValueError(f"the configuration of experiment {self.id} cannot be read from {folder}")
         self.config = ExperimentConfig(**fields)
-        # What its file named has no effect on where it is.
+        # The working directory in the file has no effect on an existing experiment.
         self.config.experiment_working_directory = str(folder.parent.resolve())
 
     def save_checkpoint(self) -> None:
-        """Does nothing: the manager keeps everything as it comes."""
+        """Does nothing, because the manager stores everything immediately."""
 
-    # Questions.
+    # Queries.
 
     def get_status(self) -> str:
         """Returns ``RUNNING``, ``DONE``, ``STOPPED``, …; ``VIEWED`` while :meth:`view` shows it."""
         return "VIEWED" if self._viewer is not None else str(self._ask("GET", "/check-status")["status"])
 
     def get_trial_job(self, trial_job_id: str) -> TrialJob:
-        """Returns one trial."""
+        """Returns a trial."""
         return TrialJob._read(self._ask("GET", f"/trial-jobs/{trial_job_id}"))
 
     def list_trial_jobs(self) -> list[TrialJob]:
-        """Returns all trials in their order."""
+        """Returns all trials, ordered by number."""
         return [TrialJob._read(row) for row in self._ask("GET", "/trial-jobs")]
 
     def get_job_statistics(self) -> list[dict[str, Any]]:
-        """Returns how many trials are in each state."""
+        """Returns the number of trials in each state."""
         answer: list[dict[str, Any]] = self._ask("GET", "/job-statistics")
         return answer
 
     def get_job_metrics(self, trial_job_id: Optional[str] = None) -> dict[str, list[TrialMetricData]]:
-        """Returns the results of all trials, or of one, by trial."""
+        """Returns the results of all trials, or of one trial, by trial id."""
         path = f"/metric-data/{trial_job_id}" if trial_job_id else "/metric-data"
         metrics: dict[str, list[TrialMetricData]] = {}
         for row in self._ask("GET", path):
@@ -217,34 +218,34 @@ class Experiment:
         return profile
 
     def get_all_experiments_metadata(self) -> list[dict[str, Any]]:
-        """Returns what is known of each experiment that this manager knows."""
+        """Returns the metadata of each experiment that this manager knows."""
         rows: list[dict[str, Any]] = self._ask("GET", "/experiments-info")
         return rows
 
     def get_experiment_metadata(self, exp_id: str) -> dict[str, Any]:
-        """Returns what is known of an experiment; an empty ``dict`` if nothing is."""
+        """Returns the metadata of an experiment; an empty ``dict`` if it is unknown."""
         return next((row for row in self.get_all_experiments_metadata() if row["id"] == exp_id), {})
 
     def export_data(self) -> list[TrialResult]:
-        """Returns parameters and final result of each trial that has one."""
+        """Returns the parameters and the final result of each trial with a result."""
         return [TrialResult._read(row) for row in self._ask("GET", "/export-data")]
 
     # Changes.
 
     def update_trial_concurrency(self, value: int) -> None:
-        """Changes how many trials run at a time."""
+        """Changes the number of trials that run at the same time."""
         self._update("TRIAL_CONCURRENCY", "trialConcurrency", value)
 
     def update_max_experiment_duration(self, value: Union[str, int]) -> None:
-        """Changes how long the search may take, such as ``2h``."""
+        """Changes the maximum duration of the search, such as ``2h``."""
         self._update("MAX_EXEC_DURATION", "maxExperimentDuration", value)
 
     def update_search_space(self, value: dict[str, Any]) -> None:
-        """Searches another space from now on."""
+        """Changes the search space."""
         self._update("SEARCH_SPACE", "searchSpace", value)
 
     def update_max_trial_number(self, value: int) -> None:
-        """Changes how many trials there may be."""
+        """Changes the maximum number of trials."""
         self._update("MAX_TRIAL_NUM", "maxTrialNumber", value)
 
     def kill_trial_job(self, trial_job_id: str) -> None:
@@ -256,12 +257,12 @@ class Experiment:
     def _file(self) -> dict[str, Any]:
         """Returns the content of the experiment file."""
         if not isinstance(self.config, ExperimentConfig):
-            raise ValueError("the experiment has no configuration: Experiment('local') has one to be filled in")
+            raise ValueError("the experiment has no configuration: use Experiment('local') and fill in its config")
         fields: dict[str, Any] = self.config.json()
         return fields
 
     def _data_dir(self) -> Optional[Path]:
-        """Returns the folder of all experiments, where it is not the default."""
+        """Returns the folder of all experiments if it is not the default."""
         folder = self.config.experiment_working_directory if isinstance(self.config, ExperimentConfig) else None
         return None if folder is None else (self.config._base_path / Path(folder).expanduser()).resolve()
 
@@ -281,11 +282,11 @@ class Experiment:
         say(f"experiment {experiment.id} on {experiment.url}")
 
     def _lives(self) -> bool:
-        """Returns whether the manager that this process has started lives."""
+        """Returns whether the manager that this process started is running."""
         return self._experiment is not None and self._experiment.url is not None
 
     def _wait_completion(self) -> Optional[bool]:
-        """Waits for the end of the search; NNI's name, which scripts use, too."""
+        """Waits for the end of the search. Scripts use this name of NNI."""
         try:
             ran_at, restarts = time.monotonic(), 0
             while True:
@@ -305,8 +306,8 @@ class Experiment:
                     return True
                 if status != "STOPPED":
                     ran_at = time.monotonic()
-                # A manager whose experiment a user stops ends, so one that stays is held until something is
-                # mended. A resumed experiment is stopped for a moment, too.
+                # A manager exits when the user stops its experiment. If it keeps running, the experiment is
+                # held until a problem is fixed. A resumed experiment is also stopped for a moment.
                 if status == "ERROR" or time.monotonic() - ran_at > _HELD_S:
                     _logger.error("experiment %s is held: %s", self.id, self._trouble())
                     return False
@@ -319,7 +320,7 @@ class Experiment:
         return self._experiment is not None and self._experiment._is_to_restart(restarts)
 
     def _restart(self) -> None:
-        """Goes on with a search whose manager was killed, on its port."""
+        """Continues a search whose manager was killed, on the same port."""
         experiment = self._existing().resume(port=self.port or 0, keep_serving=True)
         wait_until_answered(experiment.folder, self._lives)
 
@@ -328,12 +329,12 @@ class Experiment:
         return str(shown.get("trouble") or f"{shown['counts']}, {shown['causes']}")
 
     def _ended_state(self) -> bool:
-        """Returns how the search of a manager that has ended stands; raises if the manager failed."""
+        """Returns whether the search of an exited manager succeeded. Raises if the manager failed."""
         self.port = None
         try:
             self._existing().wait()
         except trialkeeper.ExperimentInterrupted:
-            pass  # NNI counts an experiment that was stopped as completed.
+            pass  # NNI counts a stopped experiment as completed.
         except trialkeeper.ExperimentFailed as error:
             _logger.error("%s", error)
             return False
@@ -351,12 +352,12 @@ class Experiment:
 
 
 def _of(experiment: Union[Experiment, str]) -> Experiment:
-    """Returns the experiment of an id: NNI 3.0 still takes one in the place of the object."""
+    """Returns the experiment of an id, which NNI 3.0 still accepts in place of the object."""
     return Experiment(id=experiment) if isinstance(experiment, str) else experiment
 
 
 def list_experiments(data_dir: Path) -> list[dict[str, Any]]:
-    """Returns the experiments on this machine, as ``trial-manager experiment ls`` tells of them."""
+    """Returns the experiments on this machine from ``trial-manager experiment ls``."""
     command = [str(find_program("trial-manager")), "experiment", "ls", "-o", "json", "--data-dir", str(data_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,7 +1,7 @@
-"""The classes of NNI's configuration, second version, with TrialKeeper's additions.
+"""The classes of NNI's configuration, version 2, with TrialKeeper's additions.
 
-Names of fields are those of ``docs/configuration.md``, in any case and with or without underscores. Types and
-ranges are checked by the manager, which names all that is wrong at once.
+The fields have the names of ``docs/configuration.md``, in any case and with or without underscores. The manager
+checks types and ranges, and reports all errors at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 _Indices = Union[list[int], int, str, None]
 
-#: What the manager runs without Python, in lower case.
+#: The algorithms that the manager runs without Python, in lower case.
 _BUILT_IN_TUNERS = """
     random gridsearch batch batchtuner qmc halton tpe anneal evolution gp gptuner cma-es cmaes nsga-ii nsga2
     hyperband bohb pbt pbttuner
@@ -49,7 +49,7 @@ _BUILT_IN = frozenset(f"{_BUILT_IN_TUNERS} medianstop curvefitting asha".split()
 
 
 def _of(cls: type[ConfigBase]) -> Any:
-    """Returns a function that makes a configuration of this class of a ``dict``."""
+    """Returns a function that converts a ``dict`` into a configuration of this class."""
     return lambda value: cls(**value) if isinstance(value, dict) else value
 
 
@@ -58,7 +58,7 @@ def _of(cls: type[ConfigBase]) -> Any:
 
 @dataclass(init=False, eq=False, repr=False)
 class _AlgorithmConfig(ConfigBase):
-    """A tuner or an assessor: built in (``name``), a class, or a program (``command``, which is TrialKeeper's)."""
+    """A tuner or an assessor: built in (``name``), a class, or a program (``command``, TrialKeeper's addition)."""
 
     name: Optional[str] = None
     class_name: Optional[str] = None
@@ -75,12 +75,12 @@ class _AlgorithmConfig(ConfigBase):
 
 @dataclass(init=False, eq=False, repr=False)
 class AlgorithmConfig(_AlgorithmConfig):
-    """A tuner or an assessor that is built in."""
+    """A built-in tuner or assessor."""
 
 
 @dataclass(init=False, eq=False, repr=False)
 class CustomAlgorithmConfig(_AlgorithmConfig):
-    """A tuner or an assessor of one's own: ``class_name`` is ``module.Class`` in ``code_directory``."""
+    """A custom tuner or assessor: ``class_name`` is ``module.Class`` in ``code_directory``."""
 
     code_directory: Optional[str] = path(".")
 
@@ -90,7 +90,7 @@ class CustomAlgorithmConfig(_AlgorithmConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class TrainingServiceConfig(ConfigBase):
-    """The fields that every training service has; absent, the experiment's own hold."""
+    """The fields of every training service. The experiment's fields replace absent ones."""
 
     platform: str = ""
     trial_command: Optional[str] = None
@@ -113,7 +113,7 @@ class LocalConfig(TrainingServiceConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class RemoteMachineConfig(ConfigBase):
-    """A machine that is reached over SSH."""
+    """A machine that the manager reaches over SSH."""
 
     host: str = required()
     port: int = 22
@@ -137,7 +137,7 @@ class RemoteMachineConfig(ConfigBase):
 
 @dataclass(init=False, eq=False, repr=False)
 class RemoteConfig(TrainingServiceConfig):
-    """Trials on machines that are reached over SSH."""
+    """Trials on machines over SSH."""
 
     platform: str = "remote"
     machine_list: list[RemoteMachineConfig] = required(_of(RemoteMachineConfig))
@@ -147,7 +147,7 @@ class RemoteConfig(TrainingServiceConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class PluginConfig(TrainingServiceConfig):
-    """Trials wherever a program of the user's own runs them; TrialKeeper's."""
+    """Trials that a custom program runs. TrialKeeper's addition."""
 
     platform: str = "plugin"
     command: Union[str, list[str]] = required()
@@ -179,10 +179,10 @@ class OpenpaiConfig(TrainingServiceConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class K8sStorageConfig(ConfigBase):
-    """Storage that a cluster's pods share with the manager."""
+    """Storage that the pods of a cluster share with the manager."""
 
     storage_type: str = required()
-    #: NNI's other name of ``storage_type``.
+    #: NNI's alternative name of ``storage_type``.
     storage: Optional[str] = None
     azure_account: Optional[str] = None
     azure_share: Optional[str] = None
@@ -213,7 +213,7 @@ class K8sNfsConfig(K8sStorageConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class K8sAzureStorageConfig(K8sStorageConfig):
-    """A share of Azure Files, whose key is in a key vault."""
+    """A share of Azure Files with its key in a key vault."""
 
     storage_type: str = "azureStorage"
 
@@ -224,14 +224,14 @@ class K8sAzureStorageConfig(K8sStorageConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class FrameworkAttemptCompletionPolicy(ConfigBase):
-    """How many tasks of a role must fail or succeed for the trial to end."""
+    """The numbers of failed or succeeded tasks of a role that end the trial."""
 
     min_failed_task_count: int = required()
     min_succeed_task_count: int = required()
 
     @classmethod
     def _field(cls, name: str) -> Any:
-        # FrameworkController's own spelling, which TrialKeeper takes too.
+        # FrameworkController's spelling, which TrialKeeper also accepts.
         return super()._field("min_succeed_task_count" if name.lower() == "minsucceededtaskcount" else name)
 
 
@@ -254,7 +254,7 @@ class FrameworkControllerRoleConfig(ConfigBase):
 
 @dataclass(init=False, eq=False, repr=False)
 class _ClusterConfig(TrainingServiceConfig):
-    """The fields of platforms that run trials as pods; TrialKeeper's own from ``template`` on."""
+    """The fields of platforms that run trials as pods. The fields from ``template`` on are TrialKeeper's."""
 
     storage: Union[K8sStorageConfig, str, None] = config(_of(K8sStorageConfig))
     service_account_name: Optional[str] = None
@@ -294,7 +294,7 @@ class FrameworkControllerConfig(_ClusterConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class KubernetesConfig(_ClusterConfig):
-    """Trials as Jobs of Kubernetes; TrialKeeper's."""
+    """Trials as Kubernetes Jobs. TrialKeeper's addition."""
 
     platform: str = "kubernetes"
     docker_image: Optional[str] = None
@@ -308,7 +308,7 @@ class KubernetesConfig(_ClusterConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class TrainerConfig(KubernetesConfig):
-    """Trials as TrainJobs of Kubeflow Trainer; TrialKeeper's."""
+    """Trials as TrainJobs of Kubeflow Trainer. TrialKeeper's addition."""
 
     platform: str = "trainer"
 
@@ -388,7 +388,7 @@ _SERVICES: dict[str, type[TrainingServiceConfig]] = {
 
 
 def _service(value: Any) -> Any:
-    """Returns the configuration of a training service that is given by name, as a ``dict`` or as it is."""
+    """Returns the configuration of a training service from its name, a ``dict`` or a configuration."""
     if isinstance(value, TrainingServiceConfig):
         return value
     fields = {"platform": value} if isinstance(value, str) else dict(value)
@@ -436,10 +436,10 @@ class AzureBlobConfig(SharedStorageConfig):
 
 @dataclass(init=False, eq=False, repr=False)
 class ExperimentConfig(ConfigBase):
-    """An experiment file. TrialKeeper's additions are the fields from ``objective`` on.
+    """An experiment file. The fields from ``objective`` on are TrialKeeper's additions.
 
-    ``ExperimentConfig('local')`` has the sections ``training_service``, ``tuner``, ``assessor`` and ``advisor``,
-    to be filled in: ``config.tuner.name = 'TPE'``. A section of an algorithm that stays empty is left out.
+    ``ExperimentConfig('local')`` has the empty sections ``training_service``, ``tuner``, ``assessor`` and
+    ``advisor``, for example for ``config.tuner.name = 'TPE'``. Sections of algorithms that stay empty are omitted.
     """
 
     experiment_name: Optional[str] = None
@@ -462,7 +462,7 @@ class ExperimentConfig(ConfigBase):
     tuner: Any = config(_of(_AlgorithmConfig))
     assessor: Any = config(_of(_AlgorithmConfig))
     advisor: Any = config(_of(_AlgorithmConfig))
-    # `Any`: what a platform's section has depends on the platform.
+    # `Any`, because the fields of this section depend on the platform.
     training_service: Any = required(_service)
     shared_storage: Optional[SharedStorageConfig] = config(_of(SharedStorageConfig))
     objective: Union[str, dict[str, Any], None] = None
@@ -497,10 +497,10 @@ class ExperimentConfig(ConfigBase):
                     raise ValueError(f"{section}.class_args is set and {section}.name is not")
                 setattr(self, section, None)
             elif isinstance(algorithm, _AlgorithmConfig):
-                # An empty object would choose NNI's defaults for some tuners.
+                # With an empty object, some tuners would use NNI's defaults.
                 algorithm.class_args = algorithm.class_args or None
                 if algorithm._needs_python() and self.python_interpreter is None:
-                    # A class is looked for where this script finds it.
+                    # A class is imported from the folders of this script.
                     self.python_interpreter = sys.executable
         super()._canonicalize(parents)
 

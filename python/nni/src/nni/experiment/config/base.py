@@ -1,4 +1,4 @@
-"""The base class of configurations: fields that are found in any spelling, and nothing but fields."""
+"""The base class of configurations, whose fields accept several spellings and which accept only fields."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _logger = logging.getLogger("nni.experiment.config")
 
 
 def required(convert: Optional[Callable[[Any], Any]] = None) -> Any:
-    """Declares a field that must be set. ``convert`` makes a configuration of a ``dict``."""
+    """Declares a required field. ``convert`` converts a ``dict`` into a configuration."""
     return dataclasses.field(default=None, metadata={"required": True, "convert": convert})
 
 
 def config(convert: Callable[[Any], Any], default: Any = None) -> Any:
-    """Declares a field that holds a configuration, made by ``convert`` where it is given as a ``dict``."""
+    """Declares a field that holds a configuration. ``convert`` converts a ``dict``."""
     return dataclasses.field(default=default, metadata={"convert": convert})
 
 
 def path(default: Optional[str] = None) -> Any:
-    """Declares a field that holds a path. A relative one starts at the folder of the configuration's file."""
+    """Declares a field that holds a path, relative to the folder of the configuration file."""
     return dataclasses.field(default=default, metadata={"path": True})
 
 
 class ConfigBase:
     """A configuration: a dataclass whose fields may be written in any case, with or without underscores.
 
-    ``gpuNumber``, ``gpu_number`` and ``GPUNumber`` are one field, as an attribute, as a keyword and in a file. A
-    name that is no field is refused with the nearest one.
+    ``gpuNumber``, ``gpu_number`` and ``GPUNumber`` are the same field, as an attribute, a keyword and in a file.
+    Unknown names are rejected, and the message suggests the nearest field.
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        # Relative paths start where the configuration is made.
+        # Relative paths start at the working directory of this moment.
         self._base_path = Path.cwd()
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             setattr(self, field.name, copy.deepcopy(field.default))
         for name, value in kwargs.items():
-            # NNI takes keywords in any spelling, too.
+            # NNI also accepts keywords in any spelling.
             setattr(self, self._field(name).name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -66,7 +66,7 @@ class ConfigBase:
         object.__setattr__(self, field.name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Called only for names that are no attributes as they are written.
+        # Python calls this only for names that are not attributes in this spelling.
         if name.startswith("_"):
             raise AttributeError(name)
         return object.__getattribute__(self, self._field(name).name)
@@ -90,9 +90,9 @@ class ConfigBase:
     def load(cls, path: Any) -> Any:
         """Returns the configuration in a file, YAML or JSON.
 
-        :raises AttributeError: if the file has a field that is not known.
-        :raises FileNotFoundError: if there is no such file.
-        :raises ValueError: if it is neither; says where.
+        :raises AttributeError: if the file has an unknown field.
+        :raises FileNotFoundError: if the file does not exist.
+        :raises ValueError: if the file is neither. The message contains the position.
         """
         file = Path(path)
         file.stat()
@@ -104,16 +104,16 @@ class ConfigBase:
         return loaded
 
     def canonical_copy(self) -> Any:
-        """Returns a checked copy, with absolute paths and what is inherited filled in."""
+        """Returns a validated copy, with absolute paths and inherited values."""
         made = copy.deepcopy(self)
         made._canonicalize([])
         made.validate()
         return made
 
     def validate(self) -> None:
-        """Checks that the required fields are set; everything else is checked by the manager.
+        """Checks that the required fields are set. The manager checks everything else.
 
-        :raises ValueError: if one is not.
+        :raises ValueError: if a required field is not set.
         """
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -165,7 +165,7 @@ class ConfigBase:
 
 @functools.cache
 def _note_spelling(cls: str, name: str, field: str) -> None:
-    """Says once for each class that an attribute is taken as meant."""
+    """Warns once per class that a misspelled attribute is accepted."""
     _logger.warning("%s: `%s` is taken as `%s`; NNI 3.0 refuses this spelling", cls, name, field)
 
 
