@@ -40,10 +40,10 @@ class HttpsJobs(TrainingService):
             problems.append(Problem("expected an address that begins with https://", path="settings.url"))
         path = Path(self.settings.get("tokenFile", "")).expanduser()
         if not path.is_file():
-            problems.append(Problem(f"{path} is no file", path="settings.tokenFile"))
+            problems.append(Problem(f"{path} is not a file", path="settings.tokenFile"))
         elif path.stat().st_mode & 0o077:
             advice = f"chmod 600 {path}"
-            problems.append(Problem("others may read it", path="settings.tokenFile", advice=advice))
+            problems.append(Problem("other users can read it", path="settings.tokenFile", advice=advice))
         return problems
 
     def ask(self, method, path, body=None):

@@ -375,7 +375,7 @@ def test_a_notebook_is_renewed_while_no_trial_ends(tmp_path, notebook, monkeypat
     with gated(tmp_path).start() as experiment:
         monkeypatch.setattr(experiment, "login_url", lambda: logins.append(1))
         assert experiment.wait(timeout=60, progress=True) == "DONE"
-    assert len(logins) == 1, "a manager knows few links at a time: each renewal needs none of its own"
+    assert len(logins) == 1, "a manager accepts few links at a time, so updates must not create new ones"
 
 
 def test_a_closed_terminal_does_not_end_the_search(tmp_path, monkeypatch):

@@ -256,7 +256,7 @@ def test_a_token_that_has_expired_fails_no_trial(server, service, tmp_path):
     assert service.start(wanted) == "me~tk_e_t-1"
     for text in ("two\nlines", "", "\u00e9"):
         file.write_text(text)
-        with pytest.raises(Unavailable, match=f"{file} holds no token$"):
+        with pytest.raises(Unavailable, match=f"{file} contains no token$"):
             service.poll({"h": wanted})
     file.unlink()
     with pytest.raises(Unavailable, match=r"trainingService\.tokenFile: .*No such file"):
@@ -318,15 +318,15 @@ def test_check_names_the_field_that_is_wrong(server, service, tmp_path):
     file.write_text(TOKEN)
     table = [
         ({}, "trainingService.token", "is in the experiment file"),
-        ({"tokenFile": str(file)}, "trainingService.tokenFile", "others may read it"),
-        ({"tokenFile": str(tmp_path / "none")}, "trainingService.tokenFile", "is no file"),
+        ({"tokenFile": str(file)}, "trainingService.tokenFile", "other users can read it"),
+        ({"tokenFile": str(tmp_path / "none")}, "trainingService.tokenFile", "is not a file"),
         (
             {"virtualCluster": "vc9"},
             "trainingService.virtualCluster",
             "there is no virtual cluster vc9 for this user",
         ),
         ({"storageConfigName": "s"}, "trainingService.storageConfigName", "there is no storage s for this user"),
-        ({"localStorageMountPoint": "/none"}, "trainingService.localStorageMountPoint", "/none is no folder"),
+        ({"localStorageMountPoint": "/none"}, "trainingService.localStorageMountPoint", "/none is not a folder"),
         ({"token": "old"}, "", "the token has expired or was revoked: put a new one into trainingService.token"),
         ({"host": "http://127.0.0.1:1"}, "", "OpenPAI does not answer"),
         ({"caFile": "/none/ca.pem"}, "", "trainingService.caFile: /none/ca.pem: "),

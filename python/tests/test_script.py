@@ -77,11 +77,11 @@ GUARD = 'if __name__ == "__main__":\n'
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
-        (SEARCH, "whose trials would begin the search again: call it under `if __name__"),
-        (f"{GUARD}    pass\n{SEARCH}", "whose trials would begin the search again"),
+        (SEARCH, "so its trials would start the search again: call it under `if __name__"),
+        (f"{GUARD}    pass\n{SEARCH}", "so its trials would start the search again"),
         (f"{GUARD}    offset = 1\n    {SEARCH}", "uses `offset`, which is set under"),
         (f"{GUARD}    import math as squared\n    {SEARCH}", "uses `squared`, which is set under"),
-        (f"{GUARD}    objective = lambda p: 1\n    {SEARCH}", "defined where its trials cannot import it from"),
+        (f"{GUARD}    objective = lambda p: 1\n    {SEARCH}", "defined where trials cannot import it"),
         (
             f"import functools\nobjective = functools.partial(lambda p: 1)\n{SEARCH}",
             "cannot be sent to its trials",

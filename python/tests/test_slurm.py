@@ -145,7 +145,7 @@ def test_wrong_settings_are_named(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     if not available():
-        pytest.skip("there is no Slurm, or we are not root")
+        pytest.skip("Slurm is not installed, or the test does not run as root")
     cluster = Cluster(tmp_path_factory.mktemp("slurm"))
     try:
         cluster.start()

@@ -50,7 +50,7 @@ def test_suggestions_may_be_told_in_any_order_or_fail():
         assert study.tell(second, math.nan).value is None
         assert study.open == []
         assert study.best.number == 2
-        for wrong, message in [(third, "told before"), (7, "not of this study")]:
+        for wrong, message in [(third, "already has a result"), (7, "does not belong to this study")]:
             with pytest.raises(ValueError, match=message):
                 study.tell(wrong, 1)
         with pytest.raises(ValueError, match="either a value or failed"):
@@ -137,7 +137,7 @@ def test_an_interrupted_tell_is_done_once(tmp_path, file, name, is_done, value):
         try:
             study.tell(suggestion, 2)
         except ValueError as error:
-            assert "told before" in str(error)
+            assert "already has a result" in str(error)
         (trial,) = study.trials
         assert trial.value == value
     if path:

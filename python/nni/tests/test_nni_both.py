@@ -1,6 +1,6 @@
 """A script that runs with this package and with NNI's own. Its calls must have the same results.
 
-``TRIALKEEPER_TEST_NNI_PYTHON`` names a Python with Microsoft's ``nni`` 3.0; our manager runs its experiments, too.
+``TRIALKEEPER_TEST_NNI_PYTHON`` names a Python with Microsoft's ``nni`` 3.0, whose experiments TrialKeeper runs.
 """
 
 import json

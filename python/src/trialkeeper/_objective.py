@@ -38,7 +38,7 @@ def _from_pickle(folder: Path, how: dict[str, Any]) -> Any:
     if how.get("python", here) != here:
         sys.exit(
             f"the objective was pickled by Python {how['python']}, and {sys.executable} is Python {here}, which "
-            "cannot run it: have both be of one version, or define it in a module that this machine has, too"
+            "cannot run it: use the same version, or define the objective in a module that this machine also has"
         )
     return pickle.loads((folder / "objective.pickle").read_bytes())
 

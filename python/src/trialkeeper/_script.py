@@ -31,21 +31,21 @@ def read_script(objective: Callable[..., Any]) -> tuple[Path, bytes]:
     path = _path_of(objective)
     if path is None:
         raise TypeError(
-            f"{objective!r} is defined where its trials cannot import it from: {ADVICE}, or define it at the top "
-            "level of a script or of a module"
+            f"{objective!r} is defined where trials cannot import it: {ADVICE}, or define it at the top level "
+            "of a script or a module"
         )
     source = path.read_bytes()
     guard = _guard_of(ast.parse(source))
     if guard is None or not _is_called_below(guard):
         raise TypeError(
-            f"{objective!r} is defined in the script itself, whose trials would begin the search again: call it "
+            f"{objective!r} is defined in the script itself, so its trials would start the search again: call it "
             f"under {_GUARD}, or {ADVICE}"
         )
     unset = sorted(set(_names_set_in(guard)) & set(_names_used_by(inspect.unwrap(objective).__code__)))
     if unset:
         raise TypeError(
-            f"{objective!r} uses `{unset[0]}`, which is set under {_GUARD} and so not in its trials: set it "
-            f"above, or {ADVICE}"
+            f"{objective!r} uses `{unset[0]}`, which is set under {_GUARD} and therefore not in its trials: "
+            f"set it above, or {ADVICE}"
         )
     return path, source
 

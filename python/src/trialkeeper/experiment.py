@@ -83,7 +83,7 @@ class Experiment:
         self._file = Path(config) if isinstance(config, (str, os.PathLike)) else None
         if self._file is not None and fields:
             raise ConfigurationError(
-                f"{self._file}: fields beside a file are not merged; change the file, or give a mapping"
+                f"{self._file}: a file cannot be combined with fields; change the file, or pass a mapping"
             )
         own = dict(config) if isinstance(config, Mapping) else {}
         check_words([*own, *fields])
@@ -564,7 +564,7 @@ class _Watch:
                     self._warned.add(number)
                     warnings.warn(
                         f"the callback {callback!r} raised {type(error).__name__} for trial {trial.number}: "
-                        f"{error}; the search goes on, and further exceptions of this callback are not shown",
+                        f"{error}; the search continues, and further exceptions of this callback are not shown",
                         RuntimeWarning,
                         stacklevel=3,
                     )

@@ -168,7 +168,7 @@ class OpenPai(TrainingService):
         token = token.strip()
         # The error for other characters in a header contains the token, which must not reach a log.
         if not re.fullmatch("[!-~]+", token):
-            raise Unavailable(f"{file or 'trainingService.token'} holds no token", after=60)
+            raise Unavailable(f"{file or 'trainingService.token'} contains no token", after=60)
         return token
 
     def api(self) -> str:
@@ -259,10 +259,10 @@ class OpenPai(TrainingService):
             return [*problems, Problem(message, level="warning", path="trainingService.token")]
         path = Path(self.settings["tokenFile"]).expanduser()
         if not path.is_file():
-            problems.append(Problem(f"{path} is no file", path="trainingService.tokenFile"))
+            problems.append(Problem(f"{path} is not a file", path="trainingService.tokenFile"))
         elif path.stat().st_mode & 0o077:
             advice = f"chmod 600 {path}"
-            problems.append(Problem("others may read it", path="trainingService.tokenFile", advice=advice))
+            problems.append(Problem("other users can read it", path="trainingService.tokenFile", advice=advice))
         return problems
 
     def _check_storage(self) -> list[Problem]:
@@ -271,7 +271,7 @@ class OpenPai(TrainingService):
             return []
         advice = "mount the storage on this machine first"
         path = "trainingService.localStorageMountPoint"
-        return [Problem(f"{folder} is no folder", path=path, advice=advice)]
+        return [Problem(f"{folder} is not a folder", path=path, advice=advice)]
 
     # Jobs.
 
@@ -293,7 +293,7 @@ class OpenPai(TrainingService):
         relative = os.path.relpath(os.path.realpath(path), local)
         if relative == ".." or relative.startswith("../"):
             raise Refused(
-                f"containers do not see {path}: the experiments' folder must lie below "
+                f"containers cannot access {path}: the experiments' folder must be below "
                 f"trainingService.localStorageMountPoint; start with --data-dir {local}/experiments"
             )
         return os.path.normpath(os.path.join(self.settings["containerStorageMountPoint"], relative))

@@ -453,7 +453,7 @@ class TrainingService:
         }
         handler = by_key.get(method)
         if handler is None:
-            raise _BadRequest(f"there is no request {method!r}")
+            raise _BadRequest(f"unknown request {method!r}")
         record = self._record(params)
         with record.lock:
             return handler(record, params)

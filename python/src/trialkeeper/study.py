@@ -171,10 +171,10 @@ class Study:
         with self._lock:
             self._settle()
             if number not in self._places:
-                raise ValueError(f"suggestion {number} is not of this study")
+                raise ValueError(f"suggestion {number} does not belong to this study")
             trial = self._trials[self._places[number]]
             if trial.state != "RUNNING":
-                raise ValueError(f"suggestion {number} was told before: {trial.state}")
+                raise ValueError(f"suggestion {number} already has a result: {trial.state}")
             with self._exchange():
                 record = _ended(number, result)
                 self._send(record)

@@ -100,7 +100,7 @@ class Dispatcher:
     def _learn_result(self, parameter_id: Any, value: Any, trial: Optional[str]) -> None:
         known = parameter_id in self._parameters
         if not known and not self._tuner._accept_customized:
-            _logger.info("the result of trial %s, which the tuner has not proposed, is not given to it", trial)
+            _logger.info("ignoring the result of trial %s, which the tuner did not propose", trial)
             return
         self._tuner.receive_trial_result(
             parameter_id, self._parameters.get(parameter_id), value, customized=not known, trial_job_id=trial
@@ -160,7 +160,7 @@ def create_algorithm(section: dict[str, Any], base: type) -> Any:
         sys.path.insert(0, folder)
     module_name, _, name = class_name.rpartition(".")
     if not module_name:
-        raise ValueError(f"className {class_name!r} has no module; it is `module.Class`")
+        raise ValueError(f"className {class_name!r} has no module; expected `module.Class`")
     cls = getattr(importlib.import_module(module_name), name)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         raise TypeError(f"{class_name} does not derive from nni.{base.__module__.split('.')[-1]}.{base.__name__}")

@@ -126,7 +126,7 @@ def _data_dir(args: argparse.Namespace) -> Path:
     for data_dir in (folder, folder.parent):
         if (data_dir / args.id).is_dir():
             return data_dir
-    raise Failure(f"{folder} is neither the folder of experiment {args.id} nor the one that holds it")
+    raise Failure(f"{folder} is neither the folder of experiment {args.id} nor its parent")
 
 
 def _chosen(args: argparse.Namespace, data_dir: Optional[Path] = None) -> Row:

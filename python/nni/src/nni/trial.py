@@ -198,7 +198,7 @@ def _send(channel: str, command: dict[str, str]) -> None:
             pass
     except OSError as error:
         # The training is more important than its report.
-        warnings.warn(f"{channel} did not take a {command['type']}: {error}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{channel} did not accept a {command['type']}: {error}", RuntimeWarning, stacklevel=4)
 
 
 def _ask_channel(channel: str) -> str:
