@@ -150,7 +150,7 @@ def failure(code: int, said: str) -> ManagerError:
     message = said.strip() or f"trial-manager ended with exit code {code}"
     message = message.removeprefix("trial-manager: ").removeprefix("error: ").removesuffix(_HELP).rstrip()
     if message.startswith(_STDIN):
-        # A mapping is one line on standard input, so only the name of the field is useful.
+        # A mapping is one line on standard input, so its position says nothing. The message names the field.
         message = "the configuration: " + _PLACE.sub("", message.removeprefix(_STDIN))
     return ConfigurationError(message) if code == 2 else ManagerError(message)
 

@@ -111,7 +111,7 @@ class Dispatcher:
             return
         history = self._history.setdefault(trial, {})
         history[sequence] = value
-        # The assessor receives only the results without gaps.
+        # The assessor receives the results up to the first gap.
         shown: list[Any] = []
         while len(shown) in history:
             shown.append(history[len(shown)])

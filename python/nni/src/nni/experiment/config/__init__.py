@@ -500,7 +500,7 @@ class ExperimentConfig(ConfigBase):
                 # With an empty object, some tuners would use NNI's defaults.
                 algorithm.class_args = algorithm.class_args or None
                 if algorithm._needs_python() and self.python_interpreter is None:
-                    # A class is imported from the folders of this script.
+                    # This script's Python can import the class.
                     self.python_interpreter = sys.executable
         super()._canonicalize(parents)
 
