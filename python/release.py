@@ -156,7 +156,7 @@ def write_debian_package(
 def write_checksums(out: Path) -> Path:
     """Writes ``SHA256SUMS``, which ``sha256sum --check`` reads, and returns its path.
 
-    It has all files of this version in the folder: the targets of one release are written one after the other.
+    It lists all files of this version in the folder, because the targets of a release are written one by one.
     """
     sums = out / "SHA256SUMS"
     files = out.glob(f"trialkeeper[-_]*{workspace_version()}[-_]*")

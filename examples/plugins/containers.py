@@ -5,10 +5,10 @@
       command: [python3, containers.py]
       settings: {image: "pytorch/pytorch:2.9.0-cuda12.6-cudnn9-runtime", memory: 8g, cpus: 4, shmSize: 1g}
 
-`trialGpuNumber` assigns free GPUs to a trial. The trial can read its own folder, the code archive and the agent, but
+`trialGpuNumber` assigns free GPUs to a trial. The trial can access its own folder, the code archive and the agent, but
 not the daemon's socket. The agent must be static. Further settings: `program` (docker or podman), `gpus` (the number
-of GPUs), `network` (default `host`, so that the agent reaches the manager), `volumes` ([/data:/data:ro]) and `options`
-(arguments of `run`).
+of GPUs), `network`, `volumes` ([/data:/data:ro]) and `options` (arguments of `run`). `network` is `host` by default, so
+that the agent reaches the manager.
 """
 
 import json

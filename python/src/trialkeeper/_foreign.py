@@ -9,7 +9,7 @@ from trialkeeper.errors import ConfigurationError
 
 __all__ = ["check_words", "counterpart"]
 
-#: Each word with the field that it means. For files the manager has the same: ``manager/src/config/foreign.rs``.
+#: The field for each word. ``manager/src/config/foreign.rs`` has the same list for experiment files.
 _WORDS = {
     "max_trials": "max_trial_number",
     "n_trials": "max_trial_number",
@@ -46,7 +46,7 @@ _FIELDS = {word.replace("_", ""): field for word, field in _WORDS.items()}
 
 
 def counterpart(word: str) -> Optional[str]:
-    """Returns the field that another tool calls ``word``, in any case, with or without underscores.
+    """Returns the field that another tool calls ``word``. Case and underscores do not matter.
 
     >>> counterpart("n_trials"), counterpart("maxTrialCount"), counterpart("max_trial_number")
     ('max_trial_number', 'max_trial_number', None)
@@ -55,10 +55,10 @@ def counterpart(word: str) -> Optional[str]:
 
 
 def check_words(names: Iterable[str], keywords: Optional[Mapping[str, str]] = None) -> None:
-    """Refuses the words of other tools, all at once.
+    """Rejects words of other tools. The error lists all of them.
 
-    :param keywords: the function's own keywords for some fields.
-    :raises ConfigurationError: naming the field or the keyword for each.
+    :param keywords: the caller's keywords for some fields.
+    :raises ConfigurationError: if there is such a word. The message names the field or the keyword for each.
     """
     found = [(name, field) for name in names if (field := counterpart(name)) is not None]
     if found:

@@ -50,7 +50,7 @@ class ManagerProcess:
         self.url: Optional[str] = None
         # The manager's output goes to a file, because an unread pipe would eventually block it.
         self._stderr = tempfile.TemporaryFile()
-        # It may be read as long as this object lives, at the exit of this process, too.
+        # This object may read the file until it is deleted, even at the exit of this process.
         weakref.finalize(self, self._stderr.close).atexit = False
         self._process = subprocess.Popen(
             command,

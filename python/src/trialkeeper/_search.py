@@ -27,7 +27,7 @@ __all__ = ["Objective", "search"]
 Objective = Callable[[dict[str, Any]], Union[float, Mapping[str, float], None]]
 
 _PACKAGE = Path(__file__).parent
-#: What some fields are called by :func:`search`.
+#: The keywords of :func:`search` for some fields.
 _KEYWORDS = {
     "max_trial_number": "max_trials",
     "trial_concurrency": "concurrency",
@@ -55,10 +55,10 @@ def search(
 
     Each call runs in its own process under the agent. A crash therefore affects no other call, and its cause is
     recorded. If cloudpickle is installed, it pickles the function, including closures, lambdas and functions of a
-    notebook. Otherwise, the function is pickled by its module and name. Without cloudpickle, a function of the
-    script itself is loaded from a copy of the script, if the search is called under
-    ``if __name__ == "__main__":``. The code and the required part of this package are stored with the experiment,
-    so that trials can run on other machines and :meth:`Experiment.resume` works later.
+    notebook. Otherwise, the function is pickled by its module and name. Without cloudpickle, trials load a
+    function of the script itself from a copy of the script. The search must then be called under
+    ``if __name__ == "__main__":``. The experiment contains the code and the required part of this package.
+    Trials can therefore run on other machines, and :meth:`Experiment.resume` works later.
 
     :param direction: ``minimize`` or ``maximize``.
     :param metric: the number to optimize if the function returns several; else ``default`` or the likeliest one.
@@ -69,7 +69,7 @@ def search(
     :param fields: more fields of the experiment file, and ``data_dir``.
     :raises TypeError: if the function cannot be sent to its trials. The message names the obstacle.
     :raises ValueError: if callbacks or progress are given with ``wait=False``.
-    :raises ConfigurationError: if a field is unknown, or another tool's word for one.
+    :raises ConfigurationError: if a field is unknown or has another tool's name.
     :raises ExperimentFailed: if no trial succeeded with a result.
     """
     if is_loaded_by_a_trial():

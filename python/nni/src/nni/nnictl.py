@@ -382,7 +382,7 @@ def _experiment_show(args: argparse.Namespace) -> None:
 def _experiment_status(args: argparse.Namespace) -> None:
     row = _chosen(args)
     status = row.get("/check-status")
-    # The server of a viewed experiment tells how the search ended.
+    # The server of a viewed experiment reports the final state of the search.
     _print_json({**status, "status": row.state} if row.viewer_pid else status)
 
 

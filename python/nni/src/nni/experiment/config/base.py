@@ -200,9 +200,9 @@ def _list(names: list[str]) -> str:
 
 
 def _parse(file: Path) -> Any:
-    """Returns what a file holds, as the manager reads it: the same text means the same to ``nnictl create``.
+    """Parses a file with the manager's own reader, so that it has the same meaning for ``nnictl create``.
 
-    :raises ValueError: if it cannot be read; says where.
+    :raises ValueError: if the file cannot be read. The message contains the position.
     """
     command = [str(find_program("trial-manager")), "to-json", "--", str(file)]
     done = subprocess.run(command, capture_output=True, check=False)
