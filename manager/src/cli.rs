@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -389,12 +389,7 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
             let written = man::write(Cli::command(), &folder).map_err(ask::Error::Output);
             return ControlFlow::Break(printed(written));
         }
-        Command::ToJson { file } => {
-            return ControlFlow::Break(match config::read(&file) {
-                Ok(document) => printed(out::written(format!("{document}\n").as_bytes())),
-                Err(error) => fail(&error, BAD_INPUT),
-            });
-        }
+        Command::ToJson { file } => return ControlFlow::Break(print_as_json(&file)),
         Command::Trial(command) => Invocation::Trial(command),
         Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),
         Command::Top { id, place } => Invocation::Top(place.of(id)),
@@ -419,6 +414,14 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
         }
     };
     ControlFlow::Continue(invocation)
+}
+
+/// Prints a file, YAML or JSON, as JSON.
+fn print_as_json(file: &Path) -> ExitCode {
+    match config::read(file) {
+        Ok(document) => printed(out::written(format!("{document}\n").as_bytes())),
+        Err(error) => fail(&error, BAD_INPUT),
+    }
 }
 
 /// A command that takes a while.

@@ -57,8 +57,7 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     let state = if was_done { state.once_done() } else { state };
     let about = About { id: deps.id.clone(), name: deps.spec.name.clone() };
     let mut announcer = Announcer::new(about, &deps.spec, deps.waker, deps.notices, trouble);
-    let mut points = PointResults::new(deps.spec.trial_repeats);
-    compare_all(&mut announcer, &mut points, results);
+    let points = compare_all(&mut announcer, deps.spec.trial_repeats, results);
     let leases = LeaseMonitor::new(leases);
     let command = deps.spec.trial_command.clone();
     let mut task = ExperimentTask {
@@ -95,14 +94,16 @@ pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, st
     Ok(task)
 }
 
-/// Finds the best of the trials that succeeded before.
-fn compare_all(announcer: &mut Announcer, points: &mut PointResults, results: Vec<Success>) {
+/// Finds the best of the trials that succeeded before. Returns the results of their points, each of `repeats` trials.
+fn compare_all(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -> PointResults {
+    let mut points = PointResults::new(repeats);
     for (trial, sequence, parameters, result) in results {
         let number = result.as_ref().and_then(MetricValue::number);
         if let Some(number) = number.and_then(|number| points.enter(&parameters, number)) {
             announcer.compare(&trial, sequence, &parameters, number);
         }
     }
+    points
 }
 
 /// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
