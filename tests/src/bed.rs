@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
@@ -157,11 +158,17 @@ impl TestBed {
         .collect()
     }
 
-    /// Waits until no process of this bed is left.
+    /// Waits until no process of this bed is left. A failure names those that are.
     pub fn wait_until_empty(&self) {
-        wait_for("the last process of the test to end", BOUND, || {
-            self.processes().is_empty().then_some(())
-        });
+        let began = Instant::now();
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < BOUND, "waited {BOUND:?} in vain for the end of {left:?}");
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
     }
 }
 
