@@ -34,6 +34,11 @@ impl Processes {
         let mut children = self.children.lock().expect("no holder panics");
         let status = children.get_mut(handle).map(Child::try_wait);
         match status {
+            // The job was started twice, because the first agent had not taken its lock yet: the second one has ended at it.
+            Some(Ok(Some(_))) if agent_lives(&job.folder) => {
+                children.remove(handle);
+                State::Running
+            }
             Some(Ok(Some(status))) => State::Gone(Gone::of(status)),
             Some(_) => State::Running,
             // An earlier process of ours has started it.
@@ -72,7 +77,9 @@ impl TrainingService for Processes {
     }
 
     fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError> {
-        if let Some(pid) = handle.parse().ok().filter(|_| agent_lives(&job.folder)) {
+        // The lock names the agent that runs the trial.
+        let agent = self.find(job)?.unwrap_or_else(|| handle.to_owned());
+        if let Some(pid) = agent.parse().ok().filter(|_| agent_lives(&job.folder)) {
             let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
             // It may just have ended.
             kill(Pid::from_raw(pid), signal).ok();
