@@ -1,8 +1,8 @@
-//! Trials as objects on Kubernetes, each pod's command under an agent. What kind of object that is, is the
-//! [`Workload`]'s matter.
+//! Runs trials as objects on Kubernetes, the command of each pod under an agent. The kind of object is the concern of
+//! [`Workload`].
 //!
-//! Names are derived and creating is idempotent, so that nothing is submitted twice; states come from
-//! watches, one per kind of object and experiment; what is decided about them is [`tracker`]'s.
+//! Names are derived and creation is idempotent, so nothing is submitted twice. States come from watches, one for each
+//! kind of object and experiment. The [`tracker`] makes the decisions about them.
 
 pub mod admission_advice;
 pub mod azure_key;
@@ -45,45 +45,46 @@ use super::{Adopted, JobEvents, Output, SubmitError, TrainingService, TrialJobSp
 use crate::config::kubernetes::{HandOver, KubernetesSpec};
 use crate::util::backoff::Backoff;
 
-/// Requests that may be under way at a time.
+/// The greatest number of concurrent requests.
 const REQUESTS: usize = 16;
-/// The pauses between two tries of a request: the first, and the longest.
+/// The first and the longest pause between two tries of a request.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// The time in which tidying up at the end is tried.
+/// The time limit for the cleanup at the end.
 const CLEANING: Duration = Duration::from_secs(30);
-/// The time after which a caller that wants to leave no longer waits for a cluster that does not react. It is asked
-/// this often, and may take this long to answer.
+/// The time after which a caller that wants to leave stops waiting for an unreachable cluster. The two constants below
+/// are the interval between the checks and the time limit of one check.
 const AWAY: Duration = Duration::from_secs(10);
 const REACH_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The time between looks whether the pods of a deleted workload are gone, and the time beyond their own that they may
-/// take.
+/// The interval between checks for remaining pods of a deleted workload. `POD_MARGIN` is the time that they may take
+/// beyond their own grace period.
 const POD_POLL: Duration = Duration::from_millis(250);
 const POD_MARGIN: Duration = Duration::from_mins(1);
 /// The time by which the watch of the pods may lag behind a listing of them.
 const WATCH_LAG: Duration = Duration::from_secs(10);
 
-/// The time for which workloads of trials that have ended are left to end by themselves when the search is over.
+/// The time that workloads of ended trials get to end by themselves after the search is over.
 const HANDED_OVER: Duration = Duration::from_secs(15);
 
-/// The message of a submission that did not come to its end.
+/// The message of an interrupted submission.
 const LEFT: &str = "the manager ended before it was submitted";
 
 /// The settings of a [`KubernetesService`].
 pub struct Settings {
-    /// Where.
+    /// The cluster that runs the trials.
     pub cluster: Cluster,
-    /// The settings that all its trials share.
+    /// The settings that all trials share.
     pub common: Common,
-    /// The objects that all its trials share. They are there, and are made again where that is not so any more.
+    /// The objects that all trials share. They exist at the start, and the service creates them again if they
+    /// disappear.
     pub shared: Vec<(Resource, serde_json::Value)>,
-    /// Where news of jobs goes.
+    /// The channel that receives news of jobs.
     pub events: JobEvents,
 }
 
-/// Runs trials as objects of one kind.
+/// A training service that runs trials as Kubernetes objects of one kind.
 #[derive(Clone)]
 pub struct KubernetesService {
     shared: Arc<Shared>,
@@ -94,13 +95,13 @@ struct Shared {
     settings: Settings,
     tracker: Mutex<Tracker>,
     began: Instant,
-    /// Becomes `true` once everything in the cluster was seen.
+    /// Becomes `true` after the first complete listing of the cluster.
     listed: watch::Sender<bool>,
-    /// A deadline may be nearer than it was.
+    /// Wakes the timekeeper when a deadline may have moved closer.
     nearer: Notify,
     /// Counts requests to end attempts.
     stop_requests: watch::Sender<u64>,
-    /// The reason why the cluster is no longer waited for, if that is so.
+    /// The reason for no longer waiting for the cluster, if there is one.
     left: OnceLock<String>,
     requests: Semaphore,
     closing: CancellationToken,
@@ -108,7 +109,7 @@ struct Shared {
 }
 
 impl KubernetesService {
-    /// Begins to watch; nothing is submitted.
+    /// Starts the watches and submits nothing.
     pub fn start(settings: Settings) -> Self {
         let kind = workload(settings.common.spec.workload);
         let shared = Arc::new(Shared {
@@ -160,7 +161,7 @@ impl TrainingService for KubernetesService {
 
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let mut listed = self.shared.listed.subscribe();
-        // The sender lives as long as we do.
+        // The sender lives as long as this service.
         drop(listed.wait_for(|listed| *listed).await);
         let name = manifest::workload_name(&self.shared.settings.common.experiment, attempt);
         let (adopted, acts) = self.shared.tracker().adopt(&name, trial, attempt, self.shared.now());
@@ -170,7 +171,7 @@ impl TrainingService for KubernetesService {
     }
 
     async fn recover(&self, _trial: &TrialJobId) {
-        // What an agent leaves behind goes with its pod; that is why it waits for the manager before.
+        // Everything that an agent leaves behind disappears with its pod, so the agent waits for the manager first.
     }
 
     async fn stop(&self, trial: &TrialJobId) {
@@ -181,7 +182,7 @@ impl TrainingService for KubernetesService {
     }
 
     async fn finish(&self, trial: &TrialJobId) {
-        // Pods beside the first have their own time, and one that the controller may start again is not the last.
+        // Other pods of the trial have their own grace period, and the controller may start another pod after this one.
         if manifest::has_one_pod(&self.shared.settings.common.spec) {
             let acts = self.shared.tracker().finish(trial, self.shared.now());
             self.shared.nearer.notify_one();
@@ -190,7 +191,7 @@ impl TrainingService for KubernetesService {
     }
 
     fn ends_with_verdict(&self) -> bool {
-        // Pods beside the first have their own time, and their ends are the trial's, too.
+        // Other pods of the trial have their own grace period, and their ends belong to the trial, too.
         let spec = &self.shared.settings.common.spec;
         spec.hand_over == HandOver::Verdict && manifest::has_one_pod(spec)
     }
@@ -215,7 +216,7 @@ impl TrainingService for KubernetesService {
                  {container}` shows it to who may",
                 cluster.namespace()
             ))),
-            // Its container has not started, or has gone.
+            // The container has not started, or no longer exists.
             Err(error) => {
                 debug!("{pod}: {error}");
                 None
@@ -253,7 +254,7 @@ impl TrainingService for KubernetesService {
     }
 
     async fn close(&self) {
-        // Their agents deliver what is left of the output.
+        // The agents deliver the rest of the output in this time.
         let until = Instant::now() + HANDED_OVER;
         while self.shared.left.get().is_none()
             && self.shared.tracker().has_handed_over()
@@ -290,7 +291,7 @@ impl TrainingService for KubernetesService {
     }
 }
 
-/// A tracker for workloads of these settings.
+/// Creates a tracker for workloads with these settings.
 fn tracker(kind: &'static dyn Workload, spec: &KubernetesSpec) -> Tracker {
     let pods = spec.roles.iter().map(|role| role.task_number).sum();
     Tracker::new(kind, spec.start_up_deadline, manifest::grace(spec))
@@ -307,8 +308,8 @@ impl Shared {
         self.began.elapsed()
     }
 
-    /// Repeats a request until it is done, also when it is refused: who may do it now may not have been told so yet,
-    /// and giving up would leave a pod running. `None`: we are closing.
+    /// Repeats a request until it succeeds, even after a refusal. A new permission may not have reached the API server
+    /// yet, and giving up would leave a pod running. `None`: the service is closing.
     async fn until_done<T, F: Future<Output = Result<T, client::Error>>>(
         &self,
         name: &str,
@@ -339,8 +340,8 @@ impl Shared {
         request().await
     }
 
-    /// Makes an attempt's objects. What is there already was made by us, before a crash or an answer that
-    /// was lost.
+    /// Creates the objects of an attempt. An object that already exists comes from a manager that crashed or from a
+    /// lost answer.
     async fn make(self: &Arc<Self>, name: &str, job: &TrialJobSpec) -> Result<(), String> {
         let common = &self.settings.common;
         let objects = [
@@ -363,8 +364,8 @@ impl Shared {
                 continue;
             };
             let needs_shared = error.is_not_found() || self.kind.lacks_shared(&error.to_string());
-            // We may do it, as was seen at the start: a refusal is something that has run out or was removed since. The
-            // trial has done nothing wrong and waits, as long as `startUpDeadline` says.
+            // The preflight checks showed that the account has the rights, so something has run out or was removed
+            // since. The trial is not at fault and waits for at most `startUpDeadline`.
             if !needs_shared && !error.may_be_mended() {
                 return Err(format!("it could not be submitted: {error}"));
             }
@@ -375,7 +376,7 @@ impl Shared {
             if needs_shared {
                 (next, is_lost) = (0, true);
             }
-            // The sender lives as long as we do.
+            // The sender lives as long as this service.
             let pause = backoff.next_pause();
             let slept = async {
                 drop(tokio::time::timeout(pause, stop_requests.changed()).await);
@@ -387,7 +388,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes an object of an attempt, after that which all trials share, where it may be lost.
+    /// Creates an object of an attempt, after the shared objects if those may be missing.
     async fn create(
         &self,
         kind: Resource,
@@ -401,7 +402,8 @@ impl Shared {
         cluster.create(kind, object).await
     }
 
-    /// Tells why an attempt waits whose objects the cluster does not take now. `is_known`: the same was said before.
+    /// Reports the reason why an attempt waits when the cluster refuses its objects. `is_known`: the same refusal was
+    /// reported before.
     async fn tell_refusal(self: &Arc<Self>, name: &str, error: &client::Error, is_known: bool) {
         if error.is_not_found() && is_known {
             return;
@@ -419,13 +421,13 @@ impl Shared {
         self.perform(acts);
     }
 
-    /// Returns the selector of the pods of a workload.
+    /// Returns the selector for the pods of a workload.
     fn pod_selector(&self, name: &str, attempt: &AttemptId) -> String {
         let experiment = manifest::selector(&self.settings.common.experiment);
         format!("{experiment},{}", self.kind.pod_label(name, attempt))
     }
 
-    /// The pods of a workload, as the cluster has them now. `None`: we are closing.
+    /// Lists the current pods of a workload. `None`: the service is closing.
     async fn pods_of(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         let attempt = self.tracker().attempt(name)?;
         let cluster = &self.settings.cluster;
@@ -433,7 +435,7 @@ impl Shared {
         self.until_done(name, || cluster.list(PODS, &selector)).await
     }
 
-    /// The pods of a workload as it is now, with those that are gone as they were seen last.
+    /// Returns the current pods of a workload, together with the last observation of those that are gone.
     async fn pods_and_ended(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         if let Some(pod) = self.tracker().only_pod(name) {
             return Some(vec![pod]);
@@ -447,7 +449,7 @@ impl Shared {
         Some(self.tracker().with_ended_pods(name, pods))
     }
 
-    /// The pod whose metrics are the trial's, and the name of its container.
+    /// Returns the pod that reports the trial's metrics and the name of its container.
     async fn reporter(&self, name: &str) -> Option<(String, String)> {
         let Settings { cluster, common, .. } = &self.settings;
         let container = manifest::reporting_container(common);
@@ -460,12 +462,12 @@ impl Shared {
         Some((self.kind.reporter(&common.spec, name, &pods)?, container))
     }
 
-    /// Returns how long pods may take to end after a stop request.
+    /// Returns the time that pods may take to end after a stop request.
     fn ending_time(&self) -> Duration {
         manifest::grace(&self.settings.common.spec) + POD_MARGIN
     }
 
-    /// Lets the tracker's deadlines pass.
+    /// Waits for the tracker's deadlines and carries out the resulting actions.
     async fn keep_time(self: Arc<Self>) {
         loop {
             let next = self.tracker().next_deadline();

@@ -1,10 +1,11 @@
-//! PURE: the remedy for a pod that the cluster refuses, by what its API server says of it: rights, profiles, quotas and
-//! the like are told apart in its words only.
+//! PURE: the remedy for a pod that the cluster refuses, derived from the API server's message. Only the text of the
+//! message distinguishes rights, profiles and quotas.
 
-/// The controller that drops newer fields of a pod, and that has a role of its own in `deploy/`.
+/// The controller that drops newer fields of a pod and has its own role in `deploy/`.
 const FRAMEWORK_CONTROLLER: &str = "FrameworkController";
 
-/// Returns the remedy where an API server refuses a pod of `controller`'s with this message. `None`: its words say it.
+/// Returns the remedy for a pod of `controller` that the API server refused with this message. `None`: the message is
+/// clear enough.
 fn advice(message: &str, controller: &str) -> Option<String> {
     if message.contains("cannot create resource \"pods\"") {
         let remedy = if controller == FRAMEWORK_CONTROLLER {
@@ -48,7 +49,7 @@ fn advice(message: &str, controller: &str) -> Option<String> {
     row.map(|(_, advice)| advice.to_owned())
 }
 
-/// Returns the refusal of a pod of `controller`'s with what to do about it.
+/// Returns the refusal of a pod of `controller`, followed by the remedy.
 pub fn with_advice(message: String, controller: &str) -> String {
     match advice(&message, controller) {
         Some(advice) => format!("{message}; {advice}"),
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        // As API servers of Kubernetes 1.25 to 1.36 say it.
+        // Messages of API servers of Kubernetes 1.25 to 1.36.
         #[rustfmt::skip]
         let table = [
             ("pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile (pod or container \"framework\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")", Some("enforce=baseline")),

@@ -1,5 +1,5 @@
-//! The key of an Azure storage account: from a file, from a Key Vault through the `az` command, or from the
-//! variable that Azure's own tools read. It never reaches a log or a command line.
+//! Reads the key of an Azure storage account. The key comes from a file, from a Key Vault through the `az` command, or
+//! from the variable that Azure's own tools read. It never reaches a log or a command line.
 
 use std::fmt;
 use std::io;
@@ -12,32 +12,32 @@ use base64::prelude::BASE64_STANDARD;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The variable that Azure's own tools read.
+/// The environment variable that Azure's own tools read.
 pub const VARIABLE: &str = "AZURE_STORAGE_KEY";
 
-/// The time that `az` may take.
+/// The time limit for `az`.
 const AZ_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The length of a complaint of `az` that is shown, in characters.
+/// The length of the part of an error message of `az` that is shown, in characters.
 const SHOWN: usize = 300;
 
-/// The place of the key.
+/// The location of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// In this file.
+    /// A file with the key.
     File(PathBuf),
-    /// In a Key Vault.
+    /// A secret in a Key Vault.
     Vault {
-        /// Its name.
+        /// The name of the vault.
         vault: String,
-        /// The secret's name in it.
+        /// The name of the secret.
         secret: String,
     },
-    /// In the variable [`VARIABLE`].
+    /// The environment variable [`VARIABLE`].
     Variable,
 }
 
-/// The key; its `Debug` hides it.
+/// The key of the account. Its `Debug` output hides the value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub String);
 
@@ -47,53 +47,53 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The reason that there is no key.
+/// A reason why the key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file.
+    /// The file cannot be read.
     #[error("azureKeyFile: cannot read the storage account's key from {}", .path.display())]
     File {
-        /// The path.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Its place is not given.
+    /// The location of the key is not given.
     #[error(
         "the key of the Azure storage account is not given; set {VARIABLE}, name a file with azureKeyFile, \
          or a Key Vault with keyVaultName and keyVaultKey"
     )]
     Nowhere,
-    /// The `az` command.
+    /// The `az` command cannot be run.
     #[error(
         "cannot run `az`, which reads Key Vaults; install the Azure CLI and log in (`az login`)"
     )]
     NoAz(#[source] io::Error),
-    /// It took too long.
+    /// The `az` command took too long.
     #[error(
         "`az keyvault secret show` did not end within {AZ_TIMEOUT:?}; is it waiting for a login?"
     )]
     Slow,
-    /// It failed.
+    /// The `az` command failed.
     #[error("the Key Vault {vault} does not give its secret {secret}: {said}")]
     Vault {
         /// The vault.
         vault: String,
         /// The secret.
         secret: String,
-        /// The words of `az`.
+        /// The error message of `az`.
         said: String,
     },
-    /// The answer is no key.
+    /// The text that was found is not a key.
     #[error("what {place} holds is no key of a storage account; a key is base64")]
     NoKey {
-        /// Where it was found.
+        /// The location of the text.
         place: String,
     },
 }
 
-/// Finds the key. `variable` is the value of [`VARIABLE`], `az` Azure's command.
+/// Finds the key. `variable` is the value of [`VARIABLE`], and `az` is the path of Azure's command.
 pub async fn find(source: &Source, variable: Option<String>, az: &Path) -> Result<Key, Error> {
     let (text, place) = match source {
         Source::File(path) => {
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that stands for `az`.
+    /// Writes a script that stands in for `az`.
     fn az(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("az");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! Deletes what an experiment left in a cluster.
+//! Deletes the remains of an experiment from a cluster.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use super::workload::{KINDS, Workload, workload};
 use super::{LONGEST_PAUSE, manifest};
 use crate::util::backoff::Backoff;
 
-/// The time in which deleted pods are waited for.
+/// The time limit for deleted pods to disappear.
 const GOING: Duration = Duration::from_mins(2);
-/// The time between looks whether they are gone.
+/// The interval between checks for remaining pods.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Deletes everything of an experiment's from its namespace, whatever kind its trials were.
+/// Deletes all objects of an experiment from its namespace, for every kind of workload.
 pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(), client::Error> {
     let mut kinds = Vec::new();
     for &kind in KINDS {
-        // An account that serves one kind needs no rights on another.
+        // An account that serves one kind needs no rights for another.
         for resource in kinds_of(workload(kind)) {
             if client::a_few_times(|| cluster.may("delete", resource)).await? {
                 kinds.push(resource);
@@ -30,15 +30,15 @@ pub async fn clean_all(cluster: &Cluster, experiment: &ExperimentId) -> Result<(
     clean(cluster, experiment, &kinds).await
 }
 
-/// Returns the kinds of objects that a workload is made of, in the order in which they are deleted: what trials share has to
-/// outlive them.
+/// Returns the kinds of objects of a workload in the order of their deletion. The shared objects must outlive the
+/// trials.
 pub fn kinds_of(workload: &dyn Workload) -> impl Iterator<Item = Resource> {
     let shared = workload.shared_kinds().iter().map(|(resource, _)| *resource);
     std::iter::once(workload.resource()).chain(shared)
 }
 
-/// Deletes every object of a kind that `selector` fits: with one request, or one by one where the account may not do that.
-/// Roles that operators bring along have no `deletecollection`.
+/// Deletes every object of a kind that `selector` matches. It sends one request, or one for each object where the
+/// account lacks `deletecollection`. The roles that operators install do not include that verb.
 pub async fn delete_all(
     cluster: &Cluster,
     kind: Resource,
@@ -71,7 +71,7 @@ pub async fn clean(
             match tried {
                 Ok(left) if left.is_empty() => break,
                 Ok(left) => debug!("{} objects are still going", left.len()),
-                // The kind went with its controller, and with it all that was of it.
+                // The kind was removed together with its controller and all of its objects.
                 Err(client::Error::NotFound { .. }) => break,
                 Err(error) if error.may_pass() => debug!("{error}; trying again"),
                 Err(error) => return Err(error),
@@ -82,7 +82,7 @@ pub async fn clean(
     Ok(())
 }
 
-/// Waits until no pod of an experiment's is left: each has its own time to end. `false`: some still are.
+/// Waits until no pod of an experiment is left. Each pod has its own grace period. `false`: some pods are still there.
 pub async fn gone(cluster: &Cluster, experiment: &ExperimentId) -> Result<bool, client::Error> {
     let selector = manifest::selector(experiment);
     let pods = || cluster.names(PODS, &selector);

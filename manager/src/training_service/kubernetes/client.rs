@@ -1,5 +1,5 @@
-//! All Kubernetes I/O: finds the cluster, asks it for objects, watches it. It decides nothing about trials,
-//! and says of every refusal what it means and what to do.
+//! All Kubernetes I/O: finds the cluster, sends requests for objects and watches them. The client makes no decisions
+//! about trials. It explains every refusal and names the remedy.
 
 mod access;
 mod error;
@@ -26,29 +26,29 @@ use self::transport::Transport;
 pub use self::watch::{Seen, WatchedObject};
 use crate::training_service::Output;
 
-/// Longest that a single request may take.
+/// The time limit for a single request.
 const REQUEST: Duration = Duration::from_secs(30);
 
 /// The part of a pod's output that is requested, in lines and in bytes.
 const TAIL: i64 = 5;
 const TAIL_BYTES: i64 = 4096;
-/// Most of it that is told at once where it is followed, in bytes.
+/// The largest piece of followed output that is passed on at once, in bytes.
 const PIECE: usize = 8 << 10;
-/// Longest that a connection may take to be there.
+/// The time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The cluster of an experiment.
+/// The access to an experiment's cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// A kubeconfig. `None`: `KUBECONFIG`, `~/.kube/config`, or the pod that this program runs in.
+    /// The path of a kubeconfig. `None`: `KUBECONFIG`, `~/.kube/config`, or the pod that runs this program.
     pub kubeconfig: Option<PathBuf>,
-    /// A context of it. `None`: the current one.
+    /// A context of the kubeconfig. `None`: the current context.
     pub context: Option<String>,
-    /// The namespace. `None`: the context's, else `default`.
+    /// The namespace. `None`: the namespace of the context, or `default`.
     pub namespace: Option<String>,
 }
 
-/// A kind of object, as the API names it.
+/// A kind of object, with the names that the API uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource {
     /// The API group; empty for the core group.
@@ -57,15 +57,15 @@ pub struct Resource {
     pub version: &'static str,
     /// The kind, such as `Job`.
     pub kind: &'static str,
-    /// The plural that stands in paths and rights, such as `jobs`.
+    /// The plural that appears in paths and rights, such as `jobs`.
     pub plural: &'static str,
 }
 
-/// Secrets: tokens, the way to the manager, a registry's password.
+/// Secrets hold tokens, the address of the manager and registry passwords.
 pub const SECRETS: Resource = core("Secret", "secrets");
 /// The pods of trial jobs.
 pub const PODS: Resource = core("Pod", "pods");
-/// Events: what happened to a pod.
+/// Events report changes of a pod.
 pub const EVENTS: Resource = core("Event", "events");
 
 const fn core(kind: &'static str, plural: &'static str) -> Resource {
@@ -73,7 +73,7 @@ const fn core(kind: &'static str, plural: &'static str) -> Resource {
 }
 
 impl Resource {
-    /// The path of its group.
+    /// Returns the path of the API group.
     fn root(self) -> String {
         let Self { group, version, .. } = self;
         if group.is_empty() {
@@ -89,7 +89,7 @@ impl Resource {
     }
 }
 
-/// A namespace of a cluster; cheap to clone.
+/// A namespace of a cluster. Cloning is cheap.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
@@ -98,7 +98,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Finds the cluster and says who we are to it. Nothing is asked yet.
+    /// Finds the cluster and loads the credentials, without sending a request.
     pub async fn connect(access: &Access) -> Result<Self, Error> {
         let transport = Transport::open(access).await?;
         let (server, theirs) = (transport.server.clone(), transport.namespace.clone());
@@ -106,17 +106,17 @@ impl Cluster {
         Ok(Self { client: Client::new(transport, namespace.clone()), server, namespace })
     }
 
-    /// The namespace that everything happens in.
+    /// Returns the namespace of all objects.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The API server's URL.
+    /// Returns the API server's URL.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// Makes an object, unless it is there.
+    /// Creates an object unless it exists.
     pub async fn create(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let api = self.api(resource);
         let object = self.object(object)?;
@@ -128,11 +128,11 @@ impl Cluster {
         }
     }
 
-    /// Has the cluster say whether it would take an object, and whether it knows every field of it; none is made.
+    /// Validates an object with a dry run: the cluster checks every field and creates nothing.
     pub async fn try_out(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let root = resource.root();
         let (namespace, plural) = (&self.namespace, resource.plural);
-        // The library's own request cannot ask for the validation of fields.
+        // The library's own request has no parameter for the validation of fields.
         let query = "dryRun=All&fieldValidation=Strict";
         let request =
             hyper::Request::post(format!("{root}/namespaces/{namespace}/{plural}?{query}"))
@@ -142,7 +142,7 @@ impl Cluster {
         self.within(self.client.request_text(request)).await.map(drop)
     }
 
-    /// Returns whether the cluster serves a kind, by what it says of its API, which every account may read.
+    /// Returns whether the cluster serves a kind, according to its API discovery, which every account may read.
     pub async fn serves(&self, resource: Resource) -> Result<bool, Error> {
         let Resource { group, version, plural, .. } = resource;
         let version = format!("{group}/{version}");
@@ -153,8 +153,8 @@ impl Cluster {
         }
     }
 
-    /// Gives an object that is there its content, or makes it. In this order: where a quota is used up, making one that
-    /// is there is refused for the quota.
+    /// Updates an existing object, or creates it. The update comes first: under an exhausted quota, creating an
+    /// existing object is refused for the quota.
     pub async fn put(&self, resource: Resource, object: &Value) -> Result<(), Error> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let content = ["data", "spec"]
@@ -166,7 +166,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads an object. `None`: there is none.
+    /// Reads an object. `None`: it does not exist.
     pub async fn get(
         &self,
         resource: Resource,
@@ -175,7 +175,7 @@ impl Cluster {
         self.within(self.objects(resource).get_opt(name)).await
     }
 
-    /// The last lines that a pod's container has printed.
+    /// Returns the last lines of output of a pod's container.
     pub async fn last_lines(&self, pod: &str, container: &str) -> Result<String, Error> {
         let params = LogParams {
             container: Some(container.to_owned()),
@@ -186,15 +186,15 @@ impl Cluster {
         self.within(self.client.request_text(self.log(pod, &params)?)).await
     }
 
-    /// Returns the output of a pod's container as it prints it, from its beginning or since `ago`, until it ends or the
-    /// connection does.
+    /// Follows the output of a pod's container, from its beginning or since `ago`, until the output or the connection
+    /// ends.
     pub async fn follow_lines(
         &self,
         pod: &str,
         container: &str,
         ago: Option<Duration>,
     ) -> Result<Output, Error> {
-        // The server takes whole seconds, and none of them for nothing.
+        // The server takes whole seconds and rejects zero.
         let since_seconds = ago.map(|ago| i64::try_from(ago.as_secs()).unwrap_or(i64::MAX).max(1));
         let container = Some(container.to_owned());
         let params = LogParams { container, follow: true, since_seconds, ..LogParams::default() };
@@ -218,7 +218,7 @@ impl Cluster {
         Error::Refused { server: self.server.clone(), message }
     }
 
-    /// Changes what `patch` names of an object. `false`: there is none.
+    /// Changes the fields of an object that `patch` names. `false`: the object does not exist.
     pub async fn merge(
         &self,
         resource: Resource,
@@ -230,29 +230,29 @@ impl Cluster {
         present(done.map(drop))
     }
 
-    /// Deletes an object and, in the background, what it owns. `false`: there was none.
+    /// Deletes an object and, in the background, the objects that it owns. `false`: the object did not exist.
     pub async fn delete(&self, resource: Resource, name: &str) -> Result<bool, Error> {
         let (api, params) = (self.api(resource), DeleteParams::background());
         present(self.within(api.delete(name, &params)).await.map(drop))
     }
 
-    /// Deletes every object of a kind that `selector` fits, and what they own.
+    /// Deletes every object of a kind that `selector` matches, and the objects that they own.
     pub async fn delete_all(&self, resource: Resource, selector: &str) -> Result<(), Error> {
         let (api, list) = (self.api(resource), ListParams::default().labels(selector));
         let params = DeleteParams::background();
         self.within(api.delete_collection(&params, &list)).await.map(drop)
     }
 
-    /// The objects of a kind that `selector` fits, whole; at most 500.
+    /// Returns the complete objects of a kind that `selector` matches, at most 500.
     pub async fn list(&self, resource: Resource, selector: &str) -> Result<Vec<Value>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
         let found = self.within(self.api(resource).list(&list)).await?;
         let whole = found.items.into_iter().map(serde_json::to_value);
-        // What was read from JSON can be written as it.
+        // A value that was read from JSON can be written as JSON.
         Ok(whole.filter_map(Result::ok).collect())
     }
 
-    /// Warnings about an object, the newest last; at most 500.
+    /// Returns the warnings about an object, the newest last, at most 500.
     pub async fn warnings(&self, kind: &str, name: &str) -> Result<Vec<Value>, Error> {
         let fields = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
         let list = ListParams::default().fields(&fields).limit(500);
@@ -260,27 +260,27 @@ impl Cluster {
         Ok(found.items.into_iter().filter_map(|event| serde_json::to_value(event).ok()).collect())
     }
 
-    /// Names of the objects of a kind that `selector` fits; at most 500.
+    /// Returns the names of the objects of a kind that `selector` matches, at most 500.
     pub async fn names(&self, resource: Resource, selector: &str) -> Result<Vec<String>, Error> {
         let list = ListParams::default().labels(selector).limit(500);
         let found = self.within(self.objects(resource).list(&list)).await?;
         Ok(found.items.into_iter().map(|thing| thing.name).collect())
     }
 
-    /// Returns an object with all its parts. `None`: there is none.
+    /// Returns an object with all its fields. `None`: it does not exist.
     pub async fn get_whole(&self, resource: Resource, name: &str) -> Result<Option<Value>, Error> {
         let found = self.within(self.api(resource).get_opt(name)).await?;
-        // What was read from JSON can be written as it.
+        // A value that was read from JSON can be written as JSON.
         Ok(found.and_then(|object| serde_json::to_value(object).ok()))
     }
 
-    /// Returns true if an object is there of a kind that belongs to no namespace.
+    /// Returns true if a cluster-wide object exists.
     pub async fn has_cluster_wide(&self, resource: Resource, name: &str) -> Result<bool, Error> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource.api());
         Ok(self.within(api.get_opt(name)).await?.is_some())
     }
 
-    /// Returns whether the namespace is there. `None`: we may not look.
+    /// Returns whether the namespace exists. `None`: the account may not read namespaces.
     pub async fn has_namespace(&self) -> Result<Option<bool>, Error> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Namespace"));
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
@@ -291,7 +291,7 @@ impl Cluster {
         }
     }
 
-    /// Returns whether we may do `verb` to objects of a kind, as the cluster itself says.
+    /// Returns whether the account may do `verb` to objects of a kind, according to the cluster.
     pub async fn may(&self, verb: &str, resource: Resource) -> Result<bool, Error> {
         let Resource { group, plural, .. } = resource;
         let asked = GroupVersionKind::gvk("authorization.k8s.io", "v1", "SelfSubjectAccessReview");
@@ -311,7 +311,7 @@ impl Cluster {
         Ok(answer.data.pointer("/status/allowed").and_then(Value::as_bool).unwrap_or(false))
     }
 
-    /// To read what is looked at of objects.
+    /// Returns the API for reading the watched part of objects.
     fn objects(&self, resource: Resource) -> Api<WatchedObject> {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource.api())
     }
@@ -341,7 +341,7 @@ impl Cluster {
     }
 }
 
-/// `false` for an object that is not there.
+/// Maps the error for an object that does not exist to `false`.
 fn present(done: Result<(), Error>) -> Result<bool, Error> {
     match done {
         Ok(()) => Ok(true),

@@ -1,17 +1,17 @@
-//! PURE: the disruption of a pod, from what Kubernetes says of that pod: the condition
-//! `DisruptionTarget`, or the reason that the kubelet gives where it ended the pod itself.
+//! PURE: the disruption of a pod, from its status. The sources are the condition `DisruptionTarget` and the reason that
+//! the kubelet gives for a pod that it ended itself.
 
 use serde_json::Value;
 
 use super::pending_reason::{condition, is, text};
 use crate::util::excerpt::shortened;
 
-/// A pod that the platform took away.
+/// The removal of a pod by the platform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disruption {
-    /// The platform's words: `REASON: its words`.
+    /// The platform's statement, in the form `REASON: message`.
     pub said: String,
-    /// The same for a person.
+    /// The explanation for the user.
     pub why: String,
 }
 
@@ -27,7 +27,7 @@ impl Disruption {
     }
 }
 
-/// Returns the disruption of a pod, as it was just seen. `None`: it was not taken away.
+/// Returns the disruption of a pod that was just observed. `None`: the platform did not remove it.
 pub fn of_pod(pod: &Value) -> Option<Disruption> {
     let status = pod.get("status")?;
     let condition =
@@ -38,7 +38,7 @@ pub fn of_pod(pod: &Value) -> Option<Disruption> {
     of_reason(&text(status, "reason"), &text(status, "message"))
 }
 
-/// Returns the disruption that a pod's own reason names: the kubelet, or who watches over nodes, ended it.
+/// Returns the disruption that a pod's own reason names, when the kubelet or the node controller ended it.
 pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     let taken = match reason {
         "Evicted" => !is_over_its_limit(reason, message),
@@ -48,20 +48,21 @@ pub fn of_reason(reason: &str, message: &str) -> Option<Disruption> {
     taken.then(|| Disruption::new(reason, message))
 }
 
-/// Returns the disruption that the controller's usual codes name, where it shows nothing of the pod: evicted, node
-/// lost, preempted.
+/// Returns the disruption for one of the controller's usual codes (evicted, node lost, preempted), where the status
+/// shows no pod.
 pub fn of_code(code: Option<i64>, phrase: &str) -> Option<Disruption> {
     matches!(code, Some(-1000 | -1001 | -1003)).then(|| Disruption::new(phrase, ""))
 }
 
-/// Returns whether a pod was evicted for its own usage, which a retry would repeat: its node had enough.
+/// Returns whether a pod was evicted for its own usage although its node had enough. A retry would repeat that.
 pub fn is_over_its_limit(reason: &str, message: &str) -> bool {
-    // As the kubelet says it of the pod, of a volume, of a container; of a node that has run low it says neither.
+    // The kubelet's words about a pod, a volume or a container. Its messages about a node that runs low contain none of
+    // them.
     let words = ["exceeds the total limit", "exceeds the limit", "exceeded its local"];
     reason == "Evicted" && words.iter().any(|words| message.contains(words))
 }
 
-/// Returns the meaning of a reason.
+/// Returns the explanation of a reason.
 fn meant(reason: &str) -> &'static str {
     match reason {
         "PreemptionByScheduler" => "a pod of higher priority needed its place",
@@ -93,7 +94,7 @@ mod tests {
             ]}})
         };
         let ended = |reason: &str, message: &str| json!({"status": {"phase": "Failed", "reason": reason, "message": message}});
-        // In the words of Kubernetes 1.31.
+        // Messages of Kubernetes 1.31.
         #[rustfmt::skip]
         let table = [
             (target("True", "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod"),
@@ -109,11 +110,11 @@ mod tests {
             (ended("Preempting", "Preempted in order to admit critical pod"), Some("a pod of its own")),
             (ended("NodeLost", "Node n1 which was running pod p is unresponsive"), Some("its node is gone")),
             (ended("Terminated", "Pod was terminated in response to imminent node shutdown."), Some("shut down")),
-            // What it used itself.
+            // The pod exceeded its own limit.
             (ended("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "), None),
             (ended("Evicted", "Usage of EmptyDir volume \"trialkeeper\" exceeds the limit \"1Gi\". "), None),
             (ended("Evicted", "Container framework exceeded its local ephemeral storage limit \"1Gi\". "), None),
-            // It never had the place.
+            // The pod was never admitted by its node.
             (ended("OutOfcpu", "Node didn't have enough resource: cpu"), None),
             (ended("DeadlineExceeded", "Pod was active on the node longer than the specified deadline"), None),
             (json!({"status": {"phase": "Failed", "conditions": null}}), None),

@@ -1,9 +1,9 @@
-//! PURE: the image that a pod runs, with its digest.
+//! PURE: the image of a pod, with its digest.
 
 use serde_json::Value;
 
-/// Returns the image of a container as the kubelet resolved it, without the prefix that Docker's runtime adds. Where the
-/// image was never pulled from a registry, this is its bare digest. `None`: the kubelet has not pulled it yet.
+/// Returns the image of a container as the kubelet resolved it, without the prefix of Docker's runtime. An image that
+/// was never pulled from a registry has only a bare digest. `None`: the kubelet has not pulled the image yet.
 pub fn of_pod(pod: &Value, container: &str) -> Option<String> {
     let statuses = pod.pointer("/status/containerStatuses")?.as_array()?;
     let own = statuses.iter().find(|status| status["name"] == container)?;

@@ -1,6 +1,7 @@
-//! PURE: Kueue's reason that a trial waits in a queue, by the Workload that it keeps for each Job.
+//! PURE: the reason why a trial waits in a queue, from the Workload that Kueue keeps for each Job.
 //!
-//! Source: Kueue 0.19, `apis/kueue/v1beta1` and `v1beta2`, which are alike in what is read here, and recordings of it.
+//! Source: Kueue 0.19, `apis/kueue/v1beta1` and `v1beta2`, which agree in the fields that are read, and recordings of
+//! Kueue.
 
 use serde_json::Value;
 
@@ -8,26 +9,26 @@ use super::client::Resource;
 use super::pending_reason::{condition, is, text};
 use crate::util::excerpt::shortened;
 
-/// The versions of Kueue's API that are read, the one to be preferred first: up to 0.14 it serves the second alone.
+/// The supported versions of Kueue's API, in order of preference. Kueue up to 0.14 serves only the second.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// Returns Kueue's Workloads, as a version of its API names them.
+/// Returns the resource of Kueue's Workloads in a version of its API.
 pub const fn workloads(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind: "Workload", plural: "workloads" }
 }
 
-/// Returns Kueue's queues of a namespace, likewise.
+/// Returns the resource of Kueue's LocalQueues in a version of its API.
 pub const fn local_queues(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind: "LocalQueue", plural: "localqueues" }
 }
 
-/// Returns Kueue's priority classes, likewise. They belong to no namespace.
+/// Returns the resource of Kueue's priority classes in a version of its API. They are cluster-wide.
 pub const fn priority_classes(version: &'static str) -> Resource {
     let (kind, plural) = ("WorkloadPriorityClass", "workloadpriorityclasses");
     Resource { group: "kueue.x-k8s.io", version, kind, plural }
 }
 
-/// Returns why a `LocalQueue` admits nothing just now. `None`: it does, or does not say.
+/// Returns the reason why a `LocalQueue` currently admits nothing. `None`: it admits trials, or gives no reason.
 pub fn inactive(queue: &Value) -> Option<String> {
     let policy = queue.pointer("/spec/stopPolicy").and_then(Value::as_str);
     if let Some(policy) = policy.filter(|policy| *policy != "None") {
@@ -49,28 +50,28 @@ pub fn inactive(queue: &Value) -> Option<String> {
 /// The state of a trial in its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueState {
-    /// It may run, or has run.
+    /// The trial may run, or has run.
     Admitted,
-    /// It waits, for this reason.
+    /// The trial waits for this reason.
     Waits(String),
-    /// It waits, and nothing that ends by itself makes room for it.
+    /// The trial waits, and it would not fit even if its queue were empty.
     NeverFits(String),
-    /// Its queue does not let it run any more.
+    /// The queue no longer lets the trial run.
     Ended(QueueEnd),
 }
 
 /// The end of a trial by its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEnd {
-    /// Why, for a person.
+    /// The reason, for the user.
     pub why: String,
-    /// Kueue's words, where it took the trial away. `None`: the trial itself is refused.
+    /// Kueue's message, if it removed the trial. `None`: Kueue refuses the trial itself.
     pub disruption: Option<String>,
 }
 
-/// Reads the state of a trial from its Workload. `None`: Kueue has not looked at it yet.
+/// Reads the state of a trial from its Workload. `None`: Kueue has not examined it yet.
 ///
-/// `PodsReady` and `Requeued` are not looked at: they flicker at every end, and stay true after a return.
+/// The conditions `PodsReady` and `Requeued` are ignored: they flicker at every end, and stay true after a return.
 pub fn read(workload: &Value) -> Option<QueueState> {
     let status = workload.get("status")?;
     let holds = |kind: &str| condition(status, kind).filter(|found| is(found, "status", "True"));
@@ -91,7 +92,7 @@ pub fn read(workload: &Value) -> Option<QueueState> {
         if let Some(why) = reason.strip_prefix("Deactivated").filter(|_| !is_active) {
             return Some(QueueState::Ended(deactivated(why, &message)));
         }
-        // The eviction stays true until it runs again, and meanwhile the queue says what it waits for.
+        // The eviction stays true until the trial runs again. Meanwhile the queue reports the reason for the wait.
         if !is_queued_again(status, &message) {
             let why = format!("its queue took it back{}: {message}", times(status));
             return Some(QueueState::Waits(why));
@@ -116,14 +117,14 @@ pub fn read(workload: &Value) -> Option<QueueState> {
     Some(if never { QueueState::NeverFits(why) } else { QueueState::Waits(why) })
 }
 
-/// Returns whether a Workload that was evicted with these words has been looked at again since, and has no room.
+/// Returns whether Kueue has considered a Workload again since an eviction with this message, and has no room for it.
 fn is_queued_again(status: &Value, evicted: &str) -> bool {
     condition(status, "QuotaReserved").is_some_and(|reserved| {
         is(reserved, "status", "False") && text(reserved, "message") != evicted
     })
 }
 
-/// The end of a Workload that was deactivated for this reason, `DueToX` or none.
+/// Returns the end of a Workload that was deactivated for this reason, `DueToX` or none.
 fn deactivated(reason: &str, message: &str) -> QueueEnd {
     let disruption = Some(format!("Deactivated{reason}: {message}"));
     match reason.strip_prefix("DueTo") {
@@ -144,7 +145,7 @@ fn deactivated(reason: &str, message: &str) -> QueueEnd {
     }
 }
 
-/// The number of times that a trial was preempted, in words; nothing where it never was.
+/// Returns a phrase for the number of preemptions of a trial, empty for none.
 fn times(status: &Value) -> String {
     let evictions = status.pointer("/schedulingStats/evictions").and_then(Value::as_array);
     let preempted = evictions.into_iter().flatten().filter(|it| is(it, "reason", "Preempted"));
@@ -156,7 +157,7 @@ fn times(status: &Value) -> String {
     }
 }
 
-/// The flavors of resources in which the queue has reserved quota.
+/// Returns the resource flavors in which the queue has reserved quota.
 fn flavor(status: &Value) -> Option<String> {
     let sets = status.pointer("/admission/podSetAssignments")?.as_array()?;
     let flavors = sets.iter().filter_map(|set| set.get("flavors")?.as_object());
@@ -167,7 +168,7 @@ fn flavor(status: &Value) -> Option<String> {
     Some(shortened(&names.join(", "))).filter(|names| !names.is_empty())
 }
 
-/// The admission checks that are not ready, with their words.
+/// Returns the admission checks that are not ready, with their messages.
 fn checks(status: &Value) -> String {
     let checks = status.get("admissionChecks").and_then(Value::as_array);
     let waits = checks.into_iter().flatten().filter(|check| !is(check, "state", "Ready"));
@@ -199,7 +200,7 @@ mod tests {
             (json!({"spec": {"clusterQueue": "c"}}), None),
             (queue("None", "True", "Ready"), None),
             (queue("Hold", "False", "Stopped"), Some("it is stopped (`stopPolicy: Hold`)")),
-            // The condition follows a moment later.
+            // The condition changes a moment later.
             (queue("HoldAndDrain", "True", "Ready"), Some("it is stopped (`stopPolicy: HoldAndDrain`)")),
             (queue("None", "False", "ClusterQueueDoesNotExist"), Some("its ClusterQueue `c` does not exist")),
             (queue("None", "False", "ClusterQueueIsInactive"), Some("its ClusterQueue `c` is stopped or incomplete")),
@@ -284,7 +285,7 @@ mod tests {
             assert!(end.why.starts_with(why), "{}", end.why);
             assert_eq!(end.disruption.as_deref(), disruption, "{workload}");
         }
-        // A user lets it run again.
+        // The user reactivates the Workload.
         assert!(matches!(read(&evicted(true, "Deactivated")), Some(QueueState::Waits(_))));
     }
 

@@ -1,5 +1,5 @@
-//! PURE: the objects that every kind of workload needs: a trial's Secret with its token, the experiment's Secret with
-//! the way to the manager, and the pods' part of a workload.
+//! PURE: the objects that every kind of workload needs. They are a Secret with each trial's token, a Secret with the
+//! manager's address for the experiment, and the pods of a workload.
 
 pub mod cache;
 pub(super) mod pod;
@@ -19,11 +19,11 @@ use crate::search::tuner::OptimizeMode;
 use crate::training_service::kubernetes::share::{Share, azure_data};
 use crate::training_service::{Token, TrialJobSpec};
 
-/// Label with the experiment's id, on everything of ours.
+/// The label with the experiment's id, on every object of TrialKeeper.
 pub const EXPERIMENT: &str = "trialkeeper/experiment";
-/// Label with the trial's id.
+/// The label with the trial's id.
 pub const TRIAL: &str = "trialkeeper/trial";
-/// Label with the attempt's id.
+/// The label with the attempt's id.
 pub const ATTEMPT: &str = "trialkeeper/attempt";
 
 /// The settings that every trial of an experiment shares.
@@ -33,42 +33,42 @@ pub struct Common {
     pub experiment: ExperimentId,
     /// The specification.
     pub spec: KubernetesSpec,
-    /// The namespace of its objects.
+    /// The namespace of the objects.
     pub namespace: String,
-    /// The name of the trial's container where the template gives none.
+    /// The name of the trial's container if the template gives none.
     pub container_name: &'static str,
-    /// Name of the metric to optimise, where it is configured.
+    /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
-    /// Direction of the search, where the file states it.
+    /// The direction of the search, if the file states it.
     pub direction: Option<OptimizeMode>,
     /// Set if the experiment's Secret has a `ca.pem`.
     pub has_ca: bool,
-    /// The disk that trials share, if they do.
+    /// The disk that trials share, if there is one.
     pub share: Option<Share>,
-    /// The files that pods look for in the cache, where there is one.
+    /// The files that pods look for in the cache, if there is one.
     pub cached: Option<CachedFiles>,
 }
 
-/// The name of an attempt's workload, the same for every kind: at most 63 lower-case letters and digits, which all
-/// kinds take and which leave the dash to what controllers add for pods.
+/// Returns the name of an attempt's workload, which is the same for every kind. It has at most 63 lower-case letters
+/// and digits, which every kind accepts. Controllers append a dash and a suffix for each pod.
 pub fn workload_name(experiment: &ExperimentId, attempt: &AttemptId) -> String {
-    // Our ids have one dash, before the attempt's number, and are of equal length: none is ambiguous.
+    // Ids of TrialKeeper have one dash, before the attempt's number, and equal length, so no name is ambiguous.
     let name = format!("tk{experiment}{}", attempt.as_str().replacen('-', "", 1));
     if is_name(&name) { name } else { hashed(&format!("{experiment}/{attempt}")) }
 }
 
-/// The name of the experiment's own Secret.
+/// Returns the name of the experiment's own Secret.
 pub fn experiment_name(experiment: &ExperimentId) -> String {
     let name = format!("tk{experiment}");
     if is_name(&name) { name } else { hashed(experiment.as_str()) }
 }
 
-/// The name of the Secret with which pods mount an Azure file share. (No role has a dash in its name.)
+/// Returns the name of the Secret for mounting an Azure file share. (No role has a dash in its name.)
 pub fn storage_name(experiment: &ExperimentId) -> String {
     format!("{}-azure-file", experiment_name(experiment))
 }
 
-/// The name of the Secret with a registry's password.
+/// Returns the name of the Secret with a registry's password.
 pub fn registry_name(experiment: &ExperimentId, role: &str) -> String {
     format!("{}-{role}", experiment_name(experiment))
 }
@@ -79,12 +79,12 @@ fn hashed(text: &str) -> String {
     format!("tk{number:032x}")
 }
 
-/// Returns the selector of all objects of an experiment.
+/// Returns the selector for all objects of an experiment.
 pub fn selector(experiment: &ExperimentId) -> String {
     format!("{EXPERIMENT}={experiment}")
 }
 
-/// Returns the selector of all objects of some attempts.
+/// Returns the selector for all objects of some attempts.
 pub fn selector_of(experiment: &ExperimentId, attempts: &[AttemptId]) -> String {
     let attempts: Vec<&str> = attempts.iter().map(AttemptId::as_str).collect();
     format!("{EXPERIMENT}={experiment},{ATTEMPT} in ({})", attempts.join(","))
@@ -104,8 +104,8 @@ pub(super) fn labels_of(experiment: &ExperimentId, job: &TrialJobSpec) -> Map<St
     labels
 }
 
-/// The experiment's Secret: the manager's URL, which agents read again when it does not answer, and the
-/// authority of its certificate.
+/// Builds the experiment's Secret. It holds the manager's URL, which agents read again when the manager does not
+/// answer, and the authority of its certificate.
 pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str>) -> Value {
     let mut data = Map::new();
     let mut put = |name: &str, text: &str| {
@@ -128,7 +128,7 @@ pub fn experiment_secret(common: &Common, manager_url: &str, ca_pem: Option<&str
     })
 }
 
-/// The Secret with a registry's password: a docker configuration file.
+/// Builds the Secret with a registry's password, as a docker configuration file.
 pub fn registry_secret(common: &Common, role: &str, docker_config: &[u8]) -> Value {
     json!({
         "apiVersion": "v1",
@@ -143,7 +143,7 @@ pub fn registry_secret(common: &Common, role: &str, docker_config: &[u8]) -> Val
     })
 }
 
-/// The Secret with which pods mount an Azure file share.
+/// Builds the Secret for mounting an Azure file share.
 pub fn storage_secret(common: &Common, account: &str, key: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -158,7 +158,7 @@ pub fn storage_secret(common: &Common, account: &str, key: &str) -> Value {
     })
 }
 
-/// The Secret with a trial's token.
+/// Builds the Secret with a trial's token.
 pub fn token_secret(common: &Common, job: &TrialJobSpec) -> Value {
     json!({
         "apiVersion": "v1",
@@ -173,7 +173,7 @@ pub fn token_secret(common: &Common, job: &TrialJobSpec) -> Value {
     })
 }
 
-/// The longest time that one of the template's pods may take to end.
+/// Returns the longest grace period among the template's pods.
 pub fn grace(spec: &KubernetesSpec) -> Duration {
     let roles = spec.template.as_ref().and_then(|template| template.pointer("/spec/taskRoles"));
     let pods = roles.and_then(Value::as_array).into_iter().flatten();
@@ -181,8 +181,8 @@ pub fn grace(spec: &KubernetesSpec) -> Duration {
     Duration::from_secs(pods.map(pod::grace).max().unwrap_or(pod::GRACE_S))
 }
 
-/// Returns whether a trial has one pod in all: no other beside it, and none that the template has the controller start
-/// after it.
+/// Returns whether a trial has exactly one pod: no second pod beside it, and no restart that the template asks of the
+/// controller.
 pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
     let retries = |of: &Value| {
         let policy = &of["retryPolicy"];
@@ -196,11 +196,11 @@ pub fn has_one_pod(spec: &KubernetesSpec) -> bool {
         && !roles.iter().any(|role| retries(&role["task"]))
 }
 
-/// The name of the container whose metrics are the trial's: the template's own, else the usual one.
+/// Returns the name of the container that reports the trial's metrics: the template's name, or else the usual one.
 pub fn reporting_container(common: &Common) -> String {
     let spec = &common.spec;
     if spec.workload.shares_pod_template() {
-        // The controller demands the name.
+        // The controller requires this name.
         return common.container_name.to_owned();
     }
     let (role, _) = &spec.metrics_from;
@@ -212,10 +212,11 @@ pub fn reporting_container(common: &Common) -> String {
     own.unwrap_or(common.container_name).to_owned()
 }
 
-/// The names of the containers that run the trial in the pods of its roles: the template's own, else `usual`.
+/// Returns the names of the containers that run the trial in the pods of its roles: the template's names, or else
+/// `usual`.
 pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
     let own = |position: usize| {
-        // Otherwise the controller demands the name.
+        // In all other cases the controller requires the usual name.
         let template = spec.template.as_ref().filter(|_| !spec.workload.shares_pod_template())?;
         let at = format!("/spec/taskRoles/{position}/task/pod/spec/containers/0/name");
         template.pointer(&at)?.as_str()
@@ -224,7 +225,7 @@ pub fn trial_containers(spec: &KubernetesSpec, usual: &str) -> Vec<String> {
     roles.map(|position| own(position).unwrap_or(usual).to_owned()).collect()
 }
 
-/// A trial like every other.
+/// Returns a typical trial.
 pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
     TrialJobSpec {
         experiment: experiment.clone(),
@@ -237,12 +238,12 @@ pub(super) fn example(experiment: &ExperimentId) -> TrialJobSpec {
     }
 }
 
-/// The trial's parameters, for commands that name them.
+/// Returns the trial's parameters, for commands that contain placeholders.
 fn parameters(job: &TrialJobSpec) -> Parameters {
     job.parameter_record.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
-/// Puts fields into an object that may not be there yet.
+/// Adds fields to an object, which may not exist yet.
 pub(super) fn merge(object: &mut Value, fields: Map<String, Value>) {
     if !object.is_object() {
         *object = json!({});
@@ -252,7 +253,7 @@ pub(super) fn merge(object: &mut Value, fields: Map<String, Value>) {
     }
 }
 
-/// Sets a field that the template does not.
+/// Sets a field unless the template sets it.
 pub(super) fn set_default(object: &mut Value, field: &str, value: Value) {
     if !object.is_object() {
         *object = json!({});

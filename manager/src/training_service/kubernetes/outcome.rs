@@ -1,5 +1,5 @@
-//! PURE: the phase of the object that runs an attempt, and its outcome: every kind of workload reports them, and the
-//! tracker decides upon them.
+//! PURE: the phase of the object that runs an attempt, and its outcome. Every kind of workload reports them to the
+//! tracker, which bases its decisions on them.
 
 use trial_protocol::{Cause, Class};
 
@@ -8,56 +8,56 @@ use super::disruption::Disruption;
 /// The phase of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobPhase {
-    /// Its controller has not looked at it yet.
+    /// The controller has not examined the object yet.
     Unseen,
-    /// It is not to run yet: a queue, or a person, holds it back. No deadline runs meanwhile.
+    /// A queue or a user holds the object back. No deadline runs meanwhile.
     Suspended,
-    /// Nothing runs: no pod, or none that has started.
+    /// No pod exists, or none has started.
     Waiting,
-    /// A pod runs, and another has not started.
+    /// One pod runs, and another has not started.
     Starting,
-    /// Its pods run, or have run.
+    /// All pods run, or have run.
     Running,
-    /// It is decided how it ends; pods are going.
+    /// The end is decided, and the pods are terminating.
     Ending,
-    /// It is over.
+    /// The workload is over.
     Completed(Outcome),
 }
 
 /// The end of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Set if its controller calls it succeeded.
+    /// Set if the controller reports success.
     pub succeeded: bool,
-    /// Exit code of the container that decided it, as a shell shows it, where there was one.
+    /// The exit code of the deciding container, in the form that a shell shows, if there was one.
     pub exit_code: Option<i32>,
-    /// The reason, for a person.
+    /// The reason, for the user.
     pub message: String,
-    /// The prospect of a retry, where that is known.
+    /// The prospect of a retry, if it is known.
     pub class: Option<Class>,
-    /// The cause, where it is certain.
+    /// The cause, if it is certain.
     pub cause: Option<Cause>,
-    /// The pod that decided it, where one did.
+    /// The deciding pod, if there was one.
     pub decided_by: Option<Decider>,
-    /// The disruption that took that pod away, if one did.
+    /// The disruption that removed the deciding pod, if there was one.
     pub disruption: Option<Disruption>,
-    /// The object does not say why, its pods do: they are to be read before it is told.
+    /// Set if the object does not state the reason. The outcome is reported only after its pods have been read.
     pub needs_pods: bool,
 }
 
 /// The pod that decided how a workload ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decider {
-    /// The role.
+    /// The role of the pod.
     pub role: String,
-    /// Its number in it.
+    /// The number of the pod in its role.
     pub index: u64,
-    /// Set if its metrics are the trial's: others are named where a person is told of them.
+    /// Set if its metrics are the trial's. Messages for the user name any other pod.
     pub is_main: bool,
 }
 
 impl Decider {
-    /// Returns a message about this pod.
+    /// Returns a message with the name of the deciding pod.
     pub fn told(decided_by: Option<&Self>, message: String) -> String {
         match decided_by.filter(|pod| !pod.is_main) {
             Some(Self { role, index, .. }) => format!("{role} {index}: {message}"),
@@ -67,7 +67,7 @@ impl Decider {
 }
 
 impl Outcome {
-    /// A failure of which only this message is known.
+    /// Creates a failure of which only this message is known.
     pub fn unseen(message: String) -> Self {
         Self {
             succeeded: false,
@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome of a workload whose deciding pod the platform took away.
+    /// Returns the outcome of a workload whose deciding pod the platform removed.
     #[must_use]
     pub fn with_disruption(self, disruption: Disruption) -> Self {
         let message = Decider::told(self.decided_by.as_ref(), disruption.why.clone());

@@ -1,10 +1,10 @@
-//! PURE: the reason that a trial waits, from its pod and from what Kubernetes says of that pod.
+//! PURE: the reason why a trial waits, from the status of its pod and from events about it.
 
 use serde_json::Value;
 
 use crate::util::excerpt::shortened;
 
-/// Returns the reason why a pod waits. `None`: it runs, or is on its way and nothing is wrong.
+/// Returns the reason why a pod waits. `None`: the pod runs, or starts without a problem.
 pub fn of_pod(pod: &Value) -> Option<String> {
     let status = pod.get("status")?;
     let unscheduled = condition(status, "PodScheduled").filter(|condition| {
@@ -34,7 +34,7 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
     let waiting = container.pointer("/state/waiting")?;
     let (reason, message) = (text(waiting, "reason"), text(waiting, "message"));
     let image = text(container, "image");
-    // Between two tries a kubelet says that it pauses, and, since Kubernetes 1.31, for what.
+    // Between two tries the kubelet reports its pause and, since Kubernetes 1.31, the cause of it.
     let message = match message.split_once(": ErrImagePull: ") {
         _ if reason != "ImagePullBackOff" => message,
         Some((_, why)) => why.to_owned(),
@@ -53,7 +53,7 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
             format!("the container {name} cannot be made")
         }
         "CrashLoopBackOff" => format!("the container {name} fails again and again"),
-        // `ContainerCreating` and `PodInitializing`: on its way.
+        // `ContainerCreating` and `PodInitializing`: the pod is starting.
         _ => return None,
     };
     Some(if message.is_empty() && reason == "ImagePullBackOff" {
@@ -65,7 +65,7 @@ fn of_container(container: &Value, init: bool) -> Option<String> {
     })
 }
 
-/// The pod that an event tells of and what is wrong with it. `None`: nothing is.
+/// Returns the pod that an event is about and its problem. `None`: the event reports no problem.
 pub fn of_event(event: &Value) -> Option<(String, String)> {
     let about = event.get("involvedObject")?;
     if !is(about, "kind", "Pod") || !is(event, "type", "Warning") {
@@ -80,14 +80,14 @@ pub fn of_event(event: &Value) -> Option<(String, String)> {
             "its node refused the pod"
         }
         "NodeNotReady" => "its node is not ready",
-        // What the pod's own status says better (image pulls), or what is no trouble (`DNSConfigForming`).
+        // The pod's own status reports image pulls better, and other reasons are no problem (`DNSConfigForming`).
         _ => return None,
     };
     Some((text(about, "name"), format!("{what}: {message}")))
 }
 
-/// Returns the reason that a workload's controller could not make a pod, or what makes it, in the words of an event about
-/// the workload.
+/// Returns the reason why a workload's controller could not create a pod, or the object that creates it, from an event
+/// about the workload.
 pub fn of_refused_pod(event: &Value) -> Option<String> {
     let reasons = [
         "FailedCreate",
@@ -100,8 +100,8 @@ pub fn of_refused_pod(event: &Value) -> Option<String> {
     refused.then(|| text(event, "message"))
 }
 
-/// The workload that a pod belongs to: every controller puts the workload's name, which has no dash, and a dash before
-/// what tells its pods apart.
+/// Returns the workload of a pod. Every controller builds the pod's name from the workload's name, which has no dash, a
+/// dash and a suffix.
 pub fn workload_of(pod: &str) -> &str {
     pod.split('-').next().unwrap_or_default()
 }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(first, "the image a:1 cannot be pulled: no such host");
         let pause = "Back-off pulling image \"a:1\": ErrImagePull: no such host";
         assert_eq!(why("ImagePullBackOff", pause), first);
-        // As it was before Kubernetes 1.31, and as what says less than was known.
+        // The message before Kubernetes 1.31, and a message with fewer details than the known one.
         let pause = why("ImagePullBackOff", "Back-off pulling image \"a:1\"");
         assert!(first.starts_with(&pause), "{pause}");
     }
@@ -200,7 +200,7 @@ mod tests {
         assert!(said[0].contains("is forbidden: exceeded quota: none"), "{said:?}");
         let said = recorded("pytorchjob/podsecurity-restricted");
         assert!(said[0].contains("container \"init-pytorch\" must set"), "{said:?}");
-        // A JobSet's controller that could not make the Job that makes the pods.
+        // The controller of a JobSet could not create the Job that creates the pods.
         let said = recorded("trainjob/deadline");
         assert!(said[0].starts_with("job \"deadline-node-0\" creation failed"), "{said:?}");
         assert_eq!(recorded("tfjob/exit1"), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Does what the tracker wants done, with requests to the cluster.
+//! Carries out the tracker's actions with requests to the cluster.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::workload::StopRequest;
 use super::{POD_POLL, Settings, Shared, cleanup, manifest};
 
 impl Shared {
-    /// Does what the tracker wants done; requests in tasks of their own.
+    /// Carries out the tracker's actions. Requests run in tasks of their own.
     #[expect(clippy::too_many_lines, reason = "an arm for each act")]
     pub(super) fn perform(self: &Arc<Self>, acts: Vec<Act>) {
         for act in acts {
             let shared = Arc::clone(self);
             match act {
-                // The receiver lives as long as the experiment; after it the news has no use.
+                // The receiver lives as long as the experiment, and later news has no use.
                 Act::Tell(news) => drop(self.settings.events.send(news)),
                 Act::Stop(name) => drop(self.tasks.spawn(async move {
                     let cluster = &shared.settings.cluster;
@@ -38,7 +38,8 @@ impl Shared {
                     }
                 })),
                 Act::Listen(name) => drop(self.tasks.spawn(async move {
-                    // The right to see it is not asked for; without it a person is told how to look.
+                    // The preflight checks do not require the right to read logs. Without it, the message explains how
+                    // the user can read them.
                     let said = match shared.reporter(&name).await {
                         Some((pod, container)) => {
                             shared.settings.cluster.last_lines(&pod, &container).await

@@ -1,5 +1,5 @@
-//! The platforms on Kubernetes before their trials start: the cluster is checked, and what all trials of an experiment
-//! share there is made.
+//! Prepares the platforms on Kubernetes before their trials start. It checks the cluster and creates the objects that
+//! all trials of an experiment share.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::training_service::platform::{
 };
 use crate::util::digest::sha256_of_file;
 
-/// The reason that the service cannot begin.
+/// A reason why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    /// A file that the experiment names.
+    /// A file that the experiment names cannot be read.
     #[error("{field}: cannot read {}", .path.display())]
     Read { field: &'static str, path: PathBuf, source: std::io::Error },
-    /// The key of the storage that trials share.
+    /// The key of the shared storage is not available.
     #[error("the storage account cannot be used")]
     StorageKey(#[from] azure_key::Error),
 }
@@ -45,7 +45,7 @@ impl Platform for KubernetesSpec {
             }
             let common = common(context.id, self, &cluster);
             match preflight::all(&cluster, kind, &common).await {
-                // It is asked about the trials, too, and they wait for it.
+                // The cluster calls the webhook for trials, too, and they wait for it.
                 Err(Refusal::Cluster(error)) if error.is_webhook_down() => {
                     warn!("{error}; trials wait until the webhook answers: does its pod run?");
                 }
@@ -68,7 +68,7 @@ impl Platform for KubernetesSpec {
     }
 }
 
-/// Deletes everything of an experiment's from a cluster.
+/// Deletes all objects of an experiment from a cluster.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), cli
     Ok(())
 }
 
-/// Finds the agent program that pods fetch. Warns of one that does not run in every image.
+/// Finds the agent program that pods fetch. It warns of a program that does not run in every image.
 fn agent_for_any_image(chosen: Option<&Path>) -> Result<PathBuf, agent_program::Error> {
     let agent = agent_program::find(chosen)?;
     if let Some(why) = agent_program::unfit(&agent) {
@@ -152,7 +152,7 @@ async fn cached(
     let digest = async |field, path: Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
         let file = path.clone();
-        // Code may be large.
+        // Hashing large code would block the executor.
         let task = tokio::task::spawn_blocking(move || sha256_of_file(&file)).await;
         let digest = task.unwrap_or_else(|lost| Err(std::io::Error::other(lost)));
         digest.map(Some).map_err(|source| Error::Read { field, path, source })
@@ -187,7 +187,7 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::Read { field, path: path.to_owned(), source })
 }
 
-/// Returns the cluster that a section names.
+/// Returns the access data of the cluster that a section names.
 fn access(spec: &KubernetesSpec) -> Access {
     Access {
         kubeconfig: spec.kubeconfig.clone(),
@@ -196,7 +196,7 @@ fn access(spec: &KubernetesSpec) -> Access {
     }
 }
 
-/// Returns the settings that all trials share, as far as the section and the cluster determine them.
+/// Returns the settings that all trials share, from the section and the cluster.
 fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manifest::Common {
     let share = match &spec.storage {
         StorageSpec::Http | StorageSpec::Image => None,
@@ -222,7 +222,7 @@ fn common(id: &ExperimentId, spec: &KubernetesSpec, cluster: &Cluster) -> manife
     }
 }
 
-/// Returns the key of the storage account that trials share. `None`: there is no such account.
+/// Returns the key of the storage account that trials share. `None`: no such account is configured.
 async fn storage_key(storage: &StorageSpec) -> Result<Option<azure_key::Key>, azure_key::Error> {
     let StorageSpec::Azure { vault, vault_key, key_file, .. } = storage else { return Ok(None) };
     let source = match (key_file, vault.clone().zip(vault_key.clone())) {

@@ -1,8 +1,8 @@
-//! PURE: the end of a pod, from its status, for kinds whose objects do not say.
+//! PURE: the end of a pod, from its status, for kinds whose objects do not state it.
 //!
-//! The order of the questions is that of what real clusters showed (Kubernetes 1.36): whether the platform took the pod
-//! away, whether the kubelet ended it for what it used, what the container says, and last whether it was deleted. An
-//! eviction for the pod's own disk and a deletion by hand carry no `DisruptionTarget`.
+//! The order of the checks follows the behaviour of real clusters (Kubernetes 1.36). They look for a removal by the
+//! platform, an end by the kubelet for excessive usage, the container's own end, and last a deletion. An eviction for
+//! the pod's own disk usage and a deletion by hand set no `DisruptionTarget`.
 
 use serde_json::Value;
 use trial_protocol::{Cause, Class, Confidence, Verdict};
@@ -10,26 +10,26 @@ use trial_protocol::{Cause, Class, Confidence, Verdict};
 use super::disruption::{self, Disruption};
 use crate::util::excerpt::shortened;
 
-/// Exit codes of a process that was asked to end, or killed.
+/// Exit codes of a process that was terminated or killed.
 const STOPPED: [i64; 2] = [137, 143];
 
 /// The end of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodEnd {
-    /// Exit code of the trial's container, where it ran.
+    /// The exit code of the trial's container, if it ran.
     pub exit_code: Option<i32>,
-    /// The reason, for a person.
+    /// The reason, for the user.
     pub message: String,
-    /// The prospect of a retry, where that is known.
+    /// The prospect of a retry, if it is known.
     pub class: Option<Class>,
-    /// The cause, where it is certain.
+    /// The cause, if it is certain.
     pub cause: Option<Cause>,
-    /// The platform's words, where it took the pod away.
+    /// The platform's statement, if it removed the pod.
     pub disruption: Option<Disruption>,
 }
 
-/// Reads how a pod ended whose trial runs in a container of one of these names. `None`: it has not, as far as its status
-/// says.
+/// Reads the end of a pod whose trial runs in a container with one of these names. `None`: according to its status, the
+/// pod has not ended.
 pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     let status = pod.get("status")?;
     let terminated = decisive(status, trial);
@@ -84,20 +84,20 @@ pub fn read(pod: &Value, trial: &[String]) -> Option<PodEnd> {
     }
 }
 
-/// Returns whether a pod has ended, or a container of it that may have decided that.
+/// Returns whether a pod has ended, or at least a container that may have decided the end.
 pub fn has_ended(pod: &Value) -> bool {
     read(pod, &[]).is_some()
 }
 
-/// Returns what was seen of a pod, with its name.
+/// Returns the observed fields of a pod, together with its name.
 pub fn as_seen(name: &str, body: &Value) -> Value {
     let mut seen = body.clone();
     seen["metadata"]["name"] = Value::from(name);
     seen
 }
 
-/// The end of the container that decides: the trial's; else of one that failed, init containers after the others. A sidecar
-/// is an init container that goes on beside the trial, and is stopped after it.
+/// Returns the end of the deciding container: the trial's, or else that of a failed one, init containers last. A
+/// sidecar is an init container that runs beside the trial and is stopped after it.
 fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
     let list = |name: &str| status.get(name).and_then(Value::as_array).into_iter().flatten();
     let is_trial = |container: &&Value| trial.iter().any(|name| container["name"] == *name);
@@ -114,7 +114,7 @@ fn decisive<'a>(status: &'a Value, trial: &[String]) -> Option<&'a Value> {
         .or_else(|| beside.last().copied())
 }
 
-/// Returns the reason that a container ended: in its agent's words where they are certain.
+/// Returns the reason for a container's end, in its agent's words where they are certain.
 fn of_container(code: i64, reason: &str, said: &str) -> String {
     if let Ok(verdict) = serde_json::from_str::<Verdict>(said)
         && verdict.exit.is_some()

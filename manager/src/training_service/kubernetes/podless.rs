@@ -1,10 +1,10 @@
-//! Asks the cluster why a workload has no pod.
+//! Finds out from the cluster why a workload has no pod.
 
 use super::{Settings, Shared, admission_advice, pending_reason, preflight};
 
 impl Shared {
-    /// Returns why a workload has no pod: its controller's own words, else what the cluster would say to one. `None`: neither
-    /// says anything, or we may not ask.
+    /// Returns the reason why a workload has no pod: its controller's message, or else the cluster's answer to a dry
+    /// run. `None`: neither names a reason, or the account may not ask.
     pub(super) async fn why_podless(&self, name: &str) -> Option<String> {
         let Settings { cluster, common, .. } = &self.settings;
         let controller = self.kind.controller();
@@ -15,7 +15,7 @@ impl Shared {
         }
         let refusal = match &said {
             Some(words) => admission_advice::with_advice(words.clone(), controller),
-            // A controller that has not looked at the workload has met no refusal.
+            // A controller that has not examined the workload has met no refusal.
             None if !self.tracker().is_seen(name) => return None,
             None => preflight::pods(cluster, self.kind, common).await.ok()??.to_string(),
         };

@@ -1,5 +1,5 @@
-//! The checks before anything is submitted: the cluster, the namespace, the kind, our rights, and
-//! whether the kind's controller is at work. Everything that is wrong is said at once.
+//! The checks before anything is submitted: the cluster, the namespace, the kind, the account's rights, and the kind's
+//! controller. All problems are reported at once.
 
 pub mod queue;
 
@@ -15,29 +15,29 @@ use super::manifest::Common;
 use super::workload::{KINDS, Workload};
 use crate::util::backoff::Backoff;
 
-/// The time in which the controller must notice a new object; 20 ms are usual.
+/// The time limit for the controller to notice a new object. The usual time is 20 ms.
 const NOTICE: Duration = Duration::from_secs(15);
 
-/// The time for which a new namespace may be without its service account, for instance.
+/// The time for which a new namespace may lack its service account, for instance.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// The requests for objects of every kind of workload that the manager cannot do without.
+/// The requests that the manager needs for every kind of workload.
 const NEEDED: [(Resource, &[&str]); 3] = [
     (SECRETS, &["list", "create", "patch", "deletecollection"]),
     (PODS, &["list", "watch"]),
     (EVENTS, &["list", "watch"]),
 ];
 
-/// The same where trials wait in a queue of Kueue.
+/// The requests that the manager needs for trials that wait in a queue of Kueue.
 const QUEUE: (Resource, &[&str]) = (kueue::workloads("v1beta1"), &["list", "watch"]);
 
 /// A reason why trials cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The cluster did not answer as it should.
+    /// The cluster did not answer as expected.
     #[error(transparent)]
     Cluster(#[from] Error),
-    /// There is no such namespace.
+    /// The namespace does not exist.
     #[error(
         "the cluster at {server} has no namespace `{namespace}`; `kubectl create namespace {namespace}` makes it, `namespace` in the experiment file names another"
     )]
@@ -54,32 +54,32 @@ pub enum Refusal {
         server: String,
         /// The kind.
         kind: &'static str,
-        /// The missing part, and the remedy.
+        /// The missing component, and the remedy.
         installation: &'static str,
-        /// The kinds that it does serve, as the end of the sentence.
+        /// The kinds that the cluster serves, as the end of the sentence.
         served: String,
     },
-    /// Rights are missing.
+    /// The account lacks rights.
     #[error(
         "the account of the kubeconfig may not do this in the namespace `{namespace}`: {missing}; `kubectl apply -n {namespace} -k deploy/rights` makes an account that may do all that is needed"
     )]
     NoRights {
         /// The namespace.
         namespace: String,
-        /// Verbs and objects.
+        /// The missing verbs and objects.
         missing: String,
     },
-    /// The cluster would not take a trial's pod.
+    /// The cluster refuses a trial's pod.
     #[error("a pod of the role `{role}` could not be made: {}", admission_advice::with_advice(.why.to_string(), .controller))]
     NoPod {
         /// The role.
         role: String,
-        /// The controller that makes the pods.
+        /// The controller that creates the pods.
         controller: &'static str,
         /// The server's answer.
         why: Error,
     },
-    /// The cluster would not take the object that a trial is.
+    /// The cluster refuses the object that runs a trial.
     #[error("the {kind} of a trial could not be made: {}{}", admission_advice::with_advice(.why.to_string(), .controller), unknown_field(.why))]
     NoObject {
         /// The kind.
@@ -89,7 +89,7 @@ pub enum Refusal {
         /// The server's answer.
         why: Error,
     },
-    /// The queue of the experiment is not there.
+    /// The experiment's queue does not exist.
     #[error(
         "the namespace `{namespace}` has no LocalQueue `{queue}`, in which trials are to wait; `kubectl -n {namespace} get localqueues` lists those that it has, and `queue` in the experiment file names one"
     )]
@@ -99,7 +99,7 @@ pub enum Refusal {
         /// The queue.
         queue: String,
     },
-    /// The priority class of the experiment is not there.
+    /// The experiment's priority class does not exist.
     #[error(
         "the cluster has no WorkloadPriorityClass `{class}`, and Kueue lets a trial with an unknown one wait for ever; `kubectl get workloadpriorityclasses` lists those that it has, and `priorityClass` in the experiment file names one"
     )]
@@ -107,7 +107,7 @@ pub enum Refusal {
         /// The class.
         class: String,
     },
-    /// No controller takes notice of new objects of the kind.
+    /// No controller notices new objects of the kind.
     #[error(
         "{controller} takes no notice of a new {kind} in the namespace `{namespace}` within {NOTICE:?}: does its pod run, and does it watch that namespace?"
     )]
@@ -121,14 +121,15 @@ pub enum Refusal {
     },
 }
 
-/// Looks whether trials can be run.
+/// Checks whether the cluster can run trials.
 pub async fn check(
     cluster: &Cluster,
     workload: &dyn Workload,
     queued: bool,
 ) -> Result<(), Refusal> {
     let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
-    // Before the rights: an account that may do nothing with a kind may find that there is none.
+    // This check precedes that of the rights. An account without rights for a kind may learn that the kind does not
+    // exist.
     presence(cluster, workload).await?;
     let mut missing = Vec::new();
     let own = (workload.resource(), workload.verbs());
@@ -165,7 +166,7 @@ pub async fn check(
     }
 }
 
-/// Looks whether the namespace is there, and the kind.
+/// Checks that the namespace and the kind exist.
 pub async fn presence(cluster: &Cluster, workload: &dyn Workload) -> Result<(), Refusal> {
     if a_few_times(|| cluster.has_namespace()).await? == Some(false) {
         let (server, namespace) = (cluster.server().to_owned(), cluster.namespace().to_owned());
@@ -178,7 +179,7 @@ pub async fn presence(cluster: &Cluster, workload: &dyn Workload) -> Result<(), 
     }
 }
 
-/// Returns the refusal of a kind that the cluster does not serve, with those that it does.
+/// Returns the refusal for a kind that the cluster does not serve, with the kinds that it does serve.
 async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     let mut served: Vec<String> = Vec::new();
     for &kind in KINDS {
@@ -198,7 +199,7 @@ async fn no_such_kind(cluster: &Cluster, workload: &dyn Workload) -> Refusal {
     }
 }
 
-/// Returns what to do about a field that the cluster does not know; nothing where it knows all.
+/// Returns the remedy for a field that the cluster does not know, empty if it knows all.
 fn unknown_field(why: &Error) -> &'static str {
     if why.is_unknown_field() {
         "; this cluster's version does not know that field: leave it out of the template, or have the cluster brought up to date"
@@ -208,13 +209,13 @@ fn unknown_field(why: &Error) -> &'static str {
 }
 
 impl Refusal {
-    /// Returns whether others may have what is missing, and give it back.
+    /// Returns whether the missing resources may be in use by others, who may release them.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NoPod { why, .. } | Self::NoObject { why, .. } if why.is_quota())
     }
 }
 
-/// Looks whether the cluster would take what a trial is, and whether the kind's controller is at work.
+/// Checks that the cluster accepts the object that runs a trial, and that the kind's controller is at work.
 pub async fn all(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -224,7 +225,7 @@ pub async fn all(
         [objects(cluster, workload, common).await?, pods(cluster, workload, common).await?]
     {
         match refusal {
-            // Others may give back what is missing.
+            // Other users may release the missing resources.
             Some(refusal) if refusal.is_quota() => warn!("{refusal}"),
             Some(refusal) => return Err(refusal),
             None => {}
@@ -233,7 +234,8 @@ pub async fn all(
     controller(cluster, workload, &common.experiment).await
 }
 
-/// Looks whether the cluster would take the object that a trial is, and knows all its fields. `None`: it would, or cannot say.
+/// Checks with a dry run that the cluster accepts the object that runs a trial and knows all its fields. `None`: it
+/// does, or cannot tell.
 async fn objects(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -242,7 +244,7 @@ async fn objects(
     for (resource, object) in workload.examples(common) {
         match a_few_times(|| cluster.try_out(resource, &object)).await {
             Ok(()) => {}
-            // A webhook that cannot be asked what if.
+            // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let (kind, controller) = (resource.kind, workload.controller());
@@ -254,8 +256,9 @@ async fn objects(
     Ok(None)
 }
 
-/// Looks whether the cluster would take a trial's pods, if we may ask it: a controller makes them, and some say in their
-/// log only why one was refused. `None`: it would, or we may not ask.
+/// Checks with a dry run that the cluster accepts a trial's pods, if the account may create pods. The check matters
+/// because the controller creates them, and some controllers report a refusal only in their log. `None`: the cluster
+/// accepts them, or the account may not ask.
 pub async fn pods(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -273,7 +276,7 @@ pub async fn pods(
         }
         match said {
             Ok(()) => {}
-            // A webhook that cannot be asked what if.
+            // A webhook does not support dry runs.
             Err(Error::Refused { message, .. }) if message.contains("dry run") => {}
             Err(why @ (Error::NotAllowed { .. } | Error::Refused { .. })) => {
                 let controller = workload.controller();
@@ -285,8 +288,8 @@ pub async fn pods(
     Ok(None)
 }
 
-/// Looks whether the kind's controller is at work: makes an object that starts no pod, and sees whether its status is
-/// filled in.
+/// Checks that the kind's controller is at work. It creates an object that starts no pod and waits for the controller
+/// to fill in its status.
 async fn controller(
     cluster: &Cluster,
     workload: &dyn Workload,
@@ -303,7 +306,7 @@ async fn controller(
         Ok(()) => tokio::time::timeout(NOTICE, noticed(cluster, workload, name)).await,
         Err(error) => Ok(Err(error)),
     };
-    // Whatever came of it, nothing is left.
+    // The probe must not remain, whatever the result.
     let mut deleted = a_few_times(|| cluster.delete(workload.resource(), name)).await;
     for (resource, _) in &shared {
         deleted = deleted.and(a_few_times(|| cluster.delete(*resource, name)).await);

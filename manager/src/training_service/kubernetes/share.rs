@@ -1,19 +1,19 @@
-//! PURE: a disk that the pods of all trials share, as pieces of a pod: an NFS export, a claim, an Azure file
+//! PURE: a disk that the pods of all trials share, as parts of a pod. It is an NFS export, a claim or an Azure file
 //! share.
 //!
-//! A trial's directory lies on it (output, code, whatever the trial writes), so that it stays when the pod is gone.
-//! Pods put their code there themselves, from the manager: the manager's machine need not mount the disk, which would
-//! need root. The spool stays on the pod's own disk, for it needs locks and quick writes.
+//! The disk holds a trial's directory (output, code and the trial's own files), which therefore outlives the pod. Pods
+//! fetch their code from the manager themselves. The manager's machine need not mount the disk, which would need root.
+//! The spool stays on the pod's own disk, because it needs locks and fast writes.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
-/// Where it is mounted, in NNI and here: templates and training programs of NNI's users rely on it.
+/// The mount point, the same as in NNI: templates and training programs of NNI's users rely on it.
 pub const MOUNT: &str = "/tmp/mount";
 
-/// The volume's name, NNI's too.
+/// The name of the volume, the same as in NNI.
 const VOLUME: &str = "nni-vol";
 
 /// The disk.
@@ -21,40 +21,40 @@ const VOLUME: &str = "nni-vol";
 pub enum Share {
     /// An NFS export.
     Nfs {
-        /// Host name or address.
+        /// The host name or address.
         server: String,
         /// The exported path.
         path: String,
     },
-    /// A persistent volume claim of the pods' namespace.
+    /// A persistent volume claim in the pods' namespace.
     Claim {
-        /// Its name.
+        /// The name of the claim.
         name: String,
     },
     /// An Azure file share.
     AzureFile {
-        /// Name of the Secret with the account, see [`azure_data`].
+        /// The name of the Secret with the account, see [`azure_data`].
         secret: String,
-        /// The share.
+        /// The name of the share.
         share: String,
     },
-    /// Whatever the user's template mounts at [`MOUNT`].
+    /// A volume that the user's template mounts at [`MOUNT`].
     Template,
 }
 
-/// The parts of a pod for it.
+/// The parts of a pod that mount the disk.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pieces {
-    /// For the pod's `volumes`.
+    /// The entries for the pod's `volumes`.
     pub volumes: Vec<Value>,
-    /// For the container's `volumeMounts`.
+    /// The entries for the container's `volumeMounts`.
     pub mounts: Vec<Value>,
-    /// For the container's `env`: where the agent keeps what.
+    /// The entries for the container's `env`, which set the agent's folders.
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// Returns the parts for the pods of one role of a trial. `index` stands for a pod's number in its role where the trial has
-/// several pods. `own` is a folder of the pod's own disk.
+/// Returns the parts for the pods of one role of a trial. `index` stands for a pod's number in its role, if the trial
+/// has several pods. `own` is a folder on the pod's own disk.
 pub fn pieces(
     share: &Share,
     (experiment, trial): (&ExperimentId, &TrialJobId),
@@ -75,8 +75,8 @@ pub fn pieces(
         volume
     });
     let mounts = volumes.is_some().then(|| json!({"name": VOLUME, "mountPath": MOUNT}));
-    // NNI's place of a trial; of several pods each has a folder of its own there, or they would write over one
-    // another.
+    // The folder of a trial is the same as in NNI. Each of several pods has its own folder in it, so that none
+    // overwrites another's files.
     let mut folder = format!("{MOUNT}/nni/{experiment}/{trial}");
     if let Some(index) = index {
         folder = format!("{folder}/{role}-{index}");
@@ -90,7 +90,7 @@ pub fn pieces(
     }
 }
 
-/// The `data` of the Secret with which a kubelet mounts an Azure file share.
+/// Returns the `data` of the Secret with which a kubelet mounts an Azure file share.
 pub fn azure_data(account: &str, key: &str) -> Map<String, Value> {
     let encoded = |text: &str| Value::from(BASE64_STANDARD.encode(text));
     let data = [("azurestorageaccountname", account), ("azurestorageaccountkey", key)];

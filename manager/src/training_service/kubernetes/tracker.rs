@@ -1,11 +1,12 @@
-//! PURE: the tracker of an experiment's workloads. Observations go in, actions and news come out; no clock, no I/O.
+//! PURE: the tracker of an experiment's workloads. Its input is observations, and its output is actions and news. It
+//! has no clock and does no I/O.
 //!
 //! # Invariants
 //!
-//! 1. The end of an attempt is told once, and after it nothing is done about the attempt but tidying up.
-//! 2. An attempt ends when its workload is completed or gone, could not be made, or runs on a node that is gone; nothing
-//!    else ends it.
-//! 3. Changes that no watch saw are found by the next listing.
+//! 1. The end of an attempt is reported once. After it, the tracker only tidies up.
+//! 2. An attempt ends when its workload is completed or gone, could not be created, or runs on a node that is gone.
+//!    Nothing else ends it.
+//! 3. The next listing reveals changes that no watch saw.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -29,23 +30,23 @@ mod pods;
 mod queue;
 mod waits;
 
-/// The time for which the controller may leave a new workload alone before that is given as the reason for waiting.
+/// The time that a new workload may go unnoticed before the tracker gives that as the reason for waiting.
 const UNSEEN: Duration = Duration::from_secs(20);
-/// The time after which the cluster is asked again why nothing happens to a workload.
+/// The interval between questions to the cluster about an idle workload.
 const ASK_AGAIN: Duration = Duration::from_mins(3);
-/// The time beyond its pods' own that a workload may take to end after it was stopped. Then it is deleted.
+/// The time beyond its pods' grace period that a workload may take to end after a stop. Then it is deleted.
 const MARGIN: Duration = Duration::from_mins(1);
-/// The time for which pods may run before it is worth saying that no agent has started the trial. Most do within
-/// seconds; who is told looks whether it is so.
+/// The time for which pods may run before the tracker checks on an agent that has not started the trial. Most agents
+/// start it within seconds. The receiver of the news verifies it.
 const UNHEARD: Duration = Duration::from_secs(30);
-/// Finished workloads that are left in the cluster for a manager that comes back, and how many are tidied up
+/// The number of finished workloads that stay in the cluster for a returning manager, and the number that is tidied up
 /// at a time.
 const KEPT: usize = 100;
 const TIDIED: usize = 50;
-/// The number of them that are left where a quota wants room: their ends may not be recorded yet.
+/// The number of finished workloads that stay when a quota needs room: their ends may not be recorded yet.
 const SPARED: usize = 10;
 
-/// The workloads of an experiment.
+/// Tracks the workloads of an experiment.
 #[derive(Debug)]
 pub struct Tracker {
     kind: &'static dyn Workload,
@@ -54,16 +55,17 @@ pub struct Tracker {
     jobs: HashMap<String, Job>,
     /// The latest attempt of each trial.
     latest: HashMap<TrialJobId, String>,
-    /// The workloads that an earlier manager left, until they are adopted.
+    /// The workloads of an earlier manager that are not yet adopted.
     strangers: HashMap<String, JobPhase>,
-    /// A listing is under way: names that were made before it began, and were not listed yet.
+    /// The names that were created before the current listing began and that it has not shown yet. `None`: no listing
+    /// is in progress.
     missing: Option<HashSet<String>>,
     listed: bool,
     finished: VecDeque<AttemptId>,
     pods: Pods,
-    /// Workloads name a queue.
+    /// Set if workloads name a queue.
     queued: bool,
-    /// True if the news of queues is watched.
+    /// Set if the queues are watched.
     watches_queue: bool,
     /// The number of pods of a workload.
     wanted: u64,
@@ -71,7 +73,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// An empty tracker. A workload whose pods have not started within `start_up` has failed; each pod may take
+    /// Creates an empty tracker. A workload fails if its pods have not started within `start_up`. Each pod may take
     /// `grace` to end.
     pub fn new(kind: &'static dyn Workload, start_up: Duration, grace: Duration) -> Self {
         Self {
@@ -92,24 +94,24 @@ impl Tracker {
         }
     }
 
-    /// Returns this tracker for workloads that wait in a queue which they name.
+    /// Returns this tracker for workloads that wait in a queue that they name.
     #[must_use]
     pub fn queued(self, queued: bool) -> Self {
         Self { queued, watches_queue: queued, ..self }
     }
 
-    /// Returns this tracker for workloads of so many pods.
+    /// Returns this tracker for workloads with this number of pods.
     #[must_use]
     pub fn with_pods(self, wanted: u64) -> Self {
         Self { wanted, ..self }
     }
 
-    /// Returns whether everything in the cluster has been seen once.
+    /// Returns whether a complete listing of the cluster has been seen.
     pub fn is_listed(&self) -> bool {
         self.listed
     }
 
-    /// An attempt is about to be submitted under this name.
+    /// Enters an attempt that is about to be submitted under this name.
     pub fn submit(&mut self, name: &str, trial: TrialJobId, attempt: AttemptId, now: Duration) {
         self.enter(name, trial, attempt, now, JobPhase::Unseen);
     }
@@ -129,7 +131,7 @@ impl Tracker {
             attempt,
             waits_since: Some(now),
             runs_since: None,
-            // An earlier manager's pods may have been listed before.
+            // A listing may already have shown the pods of an earlier manager.
             places: self.pods.places(name),
             made,
             phase,
@@ -142,7 +144,7 @@ impl Tracker {
             forced: None,
             waited: Duration::ZERO,
             suspended_since: None,
-            // So may have run what an earlier manager made.
+            // A workload that an earlier manager created may have run.
             ran: made,
             in_queue: false,
             queue_why: None,
@@ -153,7 +155,7 @@ impl Tracker {
         self.jobs.insert(name.to_owned(), job);
     }
 
-    /// The cluster has taken it, or will not.
+    /// Enters the result of a submission.
     pub fn submitted(
         &mut self,
         name: &str,
@@ -174,30 +176,30 @@ impl Tracker {
         }
     }
 
-    /// Returns the number of our workloads in the cluster, as far as is known.
+    /// Returns the known number of TrialKeeper's workloads in the cluster.
     pub fn made(&self) -> usize {
         let live = self.jobs.values().filter(|job| job.made).count();
         live + self.finished.len() + self.strangers.len()
     }
 
-    /// The workload of a trial whose pods run, as far as is known.
+    /// Returns the workload of a trial if its pods are known to run.
     pub fn running(&self, trial: &TrialJobId) -> Option<String> {
         let name = self.latest.get(trial)?;
         let runs = |job: &Job| matches!(job.phase, JobPhase::Starting | JobPhase::Running);
         self.jobs.get(name).is_some_and(runs).then(|| name.clone())
     }
 
-    /// The attempt that a workload runs.
+    /// Returns the attempt that a workload runs.
     pub fn attempt(&self, name: &str) -> Option<AttemptId> {
         self.jobs.get(name).map(|job| job.attempt.clone())
     }
 
-    /// Returns whether a stop was requested for an attempt that is not made yet.
+    /// Returns whether a stop was requested for an attempt that is not created yet.
     pub fn is_unwanted(&self, name: &str) -> bool {
         self.jobs.get(name).is_none_or(|job| job.stop == Some(Stop::Wanted))
     }
 
-    /// Returns the fate of an attempt of an earlier manager. Only once everything was listed.
+    /// Returns the fate of an earlier manager's attempt. It requires a complete listing.
     pub fn adopt(
         &mut self,
         name: &str,
@@ -208,7 +210,7 @@ impl Tracker {
         let Some(phase) = self.strangers.remove(name) else {
             return (Adopted::Unknown, Vec::new());
         };
-        // Its reports were lost with its pod, or were delivered: the caller knows. Nothing else is.
+        // The agent's reports were delivered, which the caller knows, or were lost with the pod. Nothing else remains.
         if let JobPhase::Completed(Outcome {
             succeeded: true,
             needs_pods: false,
@@ -227,20 +229,20 @@ impl Tracker {
         self.enter(name, trial.clone(), attempt.clone(), now, JobPhase::Waiting);
         let unlisted = self.missing.as_ref().is_some_and(|missing| missing.contains(name));
         let acts = self.workload(name, phase, now);
-        // What was known of it is no news of its being there.
+        // The previous observation does not prove that the workload still exists.
         if let Some(missing) = self.missing.as_mut().filter(|_| unlisted) {
             missing.insert(name.to_owned());
         }
         (Adopted::Alive, acts)
     }
 
-    /// A stop of a trial is requested.
+    /// Requests the stop of a trial.
     pub fn stop_trial(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         self.stop(&name, now)
     }
 
-    /// A trial has ended as its agent said, and its workload has not.
+    /// Enters that a trial has ended, as its agent reported, while its workload has not.
     pub fn finish(&mut self, trial: &TrialJobId, now: Duration) -> Vec<Act> {
         let Some(name) = self.latest.get(trial).cloned() else { return Vec::new() };
         // A queue that took the trial back lets it run again.
@@ -272,13 +274,13 @@ impl Tracker {
         vec![Act::Stop(name.to_owned())]
     }
 
-    /// A workload stands as it was just seen.
+    /// Enters the observed phase of a workload.
     pub fn workload(&mut self, name: &str, phase: JobPhase, now: Duration) -> Vec<Act> {
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
         let Some(job) = self.jobs.get_mut(name) else {
-            // After the first listing, foreign workloads were told of already.
+            // After the first listing, foreign workloads are no longer of interest.
             let listing = !self.listed || self.missing.is_some();
             if listing || self.strangers.contains_key(name) {
                 self.strangers.insert(name.to_owned(), phase);
@@ -293,7 +295,7 @@ impl Tracker {
         match &job.phase {
             JobPhase::Unseen => Vec::new(),
             JobPhase::Suspended => self.suspended(name, now),
-            // Also of a pod that is tried again.
+            // A pod that is retried also returns to these phases.
             JobPhase::Waiting | JobPhase::Starting => {
                 if was_suspended {
                     (job.why, job.asked_about, job.suspended_since) = (None, None, None);
@@ -331,14 +333,15 @@ impl Tracker {
         }
     }
 
-    /// A workload is gone.
+    /// Enters that a workload is gone.
     pub fn workload_gone(&mut self, name: &str) -> Vec<Act> {
         self.strangers.remove(name);
         if let Some(missing) = &mut self.missing {
             missing.remove(name);
         }
         let Some(job) = self.jobs.get_mut(name).filter(|job| job.made) else { return Vec::new() };
-        // Its pods may have been deleted with it, and say no more; or their end is awaited already.
+        // The pods may have been deleted with the workload and then show nothing more, or the tracker already awaits
+        // their end.
         if job.is_inspected {
             return Vec::new();
         }
@@ -356,33 +359,34 @@ impl Tracker {
         self.end(name, Outcome::unseen(message))
     }
 
-    /// The pods of a workload that was deleted on request are gone, or their time is up.
+    /// Enters that the pods of a workload deleted on request are gone, or that their time is up.
     pub fn pods_gone(&mut self, name: &str) -> Vec<Act> {
         self.end(name, Outcome::unseen("stopped on request".to_owned()))
     }
 
-    /// Everything is listed from here on.
+    /// Enters the start of a listing.
     pub fn listing(&mut self) {
         let made = self.jobs.iter().filter(|(_, job)| job.made).map(|(name, _)| name);
-        // What an earlier manager left stays known meanwhile: a resume may ask for it at any time, and what is
-        // unknown then is started a second time.
+        // The workloads of an earlier manager stay known during the listing. A resume may ask for one at any time, and
+        // would start an unknown one a second time.
         self.missing = Some(made.chain(self.strangers.keys()).cloned().collect());
     }
 
-    /// Everything has been listed: what was there and is no longer is gone.
+    /// Enters the end of a listing: a workload that was not listed is gone.
     pub fn listing_done(&mut self) -> Vec<Act> {
         self.listed = true;
         let missing = self.missing.take().unwrap_or_default();
         missing.iter().flat_map(|name| self.workload_gone(name)).collect()
     }
 
-    /// Enters the reason why a pod of a workload waits, as it was just seen.
+    /// Enters the observed reason why a pod of a workload waits.
     pub fn waits(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };
         if job.waits_since.is_none() && job.phase != JobPhase::Suspended {
             return Vec::new();
         }
-        // What a pod no longer says, or says in fewer words, may still be so; only running disproves it.
+        // A reason that a pod no longer gives, or gives in fewer words, may still hold. Only a running pod disproves
+        // it.
         let known = job.why.as_deref().unwrap_or_default();
         if let Some(why) = why.filter(|why| !known.starts_with(why)) {
             job.why = Some(why);
@@ -390,7 +394,7 @@ impl Tracker {
         tell_why(job).into_iter().collect()
     }
 
-    /// A pod was seen: what it waits for, and whether the platform takes it away.
+    /// Enters the observation of a pod: its reason for waiting, and its disruption by the platform.
     pub fn pod(
         &mut self,
         pod: &str,
@@ -401,7 +405,7 @@ impl Tracker {
         if !self.knows(name) {
             return Vec::new();
         }
-        // It waits for nothing any more, and its workload has another or none.
+        // A deleted pod waits for nothing, and its workload has another pod or none.
         if self.pods.is_deleted(pod) {
             self.pods.seen(pod, disruption);
             return Vec::new();
@@ -417,13 +421,13 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// The cluster takes nothing more: what is left of attempts that have ended can go before its time.
+    /// Tidies up ended attempts early when the cluster accepts nothing more.
     pub fn make_room(&mut self) -> Option<Act> {
         let many = self.finished.len().checked_sub(SPARED).filter(|many| *many > 0)?;
         Some(Act::Tidy(self.finished.drain(..many).collect()))
     }
 
-    /// A workload ended so, with all that its pods say where the workload itself does not.
+    /// Enters the end of a workload, completed with the observations of its pods.
     pub fn explained(&mut self, name: &str, outcome: Outcome) -> Vec<Act> {
         let outcome = if outcome.succeeded {
             Outcome { message: UNREPORTED.to_owned(), ..outcome }
@@ -440,7 +444,7 @@ impl Tracker {
             self.latest.remove(&trial);
         }
         self.pods.forget(name);
-        // A stop of ours is permanent to the controller; why we asked for it says what another try would do.
+        // To the controller a requested stop is permanent. The reason for the stop tells whether a retry makes sense.
         let Outcome { succeeded, exit_code, message, class, cause, disruption, .. } = outcome;
         let (message, class, cause, disruption) = match forced {
             None => (message, class, cause, disruption.map(|disruption| disruption.said)),

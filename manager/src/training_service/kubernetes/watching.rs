@@ -1,4 +1,4 @@
-//! The watches of the cluster, whose events are entered into the tracker.
+//! Watches the cluster and enters the events into the tracker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use super::{
     Settings, Shared, disruption, image, kueue, manifest, pending_reason, pod_end, preflight,
 };
 
-/// The kinds of objects that are watched.
+/// A kind of object that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watched {
-    /// The object that runs a trial.
+    /// The objects that run the trials.
     Workload,
-    /// Their pods.
+    /// The pods of the trials.
     Pod,
-    /// Events about the pods.
+    /// The events about the pods.
     Event,
-    /// Kueue's messages about its queues.
+    /// Kueue's Workloads, which hold its messages.
     Queue,
 }
 
 impl Shared {
-    /// Follows all objects of a kind.
+    /// Watches all objects of a kind.
     pub(super) async fn watch(self: Arc<Self>, watched: Watched) {
         let Settings { cluster, common, .. } = &self.settings;
         let selector = manifest::selector(&common.experiment);
         let (resource, labels, fields) = match watched {
             Watched::Workload => (self.kind.resource(), Some(selector.as_str()), None),
             Watched::Pod => (PODS, Some(selector.as_str()), None),
-            // Neither events nor Kueue's objects have labels of ours.
+            // Neither events nor Kueue's objects carry TrialKeeper's labels.
             Watched::Event => (EVENTS, None, Some("involvedObject.kind=Pod,type=Warning")),
             Watched::Queue => {
                 let served = || preflight::queue::served_version(cluster);
                 let Some(served) = self.until_done("the queues", served).await else { return };
-                // A watch of what is not served says so, and tries again.
+                // A watch of a kind that is not served reports that, and tries again.
                 (kueue::workloads(served.unwrap_or(kueue::VERSIONS[1])), None, None)
             }
         };
@@ -82,7 +82,7 @@ impl Shared {
         }
     }
 
-    /// Returns the workload and the image of a pod whose metrics are its trial's.
+    /// Returns the workload and the image of a pod whose metrics are the trial's.
     fn image<'a>(&self, watched: Watched, pod: &'a WatchedObject) -> Option<(&'a str, String)> {
         let spec = &self.settings.common.spec;
         let name = pending_reason::workload_of(&pod.name);
@@ -92,7 +92,7 @@ impl Shared {
         Some((name, image::of_pod(&pod.body, &container)?))
     }
 
-    /// Enters what was seen of the workloads themselves.
+    /// Enters the observation of a workload.
     fn workload(&self, tracker: &mut Tracker, seen: Seen) -> Vec<Act> {
         match seen {
             Seen::Begin => {
@@ -116,7 +116,7 @@ impl Shared {
     }
 }
 
-/// Enters what was seen of a pod, an event or a queue.
+/// Enters the observation of a pod, an event or a queue.
 fn news_of(
     watched: Watched,
     tracker: &mut Tracker,
@@ -137,7 +137,7 @@ fn news_of(
     }
 }
 
-/// Enters what was seen of a pod.
+/// Enters the observation of a pod.
 pub(super) fn enter_pod(tracker: &mut Tracker, pod: &WatchedObject, now: Duration) -> Vec<Act> {
     let phase = pod.body.pointer("/status/phase").and_then(serde_json::Value::as_str);
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));

@@ -1,7 +1,7 @@
-//! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind says how its object is made, what the
-//! object's status means and how it is stopped; everything else is the same for all of them.
+//! PURE: the kinds of Kubernetes objects that run an attempt of a trial job. A kind defines how its object is built,
+//! how the object's status is read, and how it is stopped. Everything else is the same for all kinds.
 //!
-//! To add one: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in the table
+//! To add a kind: a file with an implementation of [`Workload`], a variant of [`WorkloadKind`] and its row in the table
 //! `workloads!`.
 
 use std::fmt::Debug;
@@ -26,91 +26,93 @@ pub mod train_job;
 
 /// A kind of object that runs an attempt. Every function is pure.
 pub trait Workload: Debug + Send + Sync {
-    /// The kind, as the API names it.
+    /// Returns the kind, with the names that the API uses.
     fn resource(&self) -> Resource;
 
-    /// Returns the requests for objects of the kind that the manager cannot do without.
+    /// Returns the requests for objects of the kind that the manager needs.
     fn verbs(&self) -> &'static [&'static str];
 
-    /// The kinds of [`Self::shared`], each with the requests that the manager cannot do without.
+    /// Returns the kinds of [`Self::shared`], each with the requests that the manager needs.
     fn shared_kinds(&self) -> &'static [(Resource, &'static [&'static str])] {
         &[]
     }
 
-    /// The objects that all trials of an experiment need beside their own. They outlive the trials.
+    /// Returns the objects that all trials of an experiment need beside their own. They outlive the trials.
     fn shared(&self, _common: &Common) -> Vec<(Resource, Value)> {
         Vec::new()
     }
 
-    /// Returns whether the cluster refuses an object with these words because one of [`Self::shared`] is not there.
+    /// Returns whether the cluster refuses an object with this message because one of [`Self::shared`] is missing.
     fn lacks_shared(&self, _refusal: &str) -> bool {
         false
     }
 
-    /// Returns the objects that stand for a trial's in a dry run: those of [`Self::shared`], where they hold the pod.
+    /// Returns the objects that represent a trial in a dry run. They are those of [`Self::shared`] if these hold the
+    /// pod.
     fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
         let trial = example(&common.experiment);
         vec![(self.resource(), self.manifest(common, &trial))]
     }
 
-    /// Returns the label of the pods of an attempt, which the workload `name` runs, as a selector has it.
+    /// Returns the selector for the pods of an attempt that the workload `name` runs.
     fn pod_label(&self, _name: &str, attempt: &AttemptId) -> String {
         format!("{ATTEMPT}={attempt}")
     }
 
-    /// The controller that makes its pods, as people call it.
+    /// Returns the usual name of the controller that creates the pods.
     fn controller(&self) -> &'static str;
 
-    /// Returns what is missing in a cluster that does not serve the kind, and the remedy.
+    /// Returns the missing component in a cluster that does not serve the kind, and the remedy.
     fn installation(&self) -> &'static str;
 
-    /// The object for a job.
+    /// Returns the object for a job.
     fn manifest(&self, common: &Common, job: &TrialJobSpec) -> Value;
 
-    /// One pod of each role as the controller would make it, by its role: for a dry run.
+    /// Returns one pod of each role as the controller would create it, with its role, for a dry run.
     fn example_pods(&self, common: &Common) -> Vec<(String, Value)>;
 
     /// Returns the phase of an object.
     fn phase(&self, object: &Value, spec: &KubernetesSpec) -> JobPhase;
 
-    /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with what the workload's pods show.
+    /// Completes an [`Outcome`] that [`Outcome::needs_pods`] with the observations of the workload's pods.
     fn explain(&self, spec: &KubernetesSpec, outcome: Outcome, pods: &[Value]) -> Outcome;
 
-    /// Returns how a workload ended whose controller has decided so and does not complete it, by its pods. `None`: they do not
-    /// say, or the kind's controller needs no other object for that.
+    /// Returns the outcome of a workload, from its pods, if its controller has decided the end and does not complete
+    /// it. `None`: the pods are not conclusive, or the controller needs no other object for that.
     fn settle(&self, _spec: &KubernetesSpec, _pods: &[Value]) -> Option<Outcome> {
         None
     }
 
-    /// Returns true if the kind's controller learns from Jobs how pods ended, and says nothing until they do.
+    /// Returns true if the kind's controller learns from Jobs how pods ended, and reports nothing until they do.
     fn follows_jobs(&self) -> bool {
         false
     }
 
-    /// The place of a pod among those of its workload: a pod that is made in the stead of another has that one's place. It is
-    /// the pod's name, unless the controller makes up a part of that anew for each pod.
+    /// Returns the place of a pod among those of its workload. A pod that replaces another has the same place. The
+    /// place is the pod's name, unless the controller gives each pod a random suffix.
     fn place<'a>(&self, pod: &'a str) -> &'a str {
         pod
     }
 
-    /// The objects whose events say why a pod of the workload `name` could not be made, each by its kind and name.
+    /// Returns the objects whose events explain why a pod of the workload `name` could not be created, each as kind and
+    /// name.
     fn pod_owners(&self, _spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         vec![(self.resource().kind, name.to_owned())]
     }
 
-    /// Returns the way in which the controller is asked to end the pods.
+    /// Returns the way to make the controller end the pods.
     fn stop(&self) -> StopRequest;
 
-    /// The pod whose metrics are the trial's, among the pods of the workload `name`.
+    /// Returns the pod whose metrics are the trial's, among the pods of the workload `name`.
     fn reporter(&self, spec: &KubernetesSpec, name: &str, pods: &[String]) -> Option<String>;
 
-    /// The name of the trial's container where the template gives none.
+    /// Returns the name of the trial's container if the template gives none.
     fn container(&self) -> &'static str;
 
-    /// An object that starts no pod, to see whether the controller takes notice.
+    /// Returns an object that starts no pod, for checking whether the controller notices it.
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value;
 
-    /// The objects that the probe needs beside it.
+    /// Returns the objects that the probe needs beside it.
     fn shared_by_probe(
         &self,
         _experiment: &ExperimentId,
@@ -119,14 +121,14 @@ pub trait Workload: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns whether the controller has taken notice of the probe.
+    /// Returns whether the controller has noticed the probe.
     fn is_noticed(&self, probe: &Value) -> bool;
 }
 
-/// The one table of kinds: the list of all, and the implementation of each.
+/// Defines the one table of kinds: the list of all, and the implementation of each.
 macro_rules! workloads {
     ($($kind:ident => $implementation:expr,)*) => {
-        /// Every kind: what an experiment may have left in a cluster.
+        /// All kinds of objects that an experiment may have left in a cluster.
         pub const KINDS: &[WorkloadKind] = &[$(WorkloadKind::$kind),*];
 
         /// Returns the implementation of a kind.
@@ -140,7 +142,7 @@ macro_rules! workloads {
 
 workloads! {
     Framework => &framework::Framework,
-    // Each before what it owns.
+    // Each kind precedes the kinds that it owns.
     TrainJob => &train_job::TrainJob,
     JobSet => &job_set::JobSet,
     Job => &job::Job,
@@ -150,7 +152,7 @@ workloads! {
     PaddleJob => &kubeflow::PADDLE_JOB,
 }
 
-/// The labels with which Kueue takes a workload in, where a queue is wanted.
+/// Returns the labels that put a workload into a queue of Kueue, if a queue is configured.
 fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> {
     let queue = [(QUEUE_LABEL, &spec.queue), (PRIORITY_LABEL, &spec.priority_class)];
     queue
@@ -158,16 +160,16 @@ fn queue_labels(spec: &KubernetesSpec) -> impl Iterator<Item = (String, Value)> 
         .filter_map(|(label, name)| Some((label.to_owned(), Value::from(name.as_deref()?))))
 }
 
-/// The label with the queue of Kueue's that a workload waits in.
+/// The label that names a workload's queue.
 const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
-/// The label with the workload's priority in its queue.
+/// The label that names the workload's priority class.
 const PRIORITY_LABEL: &str = "kueue.x-k8s.io/priority-class";
 
 /// A way to end a workload's pods.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StopRequest {
-    /// A merge patch; the object stays and says when it has ended.
+    /// A merge patch. The object stays and reports the end.
     Patch(Value),
-    /// The object is deleted; the workload has ended when its last pod is gone.
+    /// A deletion of the object. The workload has ended when its last pod is gone.
     Delete,
 }

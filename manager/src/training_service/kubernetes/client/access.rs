@@ -1,5 +1,5 @@
-//! Finds out where the cluster is: a kubeconfig that is named, `KUBECONFIG`, `~/.kube/config`, or the pod
-//! that this program runs in. It connects to nothing.
+//! Locates the cluster, without connecting to it: through a named kubeconfig, `KUBECONFIG`, `~/.kube/config`, or the
+//! pod that runs this program.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::error::EXPIRED;
 use super::{Access, Error, expiry};
 use crate::util::errors::chain;
 
-/// The cluster's address and our papers; and, if that is so, that these have expired.
+/// Returns the cluster's address and the credentials, and an error if the credentials have expired.
 pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let options =
         KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
@@ -26,7 +26,7 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
         let config = config.map_err(|error| Error::Kubeconfig { from, message: chain(&error) })?;
         return Ok((config, None));
     };
-    // Of a fault in YAML the first line says where it is; a picture follows.
+    // The first line of a YAML error gives the location. The lines after it draw an excerpt.
     let bad = |message: String| Error::Kubeconfig {
         from: from.clone(),
         message: message.lines().next().unwrap_or_default().to_owned(),
@@ -39,7 +39,7 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
     let stale = stale(&file, context);
     let mut config =
         Config::from_custom_kubeconfig(file, &options).await.map_err(|error| bad(chain(&error)))?;
-    // kube takes HTTPS_PROXY for every server, and compares NO_PROXY with the proxy's own name.
+    // kube applies HTTPS_PROXY to every server, and compares NO_PROXY with the proxy's own name.
     if !own_proxy {
         let (scheme, host) = (config.cluster_url.scheme_str(), config.cluster_url.host());
         let not = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
@@ -50,7 +50,7 @@ pub(super) async fn config(access: &Access) -> Result<(Config, Option<Error>), E
     Ok((config, stale.map(|since| Error::Expired { from, since })))
 }
 
-/// Reads the kubeconfig, and says where it comes from. `None`: there is none.
+/// Reads the kubeconfig and returns its origin with it. `None`: there is no kubeconfig.
 fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigError>)> {
     let path = match (&access.kubeconfig, std::env::var_os("KUBECONFIG")) {
         (Some(path), _) => path.clone(),
@@ -64,7 +64,7 @@ fn kubeconfig(access: &Access) -> Option<(String, Result<Kubeconfig, KubeconfigE
     Some((path.display().to_string(), Kubeconfig::read_from(path)))
 }
 
-/// Checks that the context is in the file, and its user. `wanted` is the context to use instead of the current one.
+/// Checks that the file has the context and its user. `wanted` is the context to use instead of the current one.
 fn check_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> {
     if let Some(wanted) = wanted
         && !file.contexts.iter().any(|context| context.name == wanted)
@@ -82,8 +82,8 @@ fn check_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), String> 
     })
 }
 
-/// When the certificate expired that is all by which a context's user is known. (The paths in a file are absolute once it is
-/// read.)
+/// Returns the expiry time of an expired certificate that is the only credential of a context's user. (Reading a file
+/// makes its paths absolute.)
 fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
     let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
     let user = context?.context.as_ref()?.user.as_ref()?;
@@ -101,12 +101,12 @@ fn stale(file: &Kubeconfig, context: Option<&str>) -> Option<String> {
     Some(at.strftime(EXPIRED).to_string())
 }
 
-/// Takes the line break off a token, as `kubectl` does of one in a file and the library does not. A file without one is a
-/// program's, which renews it, and is left to be read again. `Err`: what is in the way of a token.
+/// Removes the line break at the end of a token, which `kubectl` does and the library does not. A token file without a
+/// line break stays a file, because a program may renew it. `Err`: the token contains an invalid character.
 fn trim_tokens(file: &mut Kubeconfig) -> Result<(), String> {
     for known in &mut file.auth_infos {
         let Some(user) = &mut known.auth_info else { continue };
-        // Of a file that cannot be read the library says so.
+        // The library reports a file that cannot be read.
         let from_file = |path: &String| std::fs::read_to_string(path).ok();
         let token = match &user.token {
             Some(_) => token_of(user),
@@ -125,19 +125,19 @@ fn trim_tokens(file: &mut Kubeconfig) -> Result<(), String> {
     Ok(())
 }
 
-/// The token that a user is given by. (The library shows it to a serialiser only.)
+/// Returns the token in a user's entry. (The library reveals it only to a serialiser.)
 fn token_of(user: &AuthInfo) -> Option<String> {
     Some(serde_json::to_value(user).ok()?.get("token")?.as_str()?.to_owned())
 }
 
-/// The user that a context names and that is not there.
+/// Returns the user that a context names and the file lacks.
 fn missing_user(file: &Kubeconfig, context: &str) -> Option<String> {
     let context = file.contexts.iter().find(|known| known.name == context);
     let user = context?.context.as_ref()?.user.as_ref().filter(|user| !user.is_empty())?;
     (!file.auth_infos.iter().any(|known| known.name == *user)).then(|| user.clone())
 }
 
-/// Returns whether a context's cluster has a proxy of its own.
+/// Returns whether a context's cluster has its own proxy.
 fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
     let context = file.contexts.iter().find(|known| Some(known.name.as_str()) == context);
     let cluster = context.and_then(|named| Some(named.context.as_ref()?.cluster.as_str()));
@@ -146,8 +146,8 @@ fn proxy_of(file: &Kubeconfig, context: Option<&str>) -> bool {
     proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
-/// Returns whether a server is reached through the proxy that `HTTPS_PROXY` names: as `kubectl` has it, no server of
-/// this machine is, none without TLS, and none that `NO_PROXY` names (hosts, domains, addresses, networks).
+/// Returns whether a server is reached through the proxy in `HTTPS_PROXY`. As in `kubectl`, the exceptions are this
+/// machine, servers without TLS, and the entries of `NO_PROXY` (hosts, domains, addresses, networks).
 fn is_proxied(scheme: Option<&str>, host: &str, no_proxy: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let address: Option<IpAddr> = host.parse().ok();

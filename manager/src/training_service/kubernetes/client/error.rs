@@ -8,43 +8,43 @@ use crate::util::excerpt::shortened;
 /// The format of the time at which a certificate expired.
 pub(super) const EXPIRED: &str = "%Y-%m-%d %H:%M:%S UTC";
 
-/// The reason that the cluster did not do what was asked.
+/// A reason why the cluster did not carry out a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no kubeconfig anywhere.
+    /// No kubeconfig was found.
     #[error(
         "there is no kubeconfig: set `kubeconfig` in the experiment file or KUBECONFIG, or put one at ~/.kube/config"
     )]
     NoKubeconfig,
-    /// The kubeconfig does not lead to a cluster.
+    /// The kubeconfig does not describe a usable cluster.
     #[error("the kubeconfig {from} cannot be used: {message}")]
     Kubeconfig {
-        /// Where it is.
+        /// The origin of the kubeconfig.
         from: String,
         /// The problem.
         message: String,
     },
-    /// Our certificate is too old.
+    /// The client certificate has expired.
     #[error(
         "the client certificate in the kubeconfig {from} expired on {since}: log in anew, or have who runs the cluster make a new kubeconfig (with kubeadm: `kubeadm certs renew admin.conf`); is this machine's clock right?"
     )]
     Expired {
-        /// Where it is.
+        /// The origin of the kubeconfig.
         from: String,
-        /// The time at which that was.
+        /// The time of expiry.
         since: String,
     },
-    /// The cluster's certificate is too old.
+    /// The cluster's certificate has expired.
     #[error(
         "the certificate of the cluster at {server} has expired{since}: who runs the cluster renews it (with kubeadm: `kubeadm certs renew apiserver`); is this machine's clock right?"
     )]
     ServerExpired {
         /// The API server.
         server: String,
-        /// ` on` when that was, as far as it is known.
+        /// ` on` and the time of expiry, if known.
         since: String,
     },
-    /// No connection, or one that was cut.
+    /// No connection could be opened, or it was cut.
     #[error("the cluster at {server} cannot be reached: {message}")]
     Unreachable {
         /// The API server.
@@ -62,7 +62,7 @@ pub enum Error {
         /// The problem.
         message: String,
     },
-    /// Nothing to check the other's certificate with.
+    /// This machine has no certificate authority to check the cluster's certificate.
     #[error(
         "no trusted connection to the cluster at {server}: this machine knows no certificate authority; install its ca-certificates, or name the cluster's in the kubeconfig (certificate-authority)"
     )]
@@ -70,7 +70,7 @@ pub enum Error {
         /// The API server.
         server: String,
     },
-    /// It does not know us.
+    /// The cluster rejected the credentials.
     #[error(
         "the cluster at {server} rejected our credentials ({message}): the certificate or token in the kubeconfig may have expired"
     )]
@@ -80,43 +80,43 @@ pub enum Error {
         /// The message of the program.
         message: String,
     },
-    /// The kubeconfig's source of our credentials does not give them: a program, a file.
+    /// The kubeconfig's source of credentials, a program or a file, does not provide them.
     #[error("cannot load credentials for the cluster at {server}: {message}")]
     Credentials {
         /// The API server.
         server: String,
-        /// The problem, without secrets of the program's arguments or output.
+        /// The problem, without secrets from the program's arguments or output.
         message: String,
     },
-    /// It knows us and will not do it: missing rights, or a quota.
+    /// The cluster knows the account and refuses the request: rights are missing, or a quota is exhausted.
     #[error("the cluster does not allow it: {message}")]
     NotAllowed {
         /// The message.
         message: String,
     },
-    /// The object, its namespace or its kind.
+    /// The object, its namespace or its kind does not exist.
     #[error("{message}")]
     NotFound {
         /// The message.
         message: String,
     },
-    /// An object of that name is there.
+    /// An object of that name exists.
     #[error("{message}")]
     Conflict {
         /// The message.
         message: String,
     },
-    /// It is too busy, or has a fault that may pass.
+    /// The cluster is too busy, or has a temporary fault.
     #[error("the cluster at {server} is in trouble ({code}): {message}")]
     Trouble {
         /// The API server.
         server: String,
-        /// HTTP status code.
+        /// The HTTP status code.
         code: u16,
         /// The message.
         message: String,
     },
-    /// It does not take the object.
+    /// The cluster does not accept the object.
     #[error("the cluster at {server} refuses it: {message}")]
     Refused {
         /// The API server.
@@ -146,8 +146,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the same request, when the like of it was done before, may succeed after a repair: a quota that
-    /// is used up, a token or certificate that has expired, an authenticator that is away, a kind that was removed.
+    /// Returns whether a request that succeeded before may succeed again after a repair. Examples are an exhausted
+    /// quota, an expired token or certificate, an absent authenticator, or a removed kind.
     pub fn may_be_mended(&self) -> bool {
         let papers = matches!(
             self,
@@ -159,34 +159,34 @@ impl Error {
         papers || matches!(self, Self::NotAllowed { .. }) || self.is_not_found() || self.may_pass()
     }
 
-    /// Returns whether the object, its namespace or its kind is not there.
+    /// Returns whether the object, its namespace or its kind does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Returns whether there are too many objects. The API server says so in words only: `… is forbidden: exceeded
+    /// Returns whether a quota is exhausted. The API server says so only in its message: `… is forbidden: exceeded
     /// quota: …`.
     pub fn is_quota(&self) -> bool {
         matches!(self, Self::NotAllowed { message } if message.contains("exceeded quota"))
     }
 
-    /// Returns whether a webhook does not answer that the cluster asks about every such object.
+    /// Returns whether a webhook that the cluster calls for every such object does not answer.
     pub fn is_webhook_down(&self) -> bool {
         matches!(self, Self::Trouble { message, .. } if message.contains("failed calling webhook"))
     }
 
-    /// Returns whether the cluster knows the object's kind, and not all of its fields.
+    /// Returns whether the cluster knows the object's kind but not all of its fields.
     pub fn is_unknown_field(&self) -> bool {
         matches!(self, Self::Refused { message, .. } if message.contains("strict decoding error"))
     }
 
-    /// Returns whether an object of that name is there.
+    /// Returns whether an object of that name exists.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
     }
 }
 
-/// Returns the meaning of an error of the client.
+/// Converts an error of the client library.
 pub(super) fn of(server: &str, source: kube::Error) -> Error {
     let server = server.to_owned();
     let kube::Error::Api(status) = source else {
@@ -194,7 +194,7 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
             return Error::Credentials { server, message: credentials(problem) };
         }
         let message = chain(&source);
-        // The layers that it came through say nothing to a person.
+        // The names of the library's layers mean nothing to a user.
         let layers = ["ServiceError: ", "client error (Connect): "];
         let message = layers
             .iter()
@@ -215,8 +215,8 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     };
     let (code, message) = (status.code, status.message.clone());
     let message = if message.is_empty() { status.reason.clone() } else { message };
-    // The library's word for an answer that is no `Status`. (The real server has such a one for kinds that it does not
-    // know: `404 page not found`.)
+    // The library's message for an answer that is not a `Status`. (The real server sends such an answer for unknown
+    // kinds: `404 page not found`.)
     let message = if status.reason == "Failed to parse error data" {
         let said = shortened(message.lines().next().unwrap_or_default());
         format!("{server} answers what a Kubernetes API server does not ({code}): {said}")
@@ -225,24 +225,24 @@ pub(super) fn of(server: &str, source: kube::Error) -> Error {
     };
     match code {
         401 => Error::NotKnown { server, message },
-        // Whatever our rights, it would be denied again.
+        // The denial would be the same with any rights.
         403 if is_denied(&message) => Error::Refused { server, message },
         403 => Error::NotAllowed { message },
         404 => Error::NotFound { message },
         409 if status.reason == "AlreadyExists" => Error::Conflict { message },
-        // Of another 409 nothing was done: two requests met, such as in the counting of a quota.
+        // Any other 409 changed nothing: two requests collided, for example while a quota was counted.
         408 | 409 | 410 | 429 | 500..=599 => Error::Trouble { server, code, message },
         _ => Error::Refused { server, message },
     }
 }
 
-/// Returns whether a webhook or a policy of the cluster's has looked at the object and does not want it.
+/// Returns whether a webhook or a policy of the cluster examined the object and denied it.
 fn is_denied(message: &str) -> bool {
     let webhook = message.contains("admission webhook") && message.contains("denied the request");
     webhook || message.contains("ValidatingAdmissionPolicy")
 }
 
-/// Returns the time at which a certificate expired, as the library's words have it: in seconds.
+/// Returns the time at which a certificate expired, from the library's message, to the second.
 fn since(words: &str) -> Option<String> {
     let (_, seconds) = words.split_once("not valid after ")?;
     let seconds = seconds.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
@@ -250,25 +250,26 @@ fn since(words: &str) -> Option<String> {
     Some(format!(" on {}", at.strftime(EXPIRED)))
 }
 
-/// Returns whether a request failed because one side does not accept the other's credentials, or because ours were not
-/// to be had.
+/// Returns whether a request failed because one side rejects the other's credentials, or because the client's own were
+/// unavailable.
 pub(super) fn is_about_papers(source: &kube::Error) -> bool {
     papers(source).is_some() || is_about_certificates(&chain(source))
 }
 
-/// The libraries below tell certificates apart from connections in their texts only.
+/// Returns whether an error concerns certificates. The libraries distinguish certificates from connections only in
+/// their messages.
 fn is_about_certificates(message: &str) -> bool {
     let words = ["ertificate", "UnknownIssuer", "CaUsedAsEndEntity", "invalid peer"];
     words.iter().any(|word| message.contains(word))
 }
 
-/// Returns the problem with our credentials, wherever among an error's sources it is.
+/// Finds the problem with the credentials among the sources of an error.
 fn papers<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a AuthError> {
     error.downcast_ref().or_else(|| papers(error.source()?))
 }
 
-/// The same for a person. The library would show a program's variables and arguments, which hold secrets, and what it
-/// printed, which may be the token.
+/// Describes a credentials problem for the user. The library would show a program's variables and arguments, which hold
+/// secrets, and its output, which may be the token.
 fn credentials(problem: &AuthError) -> String {
     match problem {
         AuthError::AuthExecStart(source) => format!(
@@ -376,7 +377,7 @@ mod tests {
         };
         let cmd = "KEY=\"secret\" \"aws\"".to_owned();
         let failed = AuthError::AuthExecRun { cmd, out: Box::new(out) };
-        // As it comes when the papers are renewed, and as it comes at the start.
+        // The error as it arrives after a renewal of the credentials, and as it arrives at the start.
         let boxed = kube::Error::Service(Box::new(AuthError::ExecPluginFailed));
         for (source, says) in [
             (

@@ -1,5 +1,5 @@
-//! PURE: until when a certificate is good. A cluster whose client's has expired says no more than that it does not know
-//! who asks.
+//! PURE: the expiry of certificates. A cluster rejects an expired client certificate with the same message as an
+//! unknown client.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -12,11 +12,11 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Returns the time at which the first certificate in a PEM text expires. `None`: that cannot be read.
+/// Returns the time at which the first certificate in a PEM text expires. `None`: the text cannot be read.
 pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
     let certificate = CertificateDer::from_pem_slice(pem).ok()?;
-    // RFC 5280, section 4.1: what is signed comes first; in it the version, which may be absent, the serial number, the
-    // algorithm, the issuer, and the two times.
+    // RFC 5280, section 4.1: the signed part comes first. It holds the optional version, the serial number, the
+    // algorithm, the issuer and the two times.
     let signed = enter(&certificate)?;
     let mut rest = enter(signed)?;
     if rest.first() == Some(&VERSION) {
@@ -29,7 +29,7 @@ pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
     let (kind, text, _) = item(item(times)?.2)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let at = match kind {
-        // Two digits of the year: 50 is 1950.
+        // The year has two digits, and 50 means 1950.
         UTC_TIME => {
             let century = if text.get(..2)? < "50" { "20" } else { "19" };
             DateTime::strptime("%Y%m%d%H%M%S", format!("{century}{text}"))
@@ -40,12 +40,12 @@ pub(super) fn expires(pem: &[u8]) -> Option<Timestamp> {
     Some(at.ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
 }
 
-/// The content of a sequence.
+/// Returns the content of a sequence.
 fn enter(der: &[u8]) -> Option<&[u8]> {
     item(der).filter(|(kind, ..)| *kind == SEQUENCE).map(|(_, content, _)| content)
 }
 
-/// The first item's kind and content, and what comes after it.
+/// Returns the kind and the content of the first item, and the bytes after it.
 fn item(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (kind, rest) = der.split_first()?;
     let (length, rest) = rest.split_first()?;

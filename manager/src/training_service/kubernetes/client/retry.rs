@@ -1,5 +1,5 @@
-//! Repeats what a cluster in passing trouble did not do: too busy, a fault of its own, a connection that was cut. It is
-//! for requests of a user at a terminal, and gives up soon.
+//! Repeats requests that failed for a temporary reason: an overloaded cluster, a fault of the cluster, or a cut
+//! connection. It serves requests of a user at a terminal and gives up soon.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tracing::debug;
 
 use super::Error;
 
-/// Most tries of a request, and how long after the first one no other is begun.
+/// The greatest number of tries, and the time after the first try in which another may begin.
 const TRIES: u32 = 6;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Before the second try; twice as long before each further one, 8 s in all.
+/// The pause before the second try. It doubles before each further try, 8 s in all.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Repeats a request until it is done or refused, a few times at most; says what it was told last.
+/// Repeats a request a few times until it succeeds or is refused, and returns the last answer.
 pub async fn a_few_times<T, F>(request: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,

@@ -1,6 +1,5 @@
-//! The way of every request. Two objects are looked after here for all callers: a server that wants to be left alone for
-//! a while (`Retry-After`) is, and when it no longer knows us, our credentials are read again, which may have been
-//! renewed.
+//! The transport of every request. It serves two needs for all callers. It honours the `Retry-After` of an overloaded
+//! server, and it reads the credentials again after a rejection, since they may have been renewed.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,21 +15,21 @@ use tracing::{debug, info};
 
 use super::{Access, Error, access, error};
 
-/// Papers are read again no sooner than this after they were read last.
+/// The shortest time between two reads of the credentials.
 const READ_AGAIN: Duration = Duration::from_secs(5);
-/// Longest that a server is left alone because it says so.
+/// The longest pause that a server's `Retry-After` can cause.
 const LONGEST_REST: Duration = Duration::from_secs(15);
 
 type Request = hyper::Request<Body>;
 type Response = hyper::Response<Body>;
 
-/// Sends requests.
+/// Sends requests to the API server.
 #[derive(Clone)]
 pub(super) struct Transport {
     access: Arc<Access>,
-    /// Which API server. Another one that the kubeconfig leads to later is not ours.
+    /// The API server. If the kubeconfig later names another server, it is ignored.
     pub(super) server: String,
-    /// The namespace that the kubeconfig names.
+    /// The namespace in the kubeconfig.
     pub(super) namespace: String,
     state: Arc<Mutex<State>>,
 }
@@ -38,12 +37,12 @@ pub(super) struct Transport {
 struct State {
     client: Client,
     read_at: Instant,
-    /// Nothing is sent before.
+    /// The end of the pause in which no request is sent.
     rests_until: Instant,
 }
 
 impl Transport {
-    /// Finds the way; nothing is sent.
+    /// Prepares the transport, without sending a request.
     pub(super) async fn open(access: &Access) -> Result<Self, Error> {
         let (config, expired) = config(access).await?;
         if let Some(expired) = expired {
@@ -82,7 +81,7 @@ impl Transport {
         answer
     }
 
-    /// Reads our papers again. Who asked asks again by its own rules.
+    /// Reads the credentials again. The caller retries by its own rules.
     async fn read_again(&self) {
         let due = {
             let mut state = self.state();
@@ -130,17 +129,17 @@ impl Service<Request> for Transport {
 
 async fn config(access: &Access) -> Result<(Config, Option<Error>), Error> {
     let (mut config, expired) = access::config(access).await?;
-    // Ours know whether anybody waits, say why, and are not longer than a request may take.
+    // The pauses of this crate know whether a caller waits, report the reason, and last no longer than a request may.
     config.default_retry = false;
     config.connect_timeout = Some(super::CONNECT);
     if config.accept_invalid_certs && config.root_cert.is_none() {
-        // Nothing is checked, so this machine's authorities are not needed; it may have none.
+        // Without verification the certificate authorities of this machine are not needed, and it may have none.
         config.root_cert = Some(Vec::new());
     }
     Ok((config, expired))
 }
 
-/// Returns the time for which a server that is too busy wants no requests.
+/// Returns the time for which an overloaded server wants no requests.
 fn rest(response: &Response) -> Option<Duration> {
     let after = response.headers().get(hyper::header::RETRY_AFTER);
     let after = after.filter(|_| [429, 503].contains(&response.status().as_u16()))?;

@@ -1,5 +1,5 @@
-//! Watching: everything that a selector fits, listed first and then followed. After a gap (a cut
-//! connection, `410 Gone`) it is listed again, so that what was missed is known.
+//! Watches all objects that a selector matches: a listing first, then changes. After a gap (a cut connection, `410
+//! Gone`) a new listing reveals the missed changes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,29 +16,28 @@ use serde_json::{Map, Value, json};
 use super::{Cluster, Resource as Kind, error};
 use crate::util::errors::chain;
 
-/// After the first failure of a watch, and after many.
+/// The pauses after the first failure of a watch and after many failures.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// After so many seconds the server ends a watch, and a connection that was silently cut is noticed 5 s
-/// later.
+/// The time limit of one watch request at the server, in seconds. A silently cut connection is noticed 5 s later.
 const WATCH_S: u32 = 60;
 
-/// An object as it is read: no more than is looked at. Most of an object is its spec, and who wrote which field of it;
-/// both are passed over, many times for each trial.
+/// An object, reduced to the fields that the manager reads. Most of an object is its spec and the record of field
+/// owners. The reader skips both, since each trial produces many versions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Read")]
 pub struct WatchedObject {
     /// Its name.
     pub name: String,
-    /// Its `status`, what its `spec` says of whether it may run, and `metadata.deletionTimestamp`; of an event, what it says
-    /// of what.
+    /// The `status`, `metadata.deletionTimestamp` and the fields of `spec` that say whether the object may run. For an
+    /// event, its message and its subject.
     pub body: Value,
-    /// The id that no other object has, also none of the same name.
+    /// The unique id, which differs even between objects of the same name.
     pub uid: Option<String>,
-    /// The name of the first object that owns it.
+    /// The name of the object's first owner.
     pub owner: Option<String>,
-    /// Name and version, as the library wants them.
+    /// The name and version, in the form that the library needs.
     metadata: ObjectMeta,
 }
 
@@ -70,7 +69,7 @@ struct ReadOwner {
     name: Option<String>,
 }
 
-/// The part of a `spec` that says whether the object may run, and in how many pods. Not said in any is what `null` says in JSON.
+/// The fields of a `spec` that say whether the object may run, and in how many pods. JSON `null` counts as absent.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RunSpec {
@@ -79,10 +78,10 @@ struct RunSpec {
     /// The number of pods of a Job, which its queue may lower.
     #[serde(skip_serializing_if = "Option::is_none")]
     parallelism: Option<i64>,
-    /// The member of the training operator's jobs.
+    /// The field of the training operator's jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_policy: Option<RunPolicy>,
-    /// The member of Kueue's Workloads.
+    /// The field of Kueue's Workloads.
     #[serde(skip_serializing_if = "Option::is_none")]
     active: Option<bool>,
 }
@@ -131,7 +130,7 @@ impl From<Read> for WatchedObject {
     }
 }
 
-/// Its kind is the one that its [`ApiResource`] says.
+/// The kind comes from the [`ApiResource`] of the request.
 impl Resource for WatchedObject {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
@@ -164,20 +163,20 @@ impl Resource for WatchedObject {
 /// An event of a watch.
 #[derive(Debug)]
 pub enum Seen {
-    /// Everything is told again from here on.
+    /// A complete listing begins here.
     Begin,
-    /// An object is as it is now.
+    /// The current state of an object.
     There(WatchedObject),
-    /// Everything has been told: what was not among it since [`Seen::Begin`] is gone.
+    /// The listing is complete: objects not listed since [`Seen::Begin`] are gone.
     Complete,
     /// An object is gone.
     Gone(WatchedObject),
-    /// The watch was interrupted. It goes on by itself.
+    /// The watch was interrupted and resumes by itself.
     Trouble(String),
 }
 
-/// Pauses after failures: short at first, a few seconds at most, and short again after a success. A watch
-/// that is cut often must not fall behind for half a minute, as kube's own would.
+/// Pauses after failures, short at first, a few seconds at most, and short again after a success. A watch that is often
+/// cut must not lag for half a minute, as with kube's own pauses.
 #[derive(Debug, Default)]
 struct Pauses(u32);
 
@@ -198,7 +197,7 @@ impl Backoff for Pauses {
 }
 
 impl Cluster {
-    /// Watches objects for ever.
+    /// Watches objects without end.
     pub fn watch(
         &self,
         resource: Kind,
@@ -278,7 +277,7 @@ mod tests {
                 thing.body
             );
         }
-        // One that no controller has looked at yet.
+        // An object that no controller has examined yet.
         let unseen = json!({"metadata": {"name": "f"}, "spec": {}, "status": null});
         let object: WatchedObject = serde_json::from_value(unseen).unwrap();
         assert_eq!(object.body, json!({}));

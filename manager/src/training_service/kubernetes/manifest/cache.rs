@@ -1,28 +1,29 @@
-//! PURE: the cache of agent and code, as pieces of a pod.
+//! PURE: the cache of agent and code, as parts of a pod.
 
 use serde_json::{Value, json};
 
 use crate::config::kubernetes::CacheSpec;
 
-/// The place of the cache in a pod.
+/// The path of the cache in a pod.
 pub(super) const CACHE_FOLDER: &str = "/trialkeeper-cache";
-/// The volume's name.
+/// The name of the volume.
 const VOLUME: &str = "trialkeeper-cache";
 
-/// Functions for the script that fetches the agent. `$3` is the folder; `$4` and `$5` are the SHA-256 of agent and code.
+/// Shell functions for the script that fetches the agent. `$3` is the folder. `$4` and `$5` are the SHA-256 of agent
+/// and code.
 pub(super) const CACHE_SCRIPT: &str = include_str!("cache.sh");
 
 /// The SHA-256 of each file that pods look for in the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CachedFiles {
-    /// The agent program. `None`: the pods' images have it.
+    /// The agent program. `None`: the images of the pods contain it.
     pub agent: Option<String>,
-    /// The code archive. `None`: the code is in the pods' images.
+    /// The code archive. `None`: the images of the pods contain the code.
     pub code: Option<String>,
 }
 
-/// Returns the volume of a cache and its place in a container. A claim that is among the `volumes` of the pod already is no
-/// second volume: two volumes of one claim keep a pod from starting.
+/// Returns the volume of a cache and its mount in a container. If the pod's `volumes` already have the claim, no second
+/// volume is added: two volumes of one claim keep a pod from starting.
 pub(super) fn pieces(cache: &CacheSpec, volumes: &Value) -> (Option<Value>, Value) {
     let mut volume = cache.volume();
     volume["name"] = Value::from(VOLUME);

@@ -1,4 +1,4 @@
-//! PURE: one role's pod: the trial's command under its agent.
+//! PURE: the pod of one role, which runs the trial's command under its agent.
 
 use serde_json::{Value, json};
 
@@ -13,36 +13,38 @@ use crate::config::render_command;
 use crate::training_service::TrialJobSpec;
 use crate::training_service::kubernetes::share::{self, Share};
 
-/// The agent's own budgets (20 s for the trial, 2 s for its output, 5 s to deliver) and a margin.
+/// The sum of the agent's own time limits (20 s for the trial, 2 s for its output, 5 s for delivery) and a margin.
 pub(super) const GRACE_S: u64 = 30;
-/// The time for which an agent keeps its pod for a manager that does not answer: what it could not deliver is lost with
-/// the pod.
+/// The time for which an agent keeps its pod while the manager does not answer. Undelivered data is lost with the pod.
 const FLUSH: &str = "10m";
-/// Where a pod's own files are.
+/// The folder of a pod's own files.
 const POD_FOLDER: &str = "/trialkeeper";
-/// The folder of the agent's image, where that is a volume, and the agent's place in the image that `Dockerfile.trial` makes.
+/// The folder where the agent's image is mounted, and the path of the agent in the image that `Dockerfile.trial`
+/// builds.
 const AGENT_FOLDER: &str = "/trialkeeper-agent";
 const INSTALLED_AGENT: &str = "/usr/local/bin/trialkeeper";
-/// Where the token and the way to the manager are.
+/// The folder with the token and the manager's address.
 const ACCESS: &str = "/run/trialkeeper";
-/// First port of the first role, as NNI has it.
+/// The first port of the first role, the same as in NNI.
 const PORT: usize = 4000;
-/// Where `frameworkbarrier` leaves what it found.
+/// The folder where `frameworkbarrier` writes its results.
 const BARRIER: &str = "/mnt/frameworkbarrier";
-/// A record of parameters that is longer is fetched from the manager: one variable holds 128 KiB.
+/// The largest record of parameters that a variable may hold. The agent fetches longer ones from the manager, since one
+/// variable holds 128 KiB.
 const INLINE_BYTES: usize = 32 << 10;
 
-/// The part of a pod's time to end that is left for the agent after its trial's: 2 s for its output, 5 s to deliver, a
-/// margin.
+/// The part of a pod's grace period that remains for the agent after its trial. It is the sum of 2 s for the output, 5 s
+/// for delivery and a margin.
 const AFTER_S: u64 = 10;
-/// Most of the trial's output that stays in the pod, per stream twice this, where it cannot be read afterwards. A pod
-/// that holds more than its node or its limit of `ephemeral-storage` allows is evicted.
+/// The size at which the agent rotates each stream of output that cannot be read after the pod. The pod keeps twice
+/// this size per stream. The kubelet evicts a pod that exceeds its `ephemeral-storage` limit or its node's disk.
 const ROTATE_BYTES: u64 = 16 << 20;
-/// Most that waits in the pod for a manager that does not answer, for the same reason.
+/// The size limit of the spool for a manager that does not answer, for the same reason.
 const SPOOL_BYTES: u64 = 64 << 20;
-/// Most output a second, of each stream, that goes to the manager, which keeps it all.
+/// The limit for the output of each stream that goes to the manager, in bytes a second. The manager keeps all of it.
 const LOG_RATE: u64 = 1 << 20;
-/// Variables of the agent's that a template may set: its bounds, and nothing of who it is or where it reports.
+/// Agent variables that a template may set. They are limits and affect neither the agent's identity nor its
+/// destination.
 const BOUNDS: [&str; 5] = [
     "TRIALKEEPER_GRACE",
     "TRIALKEEPER_START_TIMEOUT",
@@ -50,22 +52,24 @@ const BOUNDS: [&str; 5] = [
     "TRIALKEEPER_SPOOL_BYTES",
     "TRIALKEEPER_LOG_RATE",
 ];
-/// Labels and annotations that ask others to leave a pod alone: service meshes to put nothing beside its container,
-/// since a sidecar does not end with the trial and keeps its pod from ending; the cluster's autoscaler not to move it,
-/// since a trial that is moved begins anew.
+/// Labels and annotations that protect a pod from other controllers. Service meshes must not add a sidecar, since it
+/// would outlive the trial and keep its pod from ending. The cluster's autoscaler must not evict the pod, since the
+/// trial would start over.
 const LEAVE_ALONE: [(&str, &[&str], &str); 3] = [
     ("sidecar.istio.io/inject", &["labels", "annotations"], "false"),
     ("linkerd.io/inject", &["annotations"], "disabled"),
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", &["annotations"], "false"),
 ];
 
-/// Fetches the agent, where the image has none, and becomes it. `$1` is the trial's command, `$2` a folder.
+/// A script that fetches the agent, if the image lacks it, and executes it. `$1` is the trial's command, and `$2` is a
+/// folder.
 pub(super) const BOOTSTRAP: &str = include_str!("bootstrap.sh");
 
-/// Puts the token of an attempt where its agent reads it, out of a variable, and becomes the command that follows.
+/// A script that writes an attempt's token from a variable to the agent's token file, and executes the command that
+/// follows.
 pub(super) const TOKEN_FROM_VARIABLE: &str = include_str!("token.sh");
 
-/// Has a container take its trial's token out of a variable instead of a volume.
+/// Makes a container take its trial's token from a variable instead of a volume.
 pub(in crate::training_service::kubernetes) fn take_token_from_variable(
     container: &mut Value,
     secret: &str,
@@ -77,12 +81,12 @@ pub(in crate::training_service::kubernetes) fn take_token_from_variable(
     container["command"] = Value::Array(words);
 }
 
-/// Returns how long a pod may take to end: as long as its template says, and at least as long as its agent needs.
+/// Returns a pod's grace period in seconds: the template's value, but at least the time that its agent needs.
 pub(in crate::training_service::kubernetes) fn grace(pod: &Value) -> u64 {
     pod["terminationGracePeriodSeconds"].as_u64().unwrap_or(0).max(GRACE_S)
 }
 
-/// Asks others to leave a pod alone, unless its template says otherwise.
+/// Adds the labels and annotations that protect a pod, unless its template sets them.
 pub(in crate::training_service::kubernetes) fn leave_alone(metadata: &mut Value) {
     for (name, places, value) in LEAVE_ALONE {
         let said = ["labels", "annotations"].iter().any(|place| !metadata[place][name].is_null());
@@ -92,7 +96,7 @@ pub(in crate::training_service::kubernetes) fn leave_alone(metadata: &mut Value)
     }
 }
 
-/// Takes out what the controller drops and admission would miss.
+/// Removes the fields that the controller drops and that admission would therefore not see.
 pub(in crate::training_service::kubernetes) fn without_what_is_dropped(pod: &mut Value) {
     let lists = ["initContainers", "containers"];
     let containers = lists.map(|list| pod[list].as_array().map_or(0, Vec::len));
@@ -107,7 +111,7 @@ pub(in crate::training_service::kubernetes) fn without_what_is_dropped(pod: &mut
     }
 }
 
-/// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, by something that may stand in a name.
+/// Replaces the controller's placeholders, such as `{{FC_TASK_INDEX}}`, with text that is valid in a name.
 pub(in crate::training_service::kubernetes) fn fill_in(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -132,11 +136,11 @@ pub(in crate::training_service::kubernetes) fn complete(
     position: usize,
 ) {
     let spec = &common.spec;
-    // A kubelet that restarts a failed trial in place hides the failure from everybody.
+    // A kubelet that restarts a failed trial in place would hide the failure.
     pod["restartPolicy"] = Value::from("Never");
     pod["terminationGracePeriodSeconds"] = Value::from(grace(pod));
     if pod["hostNetwork"] == true {
-        // The default means the node's own name service there, which knows no Service, such as the manager's.
+        // By default such a pod uses the node's own DNS, which knows no Service, such as the manager's.
         set_default(pod, "dnsPolicy", Value::from("ClusterFirstWithHostNet"));
     }
     let claim = matches!(common.share, Some(Share::Claim { .. } | Share::Template))
@@ -144,7 +148,7 @@ pub(in crate::training_service::kubernetes) fn complete(
     set_default(pod, "securityContext", pod_security(spec, claim));
     match &spec.service_account {
         Some(name) => pod["serviceAccountName"] = Value::from(name.as_str()),
-        // No trial needs the cluster's API unless the user says so.
+        // No trial needs the cluster's API unless the user configures an account.
         None if pod["serviceAccountName"].is_null() && spec.barrier_image.is_none() => {
             set_default(pod, "automountServiceAccountToken", Value::Bool(false));
         }
@@ -184,8 +188,8 @@ pub(in crate::training_service::kubernetes) fn complete(
     environment(&mut pod["containers"][0], common, job, role, grace);
 }
 
-/// Tells the agent where its folders are if a disk that trials share is mounted. Comes after the variable with the pod's
-/// number: Kubernetes puts in the value of a variable only where it stands before.
+/// Sets the agent's folders if the trials share a mounted disk. It must run after the variable with the pod's number is
+/// set, since Kubernetes expands only variables that were defined before.
 pub(in crate::training_service::kubernetes) fn place_output(
     container: &mut Value,
     common: &Common,
@@ -214,10 +218,10 @@ fn container(
     }
     let mut line = render_command(&role.command, &parameters(job));
     if spec.barrier_image.is_some() {
-        // It reads the ports that the agent sets.
+        // The script reads the ports that the agent sets.
         line = format!(". {BARRIER}/injector.sh && {line}");
     }
-    // Kubernetes replaces `$(NAME)` and takes `$$` for `$` here.
+    // Kubernetes expands `$(NAME)` and reads `$$` as `$` here.
     let line = line.replace('$', "$$");
     container["command"] = command(common, &line);
     if matches!(spec.agent, AgentSource::Volume(_)) {
@@ -247,8 +251,8 @@ fn container(
     resources(container, role);
 }
 
-/// Returns the command that runs a shell line under the agent. A script fetches what is neither in the container nor in the
-/// cache.
+/// Returns the command that runs a shell line under the agent. A script fetches the files that neither the image nor
+/// the cache has.
 fn command(common: &Common, line: &str) -> Value {
     let agent = match &common.spec.agent {
         AgentSource::Auto | AgentSource::Image => "trialkeeper".to_owned(),
@@ -270,29 +274,29 @@ fn command(common: &Common, line: &str) -> Value {
     json!(words)
 }
 
-/// Returns the volume of a mount of the experiment file.
+/// Returns the volume of a mount in the experiment file.
 fn volume_of(mount: &MountSpec) -> Value {
     let mut volume = mount.volume.clone();
     volume["name"] = Value::from(volume_name(mount));
     volume
 }
 
-/// Returns the place of a mount in the trial's container.
+/// Returns the position of a mount in the trial's container.
 fn mount_of(mount: &MountSpec) -> Value {
     json!({"name": volume_name(mount), "mountPath": mount.path, "readOnly": mount.read_only})
 }
 
-/// Returns a name that no volume of ours has.
+/// Returns a volume name that differs from TrialKeeper's own volumes.
 fn volume_name(mount: &MountSpec) -> String {
     format!("data-{}", mount.name)
 }
 
-/// Returns the parts of the disk that trials share, if there is one.
+/// Returns the parts of the shared disk, if there is one.
 fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces {
     let Some(share) = &common.share else { return share::Pieces::default() };
     let several = common.spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1;
     let index = if common.spec.workload == WorkloadKind::Framework {
-        // Its controller puts the number in.
+        // The controller inserts the pod's number.
         "{{FC_TASK_INDEX}}"
     } else {
         "$(TRIALKEEPER_ROLE_INDEX)"
@@ -301,7 +305,7 @@ fn shared(common: &Common, job: &TrialJobSpec, role: &RoleSpec) -> share::Pieces
     share::pieces(share, (&job.experiment, &job.trial), &role.name, index, POD_FOLDER)
 }
 
-/// Sets a variable, whatever it was.
+/// Sets a variable and replaces any previous value.
 pub(in crate::training_service::kubernetes) fn set_variable(
     container: &mut Value,
     name: &str,
@@ -310,7 +314,7 @@ pub(in crate::training_service::kubernetes) fn set_variable(
     put_variable(container, name, json!({"name": name, "value": value}));
 }
 
-/// Sets a variable to a field of the pod's own.
+/// Sets a variable to the value of a field of the pod.
 pub(in crate::training_service::kubernetes) fn set_field(
     container: &mut Value,
     name: &str,
@@ -320,7 +324,7 @@ pub(in crate::training_service::kubernetes) fn set_field(
     put_variable(container, name, json!({"name": name, "valueFrom": source}));
 }
 
-/// Sets a variable to what a Secret holds.
+/// Sets a variable to a value from a Secret.
 pub(in crate::training_service::kubernetes) fn set_secret(
     container: &mut Value,
     name: &str,
@@ -337,7 +341,7 @@ fn put_variable(container: &mut Value, name: &str, variable: Value) {
     append(container, "env", [variable]);
 }
 
-/// CPU, memory and GPUs: as much as is asked for is what may be used.
+/// Sets CPU, memory and GPUs. The limits equal the requests.
 fn resources(container: &mut Value, role: &RoleSpec) {
     let wanted = [
         ("cpu", role.cpu.clone()),
@@ -353,7 +357,7 @@ fn resources(container: &mut Value, role: &RoleSpec) {
     }
 }
 
-/// Returns the variables that every container with an agent has.
+/// Returns the variables of every container with an agent.
 fn common_variables(
     common: &Common,
     job: &TrialJobSpec,
@@ -374,9 +378,9 @@ fn common_variables(
         ("TRIALKEEPER_GRACE", format!("{}s", grace - AFTER_S)),
         ("TRIALKEEPER_SPOOL_BYTES", SPOOL_BYTES.to_string()),
         ("TRIALKEEPER_LOG_RATE", LOG_RATE.to_string()),
-        // A user id without a name has no home, and a read-only one is none.
+        // A user id without an account has no home directory, and a read-only home is of no use.
         ("HOME", POD_FOLDER.to_owned()),
-        // Nor has it a name, which libraries ask for (`getpass.getuser()`, and with it torch.compile).
+        // Such a user has no name either, and libraries ask for one (`getpass.getuser()`, and therefore torch.compile).
         ("USER", "trial".to_owned()),
         ("LOGNAME", "trial".to_owned()),
     ]
@@ -420,26 +424,27 @@ fn environment(
     if spec.roles.iter().map(|role| role.task_number).sum::<u64>() > 1 {
         let (main, index) = &spec.metrics_from;
         variables.push(("TRIALKEEPER_METRICS_FROM", format!("{main}:{index}")));
-        // The pods wait for one another as long as a trial may take to start, and not for its code's time alone.
+        // The pods wait for one another for as long as a trial may take to start, which includes more than fetching the
+        // code.
         let patience = spec.start_up_deadline.as_secs().max(1);
         variables.push(("TRIALKEEPER_START_TIMEOUT", format!("{patience}s")));
         let roles = spec.roles.iter().map(|role| format!("{}:{}", role.name, role.task_number));
         variables.push(("TRIALKEEPER_ROLES", roles.collect::<Vec<_>>().join(",")));
     }
     if role.gpus == Some(0) {
-        // The container runtime's word for none, and CUDA's.
+        // The first value means no GPU to the container runtime, the second to CUDA.
         variables.push(("NVIDIA_VISIBLE_DEVICES", "void".to_owned()));
         variables.push(("CUDA_VISIBLE_DEVICES", String::new()));
     }
     merge_environment(container, variables);
 }
 
-/// Adds `variables` to what the template gives the container.
+/// Adds `variables` to the container's environment from the template.
 fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
     let has = |known: &Value, name: &str| known["name"] == name;
     let mut whole = container["env"].as_array().cloned().unwrap_or_default();
     for (name, value) in variables {
-        // The template's own word on its home, its GPUs or the agent's bounds stands; on the rest it does not.
+        // The template's values for the home, the GPUs and the agent's limits take precedence, and no others do.
         if whole.iter().any(|known| has(known, name)) {
             if !name.starts_with("TRIALKEEPER_") || BOUNDS.contains(&name) {
                 continue;
@@ -451,14 +456,15 @@ fn merge_environment(container: &mut Value, variables: Vec<(&str, String)>) {
     container["env"] = Value::Array(whole);
 }
 
-/// Returns where the agent reads its trial's token.
+/// Returns the path of the file from which the agent reads its trial's token.
 fn token_file(spec: &KubernetesSpec) -> String {
     let folder = if spec.workload.shares_pod_template() { POD_FOLDER } else { ACCESS };
     format!("{folder}/token")
 }
 
-/// The folder for the agent and its spool, and the two Secrets as one folder, so that what agents read
-/// again is renewed when it changes. A template for all trials can name no trial's own Secret.
+/// Returns the folder for the agent and its spool, and a volume that projects the two Secrets into one folder.
+/// Kubernetes updates that folder when a Secret changes, and agents read it again. A template that all trials share
+/// cannot name one trial's own Secret.
 fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
     let own = (!common.spec.workload.shares_pod_template())
         .then(|| workload_name(&common.experiment, &job.attempt));
@@ -468,13 +474,13 @@ fn volumes(common: &Common, job: &TrialJobSpec) -> [Value; 2] {
         json!({"name": "trialkeeper", "emptyDir": {}}),
         json!({
             "name": "trialkeeper-access",
-            // Readable for whatever user a template chose; the folder is this pod's alone.
+            // Any user that a template chose must be able to read the folder, and only this pod has it.
             "projected": {"defaultMode": 0o444, "sources": sources},
         }),
     ]
 }
 
-/// The volume with the agent's image, which is mounted as it is.
+/// Returns the volume that mounts the agent's image directly.
 fn agent_volume(image: &str, pull_policy: Option<&str>) -> Value {
     let mut volume = json!({"name": "trialkeeper-agent", "image": {"reference": image}});
     if let Some(policy) = pull_policy {
@@ -506,12 +512,12 @@ fn barrier(image: &str) -> Value {
         "name": "frameworkbarrier",
         "image": image,
         "volumeMounts": [{"name": "frameworkbarrier-volume", "mountPath": BARRIER}],
-        // A quota of the namespace may ask for some of every container.
+        // A quota of the namespace may require requests and limits of every container.
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi"},
             "limits": {"cpu": "100m", "memory": "64Mi"},
         },
-        // It writes beside itself, in a folder that is root's.
+        // The barrier writes next to its own program, in a folder that belongs to root.
         "securityContext": {
             "runAsUser": 0,
             "runAsNonRoot": false,
@@ -521,10 +527,10 @@ fn barrier(image: &str) -> Value {
     })
 }
 
-/// Returns the security context of a pod under the profile "restricted"; for a Framework's without `seccompProfile`,
-/// which its controller drops. With `claim` the trials' folders are on a new disk, perhaps, which only a group can be
-/// given; where nothing of ours needs it, there is no `fsGroup`: the kubelet would make every file on every volume of
-/// the template's that group's.
+/// Returns the security context of a pod under the profile "restricted". A Framework's pod gets no `seccompProfile`,
+/// because its controller drops that field. With `claim` the trials' folders may lie on a new disk, to which only a
+/// group can be granted access. Otherwise `fsGroup` is absent, since the kubelet would change the group of every file
+/// on all of the template's volumes.
 fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
     let user = spec.run_as_user;
     if user == 0 {
@@ -540,12 +546,12 @@ fn pod_security(spec: &KubernetesSpec, claim: bool) -> Value {
     context
 }
 
-/// Returns the security context of a container under the same profile.
+/// Returns the security context of a container under the profile "restricted".
 fn container_security() -> Value {
     json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}})
 }
 
-/// Adds to a list that may not be there yet.
+/// Appends to a list, which may not exist yet.
 pub(in crate::training_service::kubernetes) fn append(
     object: &mut Value,
     field: &str,

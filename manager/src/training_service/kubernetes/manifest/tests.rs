@@ -1,4 +1,4 @@
-//! The objects against what is known of the controller and of Kubernetes, and one of them whole.
+//! Tests of the objects: against the known rules of the controller and of Kubernetes, and one object as a whole.
 
 mod bootstrap;
 
@@ -25,7 +25,7 @@ pub(in crate::training_service::kubernetes) fn job() -> TrialJobSpec {
     }
 }
 
-/// The section `trainingService` as an experiment file has it.
+/// Builds the settings from a section `trainingService` of an experiment file.
 pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("experiment.yml");
@@ -38,7 +38,7 @@ pub(in crate::training_service::kubernetes) fn common(section: &Value) -> Common
     });
     std::fs::write(&file, document.to_string()).unwrap();
     let spec = crate::config::load(&file).unwrap();
-    // What is stored reads as it was written.
+    // The stored form reads back as the same specification.
     let again = crate::config::from_canonical(&spec.canonical).unwrap();
     assert_eq!(again.training_service, spec.training_service);
     let TrainingServiceSpec::Kubernetes(spec) = spec.training_service else { panic!() };
@@ -107,7 +107,7 @@ fn names_are_those_that_the_controller_allows() {
     let attempt = |id: &str| AttemptId::new(id).unwrap();
     let plain = workload_name(&experiment("abcd1234"), &attempt("k3f9a-2"));
     assert_eq!(plain, "tkabcd1234k3f9a2");
-    // Ids of an older NNI: capitals and dashes, which must not make two names one.
+    // Ids of an older NNI have capitals and dashes, which must not map two ids to one name.
     let names = [
         workload_name(&experiment("Ab"), &attempt("x-1")),
         workload_name(&experiment("ab"), &attempt("x-1")),
@@ -125,7 +125,7 @@ fn no_secret_is_in_the_framework_and_nothing_new_is_in_the_pod() {
     let made = framework(&common(&one_role()), &job());
     let text = made.to_string();
     assert!(!text.contains("secret-token") && !text.contains(&STANDARD.encode("secret-token")));
-    // Dropped by the controller without a word.
+    // The controller drops these fields silently.
     for field in
         ["seccompProfile", "resizePolicy", "setHostnameAsFQDN", "\"ephemeral\"", "\"status\""]
     {
@@ -145,7 +145,7 @@ fn kubernetes_replaces_nothing_in_what_is_the_users() {
     )
     .unwrap();
     assert_eq!(record["parameters"]["what"], "$(HOME) {{x}}");
-    // A record that is too long for a variable is fetched.
+    // The agent fetches a record that is too long for a variable.
     let mut long = job();
     long.parameter_record = parameter_record(Some(5), &json!({"lr": "x".repeat(INLINE)}));
     let made = pod(&framework(&common(&one_role()), &long), 0);
@@ -199,7 +199,7 @@ fn several_roles_know_one_another() {
         let pod = pod(&made, position);
         assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("ps:1,worker:2"));
         assert_eq!(variable(&pod, "TRIALKEEPER_METRICS_FROM").as_deref(), Some("worker:1"));
-        // As long as they may take to start, whatever the agent's own bound is.
+        // The start deadline applies, whatever the agent's own limit is.
         assert_eq!(variable(&pod, "TRIALKEEPER_START_TIMEOUT").as_deref(), Some("2700s"));
         let install = &pod["initContainers"][0];
         assert_eq!(install["image"], "registry/agent:1");
@@ -402,7 +402,7 @@ fn the_barrier_may_write_where_its_image_makes_it_write() {
     assert_eq!(barrier["securityContext"]["runAsUser"], 0);
     assert_eq!(barrier["securityContext"]["runAsNonRoot"], false);
     assert_eq!(barrier["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
-    // The agent knows ranks and ports, and sets what the barrier reads.
+    // The agent knows ranks and ports, and sets the variables that the barrier reads.
     assert_eq!(variable(&pod, "TRIALKEEPER_ROLES").as_deref(), Some("worker:2"));
     let line = pod["containers"][0]["command"][3].as_str().unwrap();
     assert!(line.starts_with(". /mnt/frameworkbarrier/injector.sh && "), "{line}");

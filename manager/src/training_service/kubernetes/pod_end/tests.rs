@@ -1,4 +1,4 @@
-//! Ends of pods that are not in the recordings of Jobs, and whatever else a status may be.
+//! Tests of pod ends that are not in the recordings of Jobs, and of arbitrary statuses.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -41,7 +41,7 @@ fn a_pods_end_is_told_in_the_words_that_are_certain() {
         (deleted,                                 Some((Some(143), "the trial's pod was deleted", Some(Class::Transient)))),
         (never,                                   Some((None,      "the pod was deleted before its container started", Some(Class::Transient)))),
         (with_init(waits(), 5),                   Some((Some(5),   "the container ended with exit code 5", None))),
-        // A sidecar is stopped after the trial; others may have failed before.
+        // The kubelet stops a sidecar after the trial. Other containers may have failed earlier.
         (with_init(terminated(1, "Error", ""), 143), Some((Some(1), "the container ended with exit code 1", None))),
         (with_init(terminated(0, "Completed", ""), 143), Some((Some(0), "the container ended with exit code 0", None))),
         (with_other(terminated(1, "Error", ""), 2), Some((Some(1), "the container ended with exit code 1", None))),

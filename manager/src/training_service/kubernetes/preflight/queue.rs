@@ -1,11 +1,11 @@
-//! Looks, before anything is submitted, at the queue and the priority class that an experiment names.
+//! Checks the queue and the priority class that an experiment names before anything is submitted.
 
 use super::Refusal;
 use crate::config::kubernetes::KubernetesSpec;
 use crate::training_service::kubernetes::client::{Cluster, Error, a_few_times};
 use crate::training_service::kubernetes::kueue;
 
-/// Returns the version of Kueue's API that the cluster serves, of those that are read. `None`: it serves none of them.
+/// Returns the supported version of Kueue's API that the cluster serves. `None`: it serves no supported version.
 pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, Error> {
     for version in kueue::VERSIONS {
         let none = || cluster.names(kueue::workloads(version), "trialkeeper/experiment=none");
@@ -18,8 +18,8 @@ pub async fn served_version(cluster: &Cluster) -> Result<Option<&'static str>, E
     Ok(None)
 }
 
-/// Refuses a queue or a priority class that is not there, as far as the account may look. Returns a warning about a queue
-/// that is there and admits nothing now: trials wait until it does.
+/// Refuses a missing queue or priority class, as far as the account may read them. Returns a warning about a queue that
+/// currently admits nothing: trials wait until it does.
 pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<String>, Refusal> {
     let Some(name) = &spec.queue else { return Ok(None) };
     let Some(version) = served_version(cluster).await? else { return Ok(None) };
@@ -27,7 +27,7 @@ pub async fn check(cluster: &Cluster, spec: &KubernetesSpec) -> Result<Option<St
         let resource = kueue::priority_classes(version);
         match a_few_times(|| cluster.has_cluster_wide(resource, class)).await {
             Ok(false) => return Err(Refusal::NoPriorityClass { class: class.clone() }),
-            // Few accounts may look at what belongs to no namespace.
+            // Few accounts may read cluster-wide objects.
             Ok(true) | Err(Error::NotAllowed { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,4 +1,4 @@
-//! The actions that the tracker decides on.
+//! The actions that the tracker requests.
 
 use trial_protocol::AttemptId;
 
@@ -8,26 +8,27 @@ use crate::training_service::kubernetes::outcome::Outcome;
 /// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Tell the experiment.
+    /// Report this news to the experiment.
     Tell(JobNews),
-    /// Ask the workload to stop.
+    /// Stop the workload.
     Stop(String),
-    /// Its pods run and nothing was heard: look what the pod that reports says, and [`super::Tracker::unheard`].
+    /// The pods run and no agent has reported: read the reporting pod's last output, then call
+    /// [`super::Tracker::unheard`].
     Listen(String),
-    /// Nothing happens to it: ask the cluster why it has no pod, and then [`super::Tracker::podless`].
+    /// The workload makes no progress: find out why it has no pod, then call [`super::Tracker::podless`].
     Ask(String),
-    /// Delete the workload: it did not stop.
+    /// Delete the workload, because it did not stop.
     Delete(String),
-    /// Delete the workload of a trial that has ended without it.
+    /// Delete the workload of a trial that ended without it.
     Discard(String),
-    /// It is long decided how the workload ends: read it from the pods, and then [`super::Tracker::explained`].
+    /// The end was decided long ago: read it from the pods, then call [`super::Tracker::explained`].
     Settle(String),
-    /// A queue holds a workload that names none: watch what the queues say.
+    /// A queue holds a workload that names no queue: watch the queues.
     WatchQueue,
-    /// Read the pods of a workload that ended so, and then [`super::Tracker::explained`].
+    /// Read the pods of a workload that ended with this outcome, then call [`super::Tracker::explained`].
     Inspect(String, Outcome),
-    /// The workload was deleted: wait until its pods are gone, and then [`super::Tracker::pods_gone`].
+    /// The workload was deleted: wait until its pods are gone, then call [`super::Tracker::pods_gone`].
     AwaitPods(String),
-    /// Delete what is left of these attempts, which ended long ago.
+    /// Delete the remains of these attempts, which ended long ago.
     Tidy(Vec<AttemptId>),
 }

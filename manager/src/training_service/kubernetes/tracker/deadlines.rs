@@ -1,4 +1,4 @@
-//! PURE: what time does to workloads that wait, run or end.
+//! PURE: the deadlines of workloads that wait, run or end.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::{Act, Tracker, UNHEARD, UNSEEN};
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 use crate::training_service::kubernetes::workload::{StopRequest, Workload};
 
-/// The time after which it is read from the pods how a workload ended, where its controller has decided so and does not
+/// The time after which the pods tell the end of a workload, if its controller has decided the end and does not
 /// complete it.
 const SETTLED: Duration = Duration::from_mins(1);
-/// The time beyond its own for which a pod that is to end is waited for before it counts as gone with its node. One that
-/// lives on all the same does no harm: the next attempt has another number.
+/// The time beyond its grace period after which a terminating pod counts as gone with its node. A pod that survives
+/// does no harm, because the next attempt has another number.
 const NODE_GONE: Duration = Duration::from_mins(10);
 
-/// Why a workload does not run that its queue does not know.
+/// The reason for the wait of a workload that its queue does not know.
 const NO_WORKLOAD: &str = "Kueue has made no Workload for it: does Kueue run, does it manage this namespace, is the kind among its `integrations.frameworks`, and is there such a WorkloadPriorityClass? Its log says so";
 
 impl Tracker {
-    /// Time has passed.
+    /// Returns the actions that are due at `now`.
     pub fn tick(&mut self, now: Duration) -> Vec<Act> {
         let mut acts = self.nodes_gone(now);
         let names: Vec<String> = self.jobs.keys().cloned().collect();
@@ -52,7 +52,7 @@ impl Tracker {
         acts
     }
 
-    /// Time has passed for a workload that may wait.
+    /// Returns the actions that are due for a workload that may wait.
     fn waits_on(&mut self, name: &str, now: Duration) -> Vec<Act> {
         let mut acts = Vec::new();
         let Some(job) = self.jobs.get_mut(name) else { return acts };
@@ -77,7 +77,7 @@ impl Tracker {
         acts
     }
 
-    /// Ends workloads whose pods were to end long ago: their nodes are gone, and their controllers wait for them.
+    /// Ends workloads whose pods should have ended long ago: their nodes are gone, and their controllers wait for them.
     fn nodes_gone(&mut self, now: Duration) -> Vec<Act> {
         if self.kind.stop() != StopRequest::Delete {
             return Vec::new();
@@ -103,7 +103,7 @@ impl Tracker {
         acts
     }
 
-    /// When [`Self::tick`] is needed next.
+    /// Returns the time of the next [`Self::tick`].
     pub fn next_deadline(&self) -> Option<Duration> {
         let deadlines = self.jobs.values().filter_map(|job| {
             let patience = match job.stop {
@@ -130,13 +130,14 @@ impl Tracker {
 }
 
 impl Job {
-    /// Since when its queue has not taken notice of it. `None`: it has, or there is none.
+    /// Returns the time since which the queue has not noticed the workload. `None`: the queue has noticed it, or there
+    /// is no queue.
     fn unnoticed_since(&self, queued: bool) -> Option<Duration> {
         self.suspended_since.filter(|_| queued && !self.in_queue && self.stop.is_none())
     }
 
-    /// When it is to have started, and the prospect of a retry after that. Time in a queue does not count, unless the queue
-    /// does not know it or never has room for it.
+    /// Returns the time by which the workload must start, and the prospect of a retry after a failure to do so. Time in
+    /// a queue does not count, unless the queue does not know the workload or never has room for it.
     fn start_deadline(
         &self,
         start_up: Duration,
@@ -157,7 +158,7 @@ impl Job {
         }
     }
 
-    /// Returns whether it may be decided how it ends without its controller being able to say so.
+    /// Returns whether the tracker may decide the end of the workload without its controller.
     fn is_to_be_settled(&self, kind: &dyn Workload) -> bool {
         let is_said =
             matches!(self.phase, JobPhase::Unseen | JobPhase::Suspended | JobPhase::Completed(_));
@@ -165,7 +166,7 @@ impl Job {
         may_be && kind.stop() == StopRequest::Delete && self.stop.is_none() && !self.is_inspected
     }
 
-    /// Returns whether it ends with its pods, whatever deleted them.
+    /// Returns whether the workload ends with its pods, regardless of what deleted them.
     fn ends_with_pods(&self) -> bool {
         self.stop.is_none() && !self.is_inspected && self.phase != JobPhase::Suspended
     }

@@ -9,11 +9,11 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobNews, JobWaits};
 
-/// The reason that a workload waits that is not to run yet, until its queue says more.
+/// The reason for the wait of a suspended workload until its queue gives another.
 pub(super) const SUSPENDED: &str =
     "it is suspended: a queue, or a person with `kubectl`, is to let it run";
 
-/// The message of a workload that succeeded without a report of its agent.
+/// The message of a workload that succeeded without a report from its agent.
 pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never reported so: can pods reach the manager? See --advertise";
 
 /// A workload that has not ended.
@@ -22,75 +22,76 @@ pub(super) const UNREPORTED: &str = "its pod ended well, but its agent never rep
 pub(super) struct Job {
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
-    /// Since when it waits for a pod. `None`: they run.
+    /// The time since which the workload waits for a pod. `None`: its pods run.
     pub(super) waits_since: Option<Duration>,
-    /// The time for which it waited for pods before its queue took it back.
+    /// The time that the workload had waited for pods when its queue took it back.
     pub(super) waited: Duration,
-    /// Since when it is not to run yet.
+    /// The time since which the workload is suspended.
     pub(super) suspended_since: Option<Duration>,
-    /// It has run, or may have, since it was last taken back.
+    /// Set if the workload has run, or may have, since its queue last took it back.
     pub(super) ran: bool,
-    /// Its queue has taken it in.
+    /// Set if a queue has noticed the workload.
     pub(super) in_queue: bool,
-    /// The queue's words, while it does not let the workload run.
+    /// The queue's reason, while it does not let the workload run.
     pub(super) queue_why: Option<String>,
-    /// Since when its queue could not let it run even if it were empty.
+    /// The time since which the workload would not fit even into an empty queue.
     pub(super) never_fits_since: Option<Duration>,
-    /// Since when it is decided how it ends, or was last looked at for that.
+    /// The time since which the end of the workload is decided, or the time of the last look at it.
     pub(super) ending_since: Option<Duration>,
-    /// When its trial was recorded as ended, which it is not.
+    /// The time at which its trial was recorded as ended while the workload continued.
     pub(super) handed_over: Option<Duration>,
-    /// Since when its pods run, until that was told.
+    /// The time since which the pods run, until the tracker has checked on the agent.
     pub(super) runs_since: Option<Duration>,
-    /// The number of places that have had a pod since it may run.
+    /// The number of places that have had a pod since the workload may run.
     pub(super) places: u64,
-    /// The cluster has it.
+    /// Set if the cluster has the workload.
     pub(super) made: bool,
     pub(super) phase: JobPhase,
-    /// The reason that it waits, and whether that was told.
+    /// The reason for the wait, and the last reason that was reported.
     pub(super) why: Option<String>,
     pub(super) told_why: Option<String>,
-    /// The image that was told.
+    /// The last image that was reported.
     pub(super) image: Option<String>,
-    /// Its pods are being read, or their end is awaited: what is seen of it meanwhile says no more.
+    /// Set while its pods are read or their end is awaited. Observations of the workload then add nothing.
     pub(super) is_inspected: bool,
-    /// The time at which the cluster was last asked why it lacks a pod.
+    /// The time of the last question to the cluster about a missing pod.
     pub(super) asked_about: Option<Duration>,
     pub(super) stop: Option<Stop>,
-    /// An end that outranks how the workload ends after it was stopped for it.
+    /// An end that takes precedence over the observed one, because the workload was stopped for it.
     pub(super) forced: Option<ForcedEnd>,
 }
 
-/// The end of a workload that was stopped for it.
+/// The reason for which a workload was stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ForcedEnd {
-    /// Why, for a person.
+    /// The reason, for the user.
     pub(super) message: String,
-    /// The prospect of a retry, where that is known.
+    /// The prospect of a retry, if it is known.
     pub(super) class: Option<Class>,
-    /// The platform's words, where it took the workload away.
+    /// The platform's statement, if it removed the workload.
     pub(super) disruption: Option<String>,
 }
 
 impl ForcedEnd {
-    /// A failure of which only this message is known.
+    /// Creates a failure of which only this message is known.
     pub(super) fn failure(message: String) -> Self {
         Self { message, class: None, disruption: None }
     }
 }
 
 impl Job {
-    /// When the cluster is to be asked why nothing happens to it. `None`: something does. It is to have `wanted` pods.
+    /// Returns the time of the next question to the cluster about an idle workload that needs `wanted` pods. `None`:
+    /// the workload makes progress.
     pub(super) fn asks_at(&self, wanted: u64) -> Option<Duration> {
         let is_idle = self.stop.is_none() && self.is_left_alone(wanted);
         let since = self.waits_since.filter(|_| is_idle)?;
         Some(self.asked_about.map_or(since + UNSEEN, |asked| asked + ASK_AGAIN))
     }
 
-    /// Returns whether its controller has not looked at it, or has not made all of its pods.
+    /// Returns whether the controller has not examined the workload, or has not created all of its pods.
     pub(super) fn is_left_alone(&self, wanted: u64) -> bool {
         match self.phase {
-            // Where one pod is there and another was refused, the status may stay empty for ever.
+            // If one pod exists and another was refused, the status may stay empty for ever.
             JobPhase::Unseen => self.made,
             JobPhase::Waiting | JobPhase::Starting => self.places < wanted,
             JobPhase::Suspended | JobPhase::Running | JobPhase::Ending | JobPhase::Completed(_) => {
@@ -99,7 +100,7 @@ impl Job {
         }
     }
 
-    /// Returns the probable reason if nothing has happened to it for a while, where nothing else says why.
+    /// Returns the probable reason for an idle workload if no better reason is known.
     pub(super) fn left_alone(&self, kind: &dyn Workload, wanted: u64) -> Option<String> {
         if self.why.is_some() || !self.is_left_alone(wanted) {
             return None;
@@ -120,18 +121,18 @@ impl Job {
     }
 }
 
-/// A stop that was requested.
+/// The state of a stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Wanted; the workload is not made yet.
+    /// The stop is requested, but the workload is not created yet.
     Wanted,
-    /// Asked for, at this time.
+    /// The cluster received the stop request at this time.
     Asked(Duration),
-    /// It did not help; deleted.
+    /// The stop had no effect, and the workload was deleted.
     Deleted,
 }
 
-/// Returns the news of why it waits, if the reason is new.
+/// Returns the news of the reason for the wait, if it has changed.
 pub(super) fn tell_why(job: &mut Job) -> Option<Act> {
     if job.why == job.told_why {
         return None;

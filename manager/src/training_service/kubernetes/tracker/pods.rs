@@ -1,4 +1,4 @@
-//! PURE: the observations of pods that their workloads may not report.
+//! PURE: observations of pods that their workloads may not report.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::training_service::kubernetes::workload::Workload;
 use crate::training_service::{JobImage, JobNews, PodLeft};
 
 impl Tracker {
-    /// The pod whose metrics are the trial's runs this image.
+    /// Enters the image of the pod whose metrics are the trial's.
     pub fn image(&mut self, name: &str, image: String) -> Option<Act> {
         let job = self.jobs.get_mut(name).filter(|job| job.image.as_ref() != Some(&image))?;
         job.image = Some(image.clone());
@@ -21,14 +21,14 @@ impl Tracker {
         Some(Act::Tell(JobNews::Image(JobImage { trial, attempt, image })))
     }
 
-    /// A pod was seen that ends, or has ended.
+    /// Enters a pod that ends, or has ended.
     pub fn pod_ends(&mut self, pod: &str, seen: Value) {
         if self.knows(workload_of(pod)) {
             self.pods.ends(pod, seen);
         }
     }
 
-    /// A pod was seen that runs. Its workload says so later, and a queue may take both back before.
+    /// Enters a running pod. Its workload reports this later, and a queue may take both back before that.
     pub fn pod_runs(&mut self, pod: &str) {
         let job = self.jobs.get_mut(workload_of(pod));
         if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
@@ -36,17 +36,17 @@ impl Tracker {
         }
     }
 
-    /// A pod was seen whose containers have all ended. Where Jobs are followed, the workload may end with it.
+    /// Enters a pod whose containers have all ended. For kinds that follow Jobs, the workload may end with it.
     pub fn pod_over(&mut self, pod: &str, now: Duration) {
         let counts = self.kind.follows_jobs() && self.pods.is_current(pod);
         let job = self.jobs.get_mut(workload_of(pod)).filter(|_| counts);
-        // A pod that its queue stops is no end of the workload.
+        // A pod that its queue stops does not end the workload.
         if let Some(job) = job.filter(|job| job.phase != JobPhase::Suspended) {
             job.ending_since = job.ending_since.or(Some(now));
         }
     }
 
-    /// A pod was seen that is to end, or is not. `incarnation` is its own id.
+    /// Enters the disappearance of a pod. `incarnation` is its unique id.
     pub fn pod_goes(
         &mut self,
         pod: &str,
@@ -67,17 +67,18 @@ impl Tracker {
         Some(Act::Tell(JobNews::PodLeft(PodLeft { trial, attempt, incarnation })))
     }
 
-    /// Returns whether a workload is ours, or may yet be found to be.
+    /// Returns whether a workload belongs to the experiment, or may yet turn out to.
     pub(super) fn knows(&self, name: &str) -> bool {
         !self.listed || self.jobs.contains_key(name) || self.strangers.contains_key(name)
     }
 
-    /// The pods of a workload that a listing has and those that were seen to end, without those of an earlier run of it.
+    /// Returns the listed pods of a workload and those that were seen to end, without pods of an earlier run.
     pub fn with_ended_pods(&self, name: &str, listed: Vec<Value>) -> Vec<Value> {
         self.pods.with_ended(name, listed)
     }
 
-    /// Returns the pod of a workload that has one at a time, where it was seen to end by itself: a listing says no more.
+    /// Returns the pod of a workload with a single pod if it was seen to end by itself. A listing would show nothing
+    /// more.
     pub fn only_pod(&self, name: &str) -> Option<Value> {
         let mut ended = self.pods.with_ended(name, Vec::new());
         let pod = ended.pop().filter(|_| self.wanted == 1 && ended.is_empty())?;
@@ -87,26 +88,27 @@ impl Tracker {
         (is_over && !is_deleted && !self.pods.lacks_end(name, &[])).then_some(pod)
     }
 
-    /// Returns whether a pod that a listing no longer has was not seen to end: then the watch lags behind the listing.
+    /// Returns whether a pod is missing from the listing and was not seen to end. Then the watch lags behind the
+    /// listing.
     pub fn lacks_end(&self, name: &str, listed: &[Value]) -> bool {
         self.pods.lacks_end(name, listed)
     }
 }
 
-/// The disappearance of a pod.
+/// A step in the disappearance of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodGoes {
-    /// It does not, or has ended by itself.
+    /// The pod stays, or has ended by itself.
     No,
-    /// It is to end, and has not yet.
+    /// The pod was deleted and has not ended yet.
     Deleted,
-    /// It was to end, and has; or it is gone.
+    /// The pod was deleted and has ended, or no longer exists.
     Gone,
 }
 
-/// The pods of each workload, those that were seen later after the others.
+/// The observed pods of each workload, in the order in which they were first seen.
 ///
-/// A pod that was deleted tells nothing of its workload any more once another pod has its place, or once the queue that
+/// A deleted pod no longer counts for its workload once another pod has its place. Neither does it once the queue that
 /// stopped it lets the workload run again.
 #[derive(Debug)]
 pub(super) struct Pods {
@@ -114,33 +116,33 @@ pub(super) struct Pods {
     seen: HashMap<String, Vec<Pod>>,
 }
 
-/// A pod, as it was seen last.
+/// The last observation of a pod.
 #[derive(Debug, Default)]
 struct Pod {
     name: String,
-    /// Its own id, where it was seen: a pod that is made again may have the name of the one before.
+    /// The unique id, if it was seen. A recreated pod may have the name of its predecessor.
     incarnation: Option<String>,
-    /// The disruption by which the platform takes it away, or has taken it.
+    /// The disruption by which the platform removes the pod.
     disruption: Option<Disruption>,
-    /// The pod itself, where it ends or has ended: one that was deleted is gone before its workload says that it failed.
+    /// The pod itself, if it ends or has ended. A deleted pod is gone before its workload reports the failure.
     end: Option<Value>,
-    /// It is to end, or is gone.
+    /// Set if the pod was deleted or is gone.
     is_deleted: bool,
-    /// Since when it is to end and has not.
+    /// The time since which the pod should end and has not.
     goes_since: Option<Duration>,
-    /// It was told that it left.
+    /// Set if the departure of the pod was reported.
     has_left: bool,
-    /// It was deleted before its queue let the workload run again.
+    /// Set if the pod was deleted before its queue let the workload run again.
     is_past: bool,
 }
 
 impl Pods {
-    /// No pods, of workloads of a kind.
+    /// Creates an empty collection for workloads of a kind.
     pub(super) fn new(kind: &'static dyn Workload) -> Self {
         Self { kind, seen: HashMap::new() }
     }
 
-    /// The pod of a name, which may be new.
+    /// Returns the pod with this name, and enters it if it is new.
     fn pod(&mut self, name: &str) -> &mut Pod {
         let own = self.seen.entry(workload_of(name).to_owned()).or_default();
         let at = own.iter().position(|pod| pod.name == name).unwrap_or_else(|| {
@@ -154,7 +156,8 @@ impl Pods {
         self.seen.get(workload).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether a pod was deleted and another has its place: one that was seen later, or that was not deleted.
+    /// Returns whether a pod was deleted and another pod has its place: one that was seen later, or one that was not
+    /// deleted.
     fn is_replaced(&self, own: &[Pod], at: usize) -> bool {
         let has_place = |(other, pod): (usize, &Pod)| {
             let is_of_it = self.kind.place(&pod.name) == self.kind.place(&own[at].name);
@@ -163,12 +166,12 @@ impl Pods {
         own[at].is_deleted && own.iter().enumerate().any(has_place)
     }
 
-    /// Returns whether a pod tells of its workload as it is now.
+    /// Returns whether a pod counts for its workload's present run.
     fn is_telling(&self, own: &[Pod], at: usize) -> bool {
         !own[at].is_past && !self.is_replaced(own, at)
     }
 
-    /// The pods that tell of their workload as it is now.
+    /// Returns the pods that count for their workload's present run.
     fn current(&self, workload: &str) -> impl Iterator<Item = &Pod> {
         let own = self.own(workload);
         let telling = own.iter().enumerate().filter(move |(at, _)| self.is_telling(own, *at));
@@ -182,14 +185,15 @@ impl Pods {
         u64::try_from(places.len()).unwrap_or(u64::MAX)
     }
 
-    /// Returns whether a pod tells of its workload as it is now, as far as is known.
+    /// Returns whether a pod counts for its workload's present run. An unknown pod does.
     pub(super) fn is_current(&self, pod: &str) -> bool {
         let own = self.own(workload_of(pod));
         let at = own.iter().position(|known| known.name == pod);
         at.is_none_or(|at| self.is_telling(own, at))
     }
 
-    /// Notes whether the platform takes a pod away. `None` also of another pod that has the name of one that it took.
+    /// Enters whether the platform removes a pod. `None` also clears the disruption of an earlier pod with the same
+    /// name.
     pub(super) fn seen(&mut self, pod: &str, disruption: Option<Disruption>) {
         self.pod(pod).disruption = disruption;
     }
@@ -199,12 +203,12 @@ impl Pods {
         self.own(workload_of(pod)).iter().any(|known| known.name == pod && known.is_deleted)
     }
 
-    /// Notes a pod that ends, or has ended.
+    /// Enters a pod that ends, or has ended.
     pub(super) fn ends(&mut self, pod: &str, seen: Value) {
         self.pod(pod).end = Some(seen);
     }
 
-    /// Notes the id of a pod and whether it is to end, or has.
+    /// Enters the id of a pod and its disappearance.
     pub(super) fn goes(
         &mut self,
         pod: &str,
@@ -230,7 +234,8 @@ impl Pods {
         };
     }
 
-    /// The workloads with pods that are to end and that no others have replaced, and since when.
+    /// Returns the workloads with deleted pods that have not ended and have no successor, each with the time of the
+    /// deletion.
     pub(super) fn going(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.seen.iter().flat_map(move |(workload, own)| {
             let left = own.iter().enumerate().filter(move |(at, _)| !self.is_replaced(own, *at));
@@ -238,18 +243,18 @@ impl Pods {
         })
     }
 
-    /// Notes that a pod has left. `true`: that is new.
+    /// Enters that a pod has left. Returns `true` if that is new.
     pub(super) fn leaves(&mut self, pod: &str) -> bool {
         !std::mem::replace(&mut self.pod(pod).has_left, true)
     }
 
-    /// Notes that a workload runs again that its queue had taken back.
+    /// Enters that a workload runs again after its queue had taken it back.
     pub(super) fn resume(&mut self, workload: &str) {
         let own = self.seen.get_mut(workload).into_iter().flatten();
         own.filter(|pod| pod.is_deleted).for_each(|pod| pod.is_past = true);
     }
 
-    /// The pods of a workload that a listing has and those that were seen to end, where they tell of it as it is now.
+    /// Returns the listed pods of a workload and those that were seen to end, as far as they count for its present run.
     pub(super) fn with_ended(&self, workload: &str, listed: Vec<Value>) -> Vec<Value> {
         let own = self.own(workload);
         let is_stale = |seen: &Value| {
@@ -270,12 +275,12 @@ impl Pods {
         self.current(workload).any(|pod| pod.end.is_none() && !is_listed(pod))
     }
 
-    /// Returns the outcome with the disruption of the pod that decided it, where the workload does not say so.
+    /// Returns the outcome with the disruption of the deciding pod, if the workload itself does not report it.
     pub(super) fn explain(&self, workload: &str, outcome: Outcome) -> Outcome {
         let decided_by = outcome.decided_by.as_ref().filter(|_| outcome.disruption.is_none());
         let seen = decided_by.and_then(|by| {
             let whole = format!("{workload}-{}-{}", by.role, by.index);
-            // In a JobSet; what follows is made up anew for each pod.
+            // In a JobSet each pod's name ends with a random suffix.
             let prefix = format!("{workload}-{}-0-{}-", by.role, by.index);
             let mut own = self.current(workload).filter(|pod| pod.disruption.is_some());
             own.find(|pod| pod.name == whole || pod.name.starts_with(&prefix))
@@ -297,7 +302,7 @@ impl Pod {
         seen.pointer("/metadata/name").and_then(Value::as_str) == Some(self.name.as_str())
     }
 
-    /// Returns whether it is this pod that was seen, and not another of its name.
+    /// Returns whether this observation is of the pod itself, and not of another with its name.
     fn is(&self, seen: &Value) -> bool {
         let id = seen.pointer("/metadata/uid").and_then(Value::as_str);
         let ids = id.zip(self.incarnation.as_deref());

@@ -1,4 +1,4 @@
-//! The tracker against tables: what is seen, in which order, and what comes of it.
+//! Tests of the tracker, as tables of observations in order and of their consequences.
 
 use trial_protocol::Class;
 
@@ -19,7 +19,7 @@ fn attempt(name: &str) -> AttemptId {
     AttemptId::new(format!("{name}-1")).unwrap()
 }
 
-/// The pods' own time, and a margin.
+/// Returns the pods' grace period and the margin.
 fn patience() -> Duration {
     at(30) + MARGIN
 }
@@ -28,7 +28,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A tracker with one attempt `a`, Framework `fa`, submitted at 0.
+/// Creates a tracker with one attempt `a`, Framework `fa`, submitted at 0.
 fn tracker() -> Tracker {
     let mut tracker = Tracker::new(&Framework, START_UP, at(30));
     tracker.listing();
@@ -82,22 +82,22 @@ fn the_end_is_told_once() {
 
 #[test]
 fn what_vanishes_ends_and_what_is_not_made_yet_does_not() {
-    // Deleted while it was watched.
+    // The workload was deleted while it was watched.
     assert_eq!(made().workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
-    // Deleted during a gap.
+    // The workload was deleted during a gap in the watch.
     let mut tracker = made();
     tracker.listing();
     assert_eq!(tracker.listing_done(), [gone(None, "somebody deleted its Framework")]);
-    // Made after the listing began, or not yet: it is no wonder that it is not listed.
+    // The workload was created after the listing began, or is not created yet, so the listing need not have it.
     let mut tracker = self::tracker();
     tracker.listing();
     tracker.submitted("fa", Ok(()), at(1));
     assert_eq!(tracker.listing_done(), []);
-    // Listed: it is there.
+    // The listing has the workload.
     tracker.listing();
     assert_eq!(tracker.workload("fa", JobPhase::Running, at(1)), []);
     assert_eq!(tracker.listing_done(), []);
-    // Gone between its turn in the list and the list's end.
+    // The workload disappeared between its turn in the list and the end of the list.
     tracker.listing();
     assert_eq!(tracker.workload_gone("fa"), [gone(None, "somebody deleted its Framework")]);
     assert_eq!(tracker.listing_done(), []);
@@ -134,7 +134,7 @@ fn a_framework_that_outlives_its_trial_is_stopped_and_says_so() {
     let ended = tracker.workload("fa", completed(None, "stopped on request"), at(7));
     let [Act::Tell(JobNews::Gone(event))] = &ended[..] else { panic!("{ended:?}") };
     assert!(event.message.as_ref().unwrap().starts_with("its trial had ended"), "{event:?}");
-    // After a stop of the user's, that is why.
+    // After a stop by the user, the stop is the reason.
     let mut tracker = made();
     tracker.stop_trial(&trial("a"), at(5));
     assert_eq!(tracker.finish(&trial("a"), at(6)), []);
@@ -181,13 +181,13 @@ fn a_controller_that_takes_no_notice_is_a_reason() {
 
 #[test]
 fn the_cluster_is_asked_before_a_controller_is_said_to_be_absent() {
-    // An operator whose pods are refused leaves the status empty, and says so in an event.
+    // An operator whose pods are refused leaves the status empty and reports an event.
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Unseen, at(1));
     assert_eq!(tracker.tick(UNSEEN), [Act::Ask("fa".to_owned())]);
     assert!(!tracker.is_seen("fa"));
     assert_eq!(tracker.podless("fa", Some("quota q".to_owned())), [waits("quota q")]);
-    // Also where another pod of the trial was made.
+    // The same holds if another pod of the trial was created.
     tracker.pod("fa-master-0", None, None);
     assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
 }
@@ -212,7 +212,7 @@ fn a_pod_that_is_not_made_is_a_reason_until_it_is_there() {
     let why = "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
     let ended = tracker.workload("fa", completed(None, "stopped on request"), START_UP);
     assert_eq!(ended, [gone(None, why)]);
-    // One with a pod says itself why.
+    // A workload with a pod reports the reason itself.
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.pod("fa-worker-0", None, None);
@@ -232,7 +232,7 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
         assert_eq!(tracker.tick(ASK_AGAIN), []);
         assert_eq!(tracker.tick(UNSEEN + ASK_AGAIN), ask, "{phase:?}");
         assert_eq!(tracker.podless("fa", Some("quota r".to_owned())), [waits("quota r")]);
-        // What was said stands no more in the way.
+        // The earlier message no longer suppresses the new one.
         tracker.workload("fa", JobPhase::Starting, at(300));
         tracker.pod("fa-worker-1", None, None);
         assert_eq!(tracker.podless("fa", Some("late news".to_owned())), []);
@@ -243,7 +243,7 @@ fn a_pod_of_several_that_is_not_made_is_asked_about_again_and_again() {
             "it did not start within 600 s (startUpDeadline): nothing in the cluster says why";
         assert_eq!(ended, [gone(None, why)]);
     }
-    // Where the cluster says nothing, it is said how many there are.
+    // If the cluster gives no reason, the message names the number of pods.
     let mut tracker = made().with_pods(2);
     tracker.workload("fa", JobPhase::Starting, at(1));
     tracker.pod("fa-worker-0", None, None);
@@ -279,9 +279,9 @@ fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
     #[rustfmt::skip]
     let table = [
         (whole.clone(),                     false, None,         true),
-        // Its container has ended, and the kubelet has not said all.
+        // The container has ended, and the kubelet has not reported everything.
         (seen("Running", None),             false, None,         false),
-        // It may be the one before.
+        // The pod may be the earlier one.
         (seen("Failed", Some("2026-11-23")), false, None,        false),
         (whole.clone(),                     true,  None,         false),
         (whole,                             false, Some("fa-y"), false),
@@ -297,14 +297,14 @@ fn the_only_pod_needs_no_listing_where_it_was_seen_to_end() {
     }
 }
 
-/// A pod as it was seen, and why it is taken away, if it is.
+/// An observed pod, and the reason for its removal, if it is removed.
 type Pod = (&'static str, Option<&'static str>);
 
 #[test]
 fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
     let taken =
         |reason: &str| Disruption { said: reason.to_owned(), why: format!("taken: {reason}") };
-    // As `PodExternalDeleted` says it, which is all that the controller knows of a preempted pod.
+    // The message for `PodExternalDeleted`, which is all that the controller knows of a preempted pod.
     let deleted = |role: &str| {
         let decided_by = Decider { role: role.to_owned(), index: 0, is_main: role == "worker" };
         let outcome = Outcome::unseen("somebody deleted the trial's pod".to_owned());
@@ -315,10 +315,10 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
     let table: [(&[Pod], &str, &str, bool); 6] = [
         (&[("fa-worker-0", Some("Preempted"))],                        "worker", "taken: Preempted",       true),
         (&[("fa-ps-0", Some("Evicted"))],                              "ps",     "ps 0: taken: Evicted",   true),
-        // Another pod's end is no reason for this one's.
+        // The end of another pod is no reason for this pod's end.
         (&[("fa-ps-0", Some("Evicted")), ("fa-worker-0", None)],       "worker", none,                     false),
         (&[("fb-worker-0", Some("Evicted"))],                          "worker", none,                     false),
-        // One that the controller has started again.
+        // The controller has started this pod again.
         (&[("fa-worker-0", Some("Evicted")), ("fa-worker-0", None)],   "worker", none,                     false),
         (&[],                                                          "worker", none,                     false),
     ];
@@ -333,7 +333,7 @@ fn a_pod_that_was_taken_away_says_so_where_its_framework_does_not() {
         assert_eq!(event.disruption.is_some(), is_taken, "{pods:?}");
         assert_eq!(event.class, is_taken.then_some(Class::Transient), "{pods:?}");
     }
-    // Why we stopped it outranks what became of its pod meanwhile.
+    // The reason for the stop outranks the fate of its pod meanwhile.
     let mut tracker = made();
     tracker.workload("fa", JobPhase::Waiting, at(1));
     tracker.tick(START_UP);
@@ -356,7 +356,7 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
         tracker.workload("fa", completed(None, "stopped on request"), at(1)),
         [gone(None, why)]
     );
-    // What has run has started.
+    // A workload that has run has started.
     let mut tracker = made();
     tracker.pod("fa-worker-0", None, None);
     tracker.workload("fa", JobPhase::Running, at(1));
@@ -364,7 +364,7 @@ fn what_does_not_start_in_time_fails_with_its_reason() {
     tracker.unheard("fa", None);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 2), []);
-    // One that is tried again waits again.
+    // A retried workload waits again.
     tracker.workload("fa", JobPhase::Waiting, at(2000));
     assert_eq!(tracker.next_deadline(), Some(at(2000) + START_UP));
 }
@@ -415,7 +415,7 @@ fn a_manager_that_comes_back_adopts_what_it_finds() {
     assert_eq!(adopted(None), (Adopted::Unknown, vec![]));
     assert_eq!(adopted(Some(JobPhase::Waiting)), (Adopted::Alive, vec![]));
     assert_eq!(adopted(Some(JobPhase::Running)), (Adopted::Alive, vec![]));
-    // Where another pod's success ended the one that reports, the word on it is what tells.
+    // The message of an adopted success says that its agent never reported it.
     let Act::Tell(JobNews::Gone(succeeded)) = gone(Some(0), UNREPORTED) else { panic!() };
     let found = adopted(Some(completed(Some(0), "")));
     assert_eq!(found, (Adopted::Gone(succeeded), vec![]));
@@ -430,7 +430,7 @@ fn what_an_earlier_manager_left_is_known_also_while_it_is_listed_anew() {
     tracker.workload("fa", JobPhase::Running, at(1));
     tracker.workload("fb", JobPhase::Running, at(1));
     tracker.listing_done();
-    // The watch was cut in the middle of a resume, and its listing, too.
+    // The watch and its listing were cut in the middle of a resume.
     tracker.listing();
     tracker.listing();
     assert_eq!(tracker.adopt("fa", &trial("a"), &attempt("a"), at(3)), (Adopted::Alive, vec![]));
@@ -466,7 +466,7 @@ fn what_ended_long_ago_is_tidied_up() {
     assert_eq!(tidied.len(), 300, "the latest hundred are kept");
     assert_eq!(tidied[0], attempt("t0"));
     assert_eq!(tidied[299], attempt("t299"));
-    // A quota is used up: only the latest stay.
+    // A quota is exhausted, so only the latest workloads stay.
     let Some(Act::Tidy(more)) = tracker.make_room() else { panic!("there are a hundred") };
     assert_eq!((more.len(), &more[0]), (100 - SPARED, &attempt("t300")));
     assert_eq!(tracker.make_room(), None);
@@ -484,7 +484,7 @@ fn what_the_cluster_does_not_take_waits_no_longer_than_a_pod_may() {
     assert_eq!(ended, [gone(None, why)]);
 }
 
-/// A tracker of Jobs with one attempt `a`, Job `ja`, that the cluster has.
+/// Creates a tracker of Jobs with one attempt `a`, whose Job `ja` is in the cluster.
 fn batch_job() -> Tracker {
     let mut tracker = Tracker::new(&BatchJob, START_UP, at(30));
     tracker.listing();
@@ -517,7 +517,7 @@ fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     assert_eq!(tracker.waits("ja", Some("no room".to_owned())), [waits("no room")]);
     assert_eq!(tracker.next_deadline(), None);
     assert_eq!(tracker.tick(START_UP * 10), []);
-    // It is admitted, and runs; then its queue takes it back. What its agent reports of that is not the end.
+    // The Job is admitted and runs. Then its queue takes it back, and its agent's report of that is not the end.
     let admitted = START_UP * 20;
     assert_eq!(tracker.workload("ja", JobPhase::Waiting, admitted), []);
     assert_eq!(tracker.next_deadline(), Some(admitted + UNSEEN));
@@ -526,7 +526,7 @@ fn no_deadline_runs_while_a_queue_holds_a_job_back() {
     let requeued = Act::Tell(JobNews::Requeued(JobWaits { trial: of, attempt, why }));
     assert_eq!(tracker.workload("ja", JobPhase::Suspended, admitted), [requeued]);
     assert_eq!(tracker.finish(&trial("a"), admitted), []);
-    // After the admission it has its time to start anew.
+    // After the admission, the time limit for the start begins anew.
     let again = START_UP * 30;
     assert_eq!(tracker.workload("ja", JobPhase::Waiting, again), []);
     let acts = tracker.tick(again + START_UP);

@@ -1,4 +1,4 @@
-//! PURE: the reasons that workloads wait, where their pods do not say.
+//! PURE: the reasons why workloads wait that their pods do not give.
 
 use super::job::tell_why;
 use super::{Act, Tracker};
@@ -6,12 +6,12 @@ use crate::training_service::kubernetes::outcome::JobPhase;
 use crate::util::excerpt::shortened;
 
 impl Tracker {
-    /// Returns whether the controller of a workload has looked at it.
+    /// Returns whether the controller has examined a workload.
     pub fn is_seen(&self, name: &str) -> bool {
         self.jobs.get(name).is_some_and(|job| job.phase != JobPhase::Unseen)
     }
 
-    /// Enters the reason that a workload lacks a pod, as the cluster says. `None`: it does not say.
+    /// Enters the cluster's reason for the lack of a pod. `None`: the cluster gives no reason.
     pub fn podless(&mut self, name: &str, why: Option<String>) -> Vec<Act> {
         let (kind, wanted) = (self.kind, self.wanted);
         let Some(job) = self.jobs.get(name).filter(|job| job.is_left_alone(wanted)) else {
@@ -21,7 +21,7 @@ impl Tracker {
         self.waits(name, why)
     }
 
-    /// Enters the last output of the pod of a workload that is not heard of, where it is known.
+    /// Enters the last output, if known, of the pod of a workload whose agent has not reported.
     pub fn unheard(&mut self, name: &str, said: Option<&str>) -> Vec<Act> {
         let kind = self.kind;
         let Some(job) = self.jobs.get_mut(name) else { return Vec::new() };

@@ -1,7 +1,7 @@
-//! PURE: a trial as a Framework of Microsoft's `FrameworkController`.
+//! PURE: trials as Frameworks of Microsoft's `FrameworkController`.
 //!
-//! The controller rewrites what it is given with the types of Kubernetes 1.16: newer fields of a pod, such
-//! as `seccompProfile` or `resizePolicy`, would be dropped without a word. They are not used.
+//! The controller rewrites its input with the types of Kubernetes 1.16 and silently drops newer fields of a pod.
+//! `seccompProfile` and `resizePolicy` are examples. The manifest therefore does not use them.
 
 pub mod status;
 
@@ -17,7 +17,7 @@ use crate::training_service::kubernetes::manifest::{
 };
 use crate::training_service::kubernetes::outcome::{JobPhase, Outcome};
 
-/// Frameworks, as the API names them.
+/// The resource of Frameworks, with the names that the API uses.
 pub const FRAMEWORKS: Resource = Resource {
     group: "frameworkcontroller.microsoft.com",
     version: "v1",
@@ -25,14 +25,14 @@ pub const FRAMEWORKS: Resource = Resource {
     plural: "frameworks",
 };
 
-/// The controller, as people call it.
+/// The usual name of the controller.
 const CONTROLLER: &str = "FrameworkController";
 
-/// The time beyond its own for which a deleted pod is waited for before it counts as gone with its node, in seconds. An
-/// attempt that lives on all the same does no harm: the next one has another number.
+/// The time beyond its grace period after which a deleted pod counts as gone with its node, in seconds. An attempt that
+/// survives does no harm, because the next one has another number.
 const NODE_GONE_S: u64 = 600;
 
-/// Trials as Frameworks.
+/// Runs trials as Frameworks.
 #[derive(Debug)]
 pub struct Framework;
 
@@ -58,7 +58,7 @@ impl Workload for Framework {
     }
 
     fn examples(&self, _common: &Common) -> Vec<(Resource, Value)> {
-        // Its pods say what the cluster does not know. What the controller drops of the rest does no harm.
+        // The dry run of the pods shows unknown fields. The controller silently drops the rest, which does no harm.
         Vec::new()
     }
 
@@ -97,7 +97,7 @@ impl Workload for Framework {
     }
 }
 
-/// A Framework that starts no pod, to see whether its controller takes notice.
+/// Returns a Framework that starts no pod, for checking whether its controller notices it.
 fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
     json!({
         "apiVersion": "frameworkcontroller.microsoft.com/v1",
@@ -108,7 +108,7 @@ fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
             "labels": labels(experiment),
         },
         "spec": {
-            // It waits to be started, which never happens.
+            // The Framework waits to be started, which never happens.
             "executionType": "Create",
             "taskRoles": [{
                 "name": "probe",
@@ -122,7 +122,7 @@ fn probe(experiment: &ExperimentId, namespace: &str) -> Value {
     })
 }
 
-/// A trial's Framework: the user's template, completed.
+/// Completes the user's template to a trial's Framework.
 pub(in crate::training_service::kubernetes) fn framework(
     common: &Common,
     job: &TrialJobSpec,
@@ -132,13 +132,14 @@ pub(in crate::training_service::kubernetes) fn framework(
     framework["apiVersion"] = Value::from("frameworkcontroller.microsoft.com/v1");
     framework["kind"] = Value::from("Framework");
     if let Some(object) = framework.as_object_mut() {
-        // Never sent: what is stored as a status is believed by the controller.
+        // A status is never sent, because the controller would believe a stored one.
         object.shift_remove("status");
     }
     let labels = labels_of(&common.experiment, job);
     let metadata = &mut framework["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
-        // What `kubectl get -o yaml` shows of another Framework's life; some of it would be refused.
+        // The template may come from `kubectl get -o yaml` and contain the state of another Framework. The cluster
+        // would refuse some of it.
         metadata.retain(|name, _| name == "labels" || name == "annotations");
     }
     metadata["name"] = Value::from(workload_name(&common.experiment, &job.attempt));
@@ -164,7 +165,7 @@ pub(in crate::training_service::kubernetes) fn framework(
                 "minSucceededTaskCount": role.policy.min_succeeded,
             });
             set_default(&mut whole["task"], "retryPolicy", no_retry());
-            // Without it a pod whose node is gone is waited for until the node is removed.
+            // Without this limit the controller would wait for a pod on a lost node until the node is removed.
             let gone = pod::grace(&whole["task"]["pod"]["spec"]) + NODE_GONE_S;
             set_default(&mut whole["task"], "podGracefulDeletionTimeoutSec", Value::from(gone));
             let pod = &mut whole["task"]["pod"];
@@ -179,7 +180,7 @@ pub(in crate::training_service::kubernetes) fn framework(
     framework
 }
 
-/// The first pod of each role of a trial, as `FrameworkController` would make it, by its role.
+/// Returns the first pod of each role of a trial as `FrameworkController` would create it, with its role.
 pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(String, Value)> {
     let trial = example(&common.experiment);
     let mut framework = framework(common, &trial);
@@ -198,7 +199,7 @@ pub(in crate::training_service::kubernetes) fn pods(common: &Common) -> Vec<(Str
     roles.collect()
 }
 
-/// A retry is the manager's decision, and gets a number.
+/// Disables retries, since a retry is the manager's decision and gets a number.
 fn no_retry() -> Value {
     json!({"fancyRetryPolicy": false, "maxRetryCount": 0})
 }

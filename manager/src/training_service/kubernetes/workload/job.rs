@@ -1,9 +1,9 @@
-//! PURE: a trial as a Job of `batch/v1`, which every cluster has. Kueue queues it where `queue` is set.
+//! PURE: trials as Jobs of `batch/v1`, which every cluster has. Kueue queues them if `queue` is set.
 //!
-//! A Job says that it failed, and rarely why: the failure policy makes it name the pod and the exit code, and the rest is
-//! read from its pods, which stay until the Job is deleted.
+//! A Job reports that it failed, and rarely why. The failure policy makes it name the pod and the exit code. The rest
+//! is read from its pods, which stay until the Job is deleted.
 //!
-//! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of it.
+//! Source: Kubernetes 1.36, `pkg/controller/job`, and recordings of its behaviour.
 
 use serde_json::{Value, json};
 use trial_protocol::{Class, ExperimentId};
@@ -22,7 +22,7 @@ use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 use crate::training_service::kubernetes::pod_end;
 use crate::util::excerpt::shortened;
 
-/// Jobs, as the API names them.
+/// The resource of Jobs, with the names that the API uses.
 pub const JOBS: Resource = Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs" };
 
 /// The name of the trial's container.
@@ -30,7 +30,7 @@ pub(super) const CONTAINER_NAME: &str = "trial";
 /// The annotation with a pod's index in an Indexed Job.
 const INDEX_ANNOTATION: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 
-/// Trials as Jobs.
+/// Runs trials as Jobs.
 #[derive(Debug)]
 pub struct Job;
 
@@ -80,7 +80,7 @@ impl Workload for Job {
     }
 
     fn stop(&self) -> StopRequest {
-        // A suspended Job would be resumed by Kueue.
+        // Kueue would resume a suspended Job.
         StopRequest::Delete
     }
 
@@ -105,8 +105,8 @@ impl Workload for Job {
                 "labels": labels(experiment),
             },
             "spec": {
-                // Suspended, it makes no pod; the controller says that it is. A queue that takes in what names none may let it
-                // run: then it has no pods to make.
+                // A suspended Job creates no pod, and the controller reports the suspension. A queue that also admits
+                // Jobs without a queue label may resume it, but `parallelism` is 0.
                 "suspend": true,
                 "parallelism": 0,
                 "backoffLimit": 0,
@@ -124,7 +124,7 @@ impl Workload for Job {
     }
 }
 
-/// The place of a pod of a Job's: its name without the letters at the end, which are made up for each pod.
+/// Returns the place of a pod of a Job: its name without the random suffix.
 pub(super) fn place(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(place, _)| place)
 }
@@ -145,19 +145,19 @@ fn manifest(common: &Common, job: &TrialJobSpec) -> Value {
         body["completionMode"] = Value::from("Indexed");
     }
     if spec.queue.is_some() {
-        // As Kueue's webhook has it: without the webhook the Job would run past the queue.
+        // Kueue's webhook would do the same. If it is absent, the Job must not bypass the queue.
         body["suspend"] = Value::Bool(true);
     }
     json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": body})
 }
 
-/// The metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
+/// Returns the metadata of the object of an attempt: its name, its labels, those of its queue, and the user's own.
 pub(super) fn metadata(common: &Common, job: &TrialJobSpec) -> Value {
     let spec = &common.spec;
     let mut metadata =
         spec.template.as_ref().map_or(Value::Null, |template| template["metadata"].clone());
     if let Some(members) = metadata.as_object_mut() {
-        // The rest is another object's life.
+        // The other fields belong to the state of another object.
         members.retain(|name, _| name == "labels" || name == "annotations");
     } else {
         metadata = json!({});
@@ -169,7 +169,7 @@ pub(super) fn metadata(common: &Common, job: &TrialJobSpec) -> Value {
     metadata
 }
 
-/// The pod template as a pod, for a dry run.
+/// Returns the pod template as a pod, for a dry run.
 pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value {
     let mut pod = template;
     (pod["apiVersion"], pod["kind"]) = (Value::from("v1"), Value::from("Pod"));
@@ -178,7 +178,7 @@ pub(super) fn example_pod(common: &Common, template: Value, name: &str) -> Value
     pod
 }
 
-/// The specification of a Job of so many like pods, which fails with its first failed pod.
+/// Returns the specification of a Job with this number of identical pods, which fails with its first failed pod.
 pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
     let container = template.pointer("/spec/containers/0/name").cloned().unwrap_or_default();
     json!({
@@ -186,7 +186,8 @@ pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
         "backoffLimit": 0,
         "parallelism": pods,
         "completions": pods,
-        // What ends a suspended Job's pod for good (143, 137) is no failure of the trial; backoffLimit sees to the rest.
+        // The pod of a suspended Job may end by a signal (143, 137), which is no failure of the trial. `backoffLimit`
+        // handles the other cases.
         "podFailurePolicy": {"rules": [
             {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             {"action": "FailJob", "onExitCodes": {
@@ -197,7 +198,7 @@ pub(super) fn job_spec(template: &Value, pods: u64) -> Value {
     })
 }
 
-/// The pod template of a role, which stands at `position` among the trial's roles.
+/// Returns the pod template of the role at `position` among the trial's roles.
 pub(super) fn pod_template(
     common: &Common,
     job: &TrialJobSpec,
@@ -222,13 +223,13 @@ pub(super) fn pod_template(
         pod::set_variable(container, "TRIALKEEPER_ROLE_INDEX", "0");
     }
     pod::place_output(container, common, job, role);
-    // A queue may take the trial back and admit it again, in another pod, and so may a person who suspends it; a JobSet
-    // makes a Job that was deleted again.
+    // A queue may take the trial back and admit it again, in another pod. A user who suspends it has the same effect. A
+    // JobSet recreates a deleted Job.
     pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
-/// Reads where a Job stands.
+/// Returns the phase of a Job.
 fn phase(object: &Value) -> JobPhase {
     let status = object.get("status").filter(|status| status.is_object());
     let suspended = object.pointer("/spec/suspend") == Some(&Value::Bool(true));
@@ -244,7 +245,8 @@ fn phase(object: &Value) -> JobPhase {
         return JobPhase::Completed(Outcome { succeeded, exit_code, ..Outcome::unseen(message) });
     }
     if let Some(failed) = holds("Failed").or_else(|| holds("FailureTarget")) {
-        // While it is suspended nothing more comes: a pod that was stopped for its queue had ended in a failure.
+        // Nothing more happens while the Job is suspended: the end of a pod that its queue stopped counted as a
+        // failure.
         return match (suspended, holds("Failed")) {
             (true, _) => JobPhase::Completed(taken_back(&text(failed, "message"))),
             (false, Some(_)) => JobPhase::Completed(failure(failed)),
@@ -264,7 +266,7 @@ fn phase(object: &Value) -> JobPhase {
     }
 }
 
-/// Returns the number of pods that a Job has, or has had. Its `active` counts those that could be made.
+/// Returns the number of pods that a Job has, or has had. Its `active` counts only pods that could be created.
 fn begun(status: &Value) -> i64 {
     let count = |field: &str| status.get(field).and_then(Value::as_i64).unwrap_or(0);
     let counted = ["active", "terminating", "succeeded", "failed"].map(count);
@@ -276,7 +278,7 @@ fn begun(status: &Value) -> i64 {
     counted.into_iter().chain(uncounted).fold(0, i64::saturating_add)
 }
 
-/// Returns the failure of a Job.
+/// Returns the outcome of a failed Job.
 fn failure(condition: &Value) -> Outcome {
     let message = text(condition, "message");
     match text(condition, "reason").as_str() {
@@ -284,7 +286,7 @@ fn failure(condition: &Value) -> Outcome {
             let why = "its Job ran longer than its activeDeadlineSeconds".to_owned();
             let said = format!("DeadlineExceeded: {message}");
             let disruption = Some(Disruption { said, why: why.clone() });
-            // The same again would take as long. The exit code is the pod's, and the message is not.
+            // A retry would take as long. The exit code comes from the pod, the message does not.
             let class = Some(Class::Permanent);
             Outcome { class, disruption, needs_pods: true, ..Outcome::unseen(why) }
         }
@@ -296,8 +298,8 @@ fn failure(condition: &Value) -> Outcome {
     }
 }
 
-/// The end of a workload that its queue took back, and that cannot run again as it is: the end of a pod that was stopped for
-/// that counts as its failure.
+/// Returns the outcome of a workload that its queue took back and that cannot be resumed. The end of a pod that was
+/// stopped for the queue counted as the workload's failure.
 pub(super) fn taken_back(message: &str) -> Outcome {
     let why =
         format!("its queue took it back as its pod ended, and it cannot be resumed ({message})");
@@ -305,7 +307,7 @@ pub(super) fn taken_back(message: &str) -> Outcome {
     Outcome { class: Some(Class::Transient), disruption, needs_pods: true, ..Outcome::unseen(why) }
 }
 
-/// Completes a Job's failure with what its pods show: the pod that the Job names, else one that failed.
+/// Completes a Job's failure from its pods: from the pod that the Job names, or else from one that failed.
 fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     let end_of = |pod: &Value| pod_end::read(pod, trial);
     let named = |pod: &&Value| {
@@ -314,7 +316,7 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     };
     let deleted = |pod: &Value| text(&pod["metadata"], "deletionTimestamp");
     let failed = |pod: &&Value| pod.pointer("/status/phase").is_some_and(|phase| phase == "Failed");
-    // The pods that the controller deletes after a failure may end as failed, too, and are not its cause.
+    // Pods that the controller deletes after a failure may also end as failed, and are not its cause.
     let by_itself = |pod: &&Value| failed(pod) && deleted(pod).is_empty();
     let taken = |pod: &&Value| disruption::of_pod(pod).is_some();
     let going = pods.iter().filter(|pod| !deleted(pod).is_empty());
@@ -344,8 +346,8 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     }
 }
 
-/// Returns the end of a Job whose pods have all ended, where its controller cannot say so. `None`: one goes on, or there is
-/// none to be seen.
+/// Returns the outcome of a Job whose pods have all ended, if its controller cannot report it. `None`: a pod still
+/// runs, or none is known.
 fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
     let phase = |pod: &Value| pod.pointer("/status/phase").cloned().unwrap_or_default();
     if pods.is_empty()
@@ -361,7 +363,8 @@ fn settle(pods: &[Value], trial: &[String]) -> Option<Outcome> {
     Some(explain(Outcome { needs_pods: true, ..failed }, pods, trial))
 }
 
-/// The exit code that a Job's failure policy names: `… failed with exit code 3 matching FailJob rule at index 1`.
+/// Returns the exit code in the message of a Job's failure policy: `… failed with exit code 3 matching FailJob rule at
+/// index 1`.
 fn named_code(message: &str) -> Option<i32> {
     let (_, rest) = message.split_once(" failed with exit code ")?;
     rest.split(' ').next()?.parse().ok()

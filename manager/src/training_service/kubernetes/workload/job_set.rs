@@ -1,8 +1,8 @@
-//! PURE: a trial of several roles as a `JobSet` of `jobset.x-k8s.io/v1alpha2`: a Job for each role.
+//! PURE: trials of several roles as `JobSet`s of `jobset.x-k8s.io/v1alpha2`, with a Job for each role.
 //!
-//! A `JobSet` names the Job that failed first. The pods of that Job say the rest; the `JobSet` deletes the others.
+//! A `JobSet` names the Job that failed first. The pods of that Job show the rest, and the `JobSet` deletes the others.
 //!
-//! Source: `JobSet` 0.12, and recordings of it.
+//! Source: `JobSet` 0.12, and recordings of its behaviour.
 
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
@@ -22,7 +22,7 @@ use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 const JOB_SETS: Resource =
     Resource { group: "jobset.x-k8s.io", version: "v1alpha2", kind: "JobSet", plural: "jobsets" };
 
-/// Trials of several roles as `JobSet`s.
+/// Runs trials of several roles as `JobSet`s.
 #[derive(Debug)]
 pub struct JobSet;
 
@@ -59,11 +59,11 @@ impl Workload for JobSet {
         let deciding: Vec<&str> =
             spec.roles.iter().filter(|role| decides(role)).map(name).collect();
         if !deciding.is_empty() {
-            // As soon as one of them has succeeded, the trial has; without any, when all have.
+            // The trial succeeds as soon as one of these roles has succeeded. If there is none, all roles must succeed.
             body["successPolicy"] = json!({"operator": "Any", "targetReplicatedJobs": deciding});
         }
         if spec.queue.is_some() {
-            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
             body["suspend"] = Value::Bool(true);
         }
         json!({
@@ -116,7 +116,7 @@ impl Workload for JobSet {
 
     fn pod_owners(&self, spec: &KubernetesSpec, name: &str) -> Vec<(&'static str, String)> {
         let jobs = spec.roles.iter().map(|role| ("Job", job_name(name, role)));
-        // Whose Jobs could be refused, too.
+        // The Jobs themselves could be refused, too.
         jobs.chain([(JOB_SETS.kind, name.to_owned())]).collect()
     }
 
@@ -125,7 +125,7 @@ impl Workload for JobSet {
     }
 
     fn stop(&self) -> StopRequest {
-        // A suspended one would be resumed by Kueue.
+        // Kueue would resume a suspended JobSet.
         StopRequest::Delete
     }
 
@@ -144,7 +144,7 @@ impl Workload for JobSet {
             "restartPolicy": "Never",
             "containers": [{"name": CONTAINER_NAME, "image": "none"}],
         }});
-        // A queue that takes in what names none may let it run: then it has no pods to make.
+        // A queue that also admits JobSets without a queue label may resume it, but then it has no pods to create.
         let body = json!({"parallelism": 0, "backoffLimit": 0, "template": pod});
         json!({
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -155,7 +155,7 @@ impl Workload for JobSet {
                 "labels": labels(experiment),
             },
             "spec": {
-                // Suspended, it makes no pod; the controller says that it is.
+                // A suspended JobSet creates no pod, and the controller reports the suspension.
                 "suspend": true,
                 "replicatedJobs": [
                     {"name": "probe", "replicas": 1, "template": {"spec": body}},
@@ -170,7 +170,7 @@ impl Workload for JobSet {
     }
 }
 
-/// Returns true if the success of some of the role's pods is the trial's.
+/// Returns true if the success of some of the role's pods makes the trial succeed.
 fn decides(role: &RoleSpec) -> bool {
     role.policy.min_succeeded > 0
 }
@@ -179,7 +179,7 @@ fn name(role: &RoleSpec) -> &str {
     &role.name
 }
 
-/// The name of a role's Job.
+/// Returns the name of a role's Job.
 fn job_name(set: &str, role: &RoleSpec) -> String {
     format!("{set}-{}-0", role.name)
 }
@@ -194,17 +194,17 @@ fn replicated_job(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position
     json!({"name": role.name, "replicas": 1, "template": {"spec": body}})
 }
 
-/// Reads where a `JobSet` stands.
+/// Returns the phase of a `JobSet`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let (role, index) = spec.metrics_from.clone();
     let main = Decider { role, index, is_main: true };
     phase_of(object, &STATUS, spec.roles.len(), main)
 }
 
-/// The names that a kind made of Jobs has in its status.
+/// The names in the status of a kind that consists of Jobs.
 #[derive(Debug)]
 pub(super) struct StatusNames {
-    /// The condition of one that succeeded.
+    /// The condition that marks success.
     pub(super) succeeded: &'static str,
     /// The list with the state of each role's Job.
     pub(super) jobs: &'static str,
@@ -212,7 +212,8 @@ pub(super) struct StatusNames {
 
 const STATUS: StatusNames = StatusNames { succeeded: "Completed", jobs: "replicatedJobsStatus" };
 
-/// Reads where an object of a kind made of so many Jobs stands. `main` is the pod whose metrics are the trial's.
+/// Returns the phase of an object that consists of this number of Jobs. `main` is the pod whose metrics are the
+/// trial's.
 pub(super) fn phase_of(
     object: &Value,
     names: &StatusNames,
@@ -245,7 +246,7 @@ pub(super) fn phase_of(
     if suspended {
         return JobPhase::Suspended;
     }
-    // The numbers count Jobs, of which each role has one.
+    // The numbers count Jobs, and each role has one.
     let jobs = status.get(names.jobs).and_then(Value::as_array);
     let begun = jobs.into_iter().flatten().filter(|job| {
         let counts = ["ready", "succeeded", "failed"].iter();
@@ -258,7 +259,8 @@ pub(super) fn phase_of(
     }
 }
 
-/// Completes a failure with the pod that caused it: one of the Job that failed first, where the `JobSet` names one.
+/// Completes a failure with the pod that caused it. If the `JobSet` names the Job that failed first, the pod is one of
+/// that Job.
 pub(super) fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
     let ended = |pod: &Value| ended(pod, trial);
     let Some(main) = outcome.decided_by.clone() else {
@@ -274,15 +276,16 @@ pub(super) fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Out
     several_pods::caused(&outcome, &main, &ends, |_| true)
 }
 
-/// The pods of a role, and how many of them decide by their success. `None`: the role does not decide.
+/// The pods of a role, and the number that must succeed for the role to decide the trial. `None`: the role does not
+/// decide.
 pub(super) struct RolePods<'a> {
     pub(super) name: &'a str,
     pub(super) pods: u64,
     pub(super) wanted: Option<u64>,
 }
 
-/// Returns how a workload of these roles ended, by pods whose ends are long known and that its Jobs cannot report. `None`: it
-/// is not decided.
+/// Returns the outcome of a workload of these roles, from pods whose ends are long known and that its Jobs cannot
+/// report. `None`: the outcome is undecided.
 pub(super) fn settle(
     roles: &[RolePods<'_>],
     main: Decider,
@@ -314,13 +317,13 @@ pub(super) fn settle(
     is_done.then(|| Outcome { succeeded, exit_code, ..Outcome::unseen(message) })
 }
 
-/// The Job that a `JobSet` names: `… (first failed job: NAME)`.
+/// Returns the Job in a `JobSet`'s message `… (first failed job: NAME)`.
 fn first_failed(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("(first failed job: ")?;
     rest.split(')').next().filter(|name| !name.is_empty())
 }
 
-/// Reads a pod, called `SET-ROLE-0-INDEX-SUFFIX`.
+/// Reads the end of a pod with the name `SET-ROLE-0-INDEX-SUFFIX`.
 fn ended(pod: &Value, trial: &[String]) -> Option<Ended> {
     let name = pod.pointer("/metadata/name")?.as_str()?;
     let mut parts = name.rsplitn(5, '-').skip(1);

@@ -1,7 +1,7 @@
-//! PURE: a trial as a job of Kubeflow's training operator (`kubeflow.org/v1`): `TFJob`, `PyTorchJob`, `XGBoostJob` and
-//! `PaddleJob`, which differ in names only.
+//! PURE: trials as jobs of Kubeflow's training operator (`kubeflow.org/v1`). `TFJob`, `PyTorchJob`, `XGBoostJob` and
+//! `PaddleJob` differ only in names.
 //!
-//! Source: training-operator 1.9.4, and recordings of it.
+//! Source: training-operator 1.9.4, and recordings of its behaviour.
 
 use serde_json::{Map, Value, json};
 use trial_protocol::ExperimentId;
@@ -18,14 +18,14 @@ use crate::training_service::kubernetes::manifest::{
 use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::training_service::kubernetes::pending_reason::{condition, is, text};
 
-/// A kind of the training operator's, and trials as objects of it.
+/// A kind of the training operator, which runs trials as its objects.
 #[derive(Debug)]
 pub struct TrainingJob {
     kind: &'static str,
     plural: &'static str,
-    /// The field of the specification with the roles.
+    /// The field of the specification that holds the roles.
     roles: &'static str,
-    /// The name of a role's container that the operator demands.
+    /// The name that the operator requires for a role's container.
     container: &'static str,
     installation: &'static str,
 }
@@ -41,7 +41,7 @@ macro_rules! installation {
     };
 }
 
-/// Trials as `TFJob`s.
+/// Runs trials as `TFJob`s.
 pub const TF_JOB: TrainingJob = TrainingJob {
     kind: "TFJob",
     plural: "tfjobs",
@@ -49,7 +49,7 @@ pub const TF_JOB: TrainingJob = TrainingJob {
     container: "tensorflow",
     installation: installation!("TFJob"),
 };
-/// Trials as `PyTorchJob`s.
+/// Runs trials as `PyTorchJob`s.
 pub const PYTORCH_JOB: TrainingJob = TrainingJob {
     kind: "PyTorchJob",
     plural: "pytorchjobs",
@@ -57,7 +57,7 @@ pub const PYTORCH_JOB: TrainingJob = TrainingJob {
     container: "pytorch",
     installation: installation!("PyTorchJob"),
 };
-/// Trials as `XGBoostJob`s.
+/// Runs trials as `XGBoostJob`s.
 pub const XGBOOST_JOB: TrainingJob = TrainingJob {
     kind: "XGBoostJob",
     plural: "xgboostjobs",
@@ -65,7 +65,7 @@ pub const XGBOOST_JOB: TrainingJob = TrainingJob {
     container: "xgboost",
     installation: installation!("XGBoostJob"),
 };
-/// Trials as `PaddleJob`s.
+/// Runs trials as `PaddleJob`s.
 pub const PADDLE_JOB: TrainingJob = TrainingJob {
     kind: "PaddleJob",
     plural: "paddlejobs",
@@ -74,10 +74,10 @@ pub const PADDLE_JOB: TrainingJob = TrainingJob {
     installation: installation!("PaddleJob"),
 };
 
-/// The roles of an experiment file, as the operator spells them.
+/// The roles of an experiment file, and the operator's spelling of each.
 const ROLES: [(&str, &str); 3] = [("master", "Master"), ("worker", "Worker"), ("ps", "PS")];
 
-/// The pod's index within its role, as a field of the pod.
+/// The field of a pod with its index in its role.
 const INDEX_LABEL: &str = "metadata.labels['training.kubeflow.org/replica-index']";
 
 impl Workload for TrainingJob {
@@ -87,7 +87,7 @@ impl Workload for TrainingJob {
     }
 
     fn verbs(&self) -> &'static [&'static str] {
-        // The role that the operator brings along has no `deletecollection`.
+        // The role that the operator installs does not include `deletecollection`.
         &["get", "list", "watch", "create", "delete"]
     }
 
@@ -113,10 +113,10 @@ impl Workload for TrainingJob {
             (spelled(&role.name), replica)
         });
         let roles: Map<String, Value> = roles.collect();
-        // Parameter servers end with the trial, and pods that have ended stay to be read.
+        // Parameter servers end with the trial, and ended pods stay readable.
         let mut policy = json!({"cleanPodPolicy": "Running"});
         if spec.queue.is_some() {
-            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
             policy["suspend"] = Value::Bool(true);
         }
         json!({
@@ -158,7 +158,7 @@ impl Workload for TrainingJob {
     }
 
     fn stop(&self) -> StopRequest {
-        // A suspended one would look as if it waited.
+        // A suspended job would look as if it waited.
         StopRequest::Delete
     }
 
@@ -173,12 +173,12 @@ impl Workload for TrainingJob {
 
     fn probe(&self, experiment: &ExperimentId, namespace: &str) -> Value {
         let pod = json!({"spec": {
-            // A queue that takes in what names none may let it run: then no node takes its pod.
+            // A queue that also admits jobs without a queue label may resume it, but then no node accepts its pod.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
             "containers": [{"name": self.container, "image": "none"}],
         }});
         let replica = json!({"replicas": 1, "restartPolicy": "Never", "template": pod});
-        // A role that may stand alone.
+        // This role may stand alone.
         let role = if self.kind == "TFJob" { "Worker" } else { "Master" };
         json!({
             "apiVersion": "kubeflow.org/v1",
@@ -188,7 +188,7 @@ impl Workload for TrainingJob {
                 "namespace": namespace,
                 "labels": labels(experiment),
             },
-            // Suspended, it makes no pod; the operator says that it is.
+            // A suspended job creates no pod, and the operator reports the suspension.
             "spec": {"runPolicy": {"suspend": true}, self.roles: {role: replica}},
         })
     }
@@ -201,8 +201,8 @@ impl Workload for TrainingJob {
     }
 }
 
-/// Returns the container that the operator puts into a `PyTorchJob`'s workers, as it does by default: it waits for the
-/// master's name, and a Pod Security profile or a registry may refuse it.
+/// Returns the container that the operator adds to a `PyTorchJob`'s workers by default. It waits for the master's name
+/// to resolve. A Pod Security profile or a registry may refuse it.
 fn init_pytorch() -> Value {
     json!({
         "name": "init-pytorch",
@@ -228,7 +228,7 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
     merge(&mut template["metadata"]["labels"], labels_of(&common.experiment, job));
     pod::complete(&mut template["spec"], common, job, role, position);
     if let Some(spec) = template["spec"].as_object_mut() {
-        // The role has its own; the operator warns of two.
+        // The role has its own restart policy, and the operator warns of two.
         spec.shift_remove("restartPolicy");
     }
     let container = &mut template["spec"]["containers"][0];
@@ -236,13 +236,13 @@ fn pod_template(common: &Common, job: &TrialJobSpec, role: &RoleSpec, position: 
     pod::set_variable(container, "TRIALKEEPER_ROLE", &role.name);
     pod::set_field(container, "TRIALKEEPER_ROLE_INDEX", INDEX_LABEL);
     pod::place_output(container, common, job, role);
-    // A pod that vanished while the operator was down is made again under the same name; a queue does it, too.
+    // A pod that vanished while the operator was down is recreated under the same name. A queue has the same effect.
     pod::set_field(container, "TRIALKEEPER_INCARNATION", "metadata.uid");
     template
 }
 
-/// Reads where a job stands. Conditions are found by their type: the operator moves those that change to the end, and
-/// keeps some that are over as "False".
+/// Returns the phase of a job. It finds conditions by their type, because the operator moves changed ones to the end
+/// and keeps some past ones as "False".
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let suspended = object.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
     let status = object.get("status").filter(|status| status.get("conditions").is_some());
@@ -254,7 +254,8 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let main = Decider { role: role.clone(), index: *index, is_main: true };
     match (holds("Succeeded"), holds("Failed")) {
         (succeeded, Some(failed)) => {
-            // With both, one role succeeded as another failed: the pod that decides tells.
+            // If both conditions hold, one role succeeded as another failed, and the deciding pod determines the
+            // outcome.
             let message = text(failed, "message");
             let (succeeded, decided_by) = (succeeded.is_some(), Some(main));
             return JobPhase::Completed(Outcome {
@@ -289,7 +290,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     match (count("active"), holds("Running").is_some()) {
         (1.., _) if started >= wanted => JobPhase::Running,
         (1.., _) => JobPhase::Starting,
-        // All that ran have ended, and the operator has not said so yet.
+        // All pods that ran have ended, and the operator has not reported it yet.
         (0, true) if started > 0 => JobPhase::Running,
         (0, _) => JobPhase::Waiting,
     }
@@ -301,7 +302,7 @@ fn explain(outcome: Outcome, pods: &[Value], trial: &[String]) -> Outcome {
         return Outcome { needs_pods: false, ..outcome };
     };
     let ends: Vec<Ended> = pods.iter().filter_map(|pod| ended(pod, trial)).collect();
-    // Both conditions stand.
+    // Both conditions hold.
     if outcome.succeeded {
         let own = ends.iter().find(|end| end.is(&main));
         if own.is_none_or(|end| end.end.exit_code == Some(0)) {

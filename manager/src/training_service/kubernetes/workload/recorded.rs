@@ -1,4 +1,4 @@
-//! Recordings of real controllers, told to a tracker, for the tests of each kind.
+//! Replays recordings of real controllers to a tracker, for the tests of each kind.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::training_service::kubernetes::watching::{enter_pod, pod_is_gone};
 use crate::training_service::kubernetes::{kueue, pod_end};
 use crate::training_service::{JobEvent, JobNews};
 
-/// The events of a recording, each object whole; the job is called `tkx`.
+/// Returns the events of a recording, with each object complete. The job is called `tkx`.
 fn recording(case: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/fixtures/kubernetes")
         .join(format!("{case}.jsonl"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{case}: {error}"));
     let (_, name) = case.split_once('/').unwrap();
-    // The job of a recording with two is the one that was preempted.
+    // In a recording with two jobs, the preempted one is of interest.
     let others = [format!("{name}-low"), format!("{name}-b")];
     let other = others.iter().find(|other| text.contains(&format!("\"{other}\"")));
     let name = other.map_or(name, String::as_str);
@@ -50,12 +50,13 @@ fn recording(case: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the news about the recorded object, whose recording is `KIND/CASE`.
+/// Returns the news about the recorded object in the recording `KIND/CASE`.
 pub(super) fn told(kind: &'static dyn Workload, spec: &KubernetesSpec, case: &str) -> Vec<JobNews> {
     Player::play(kind, spec, case).told
 }
 
-/// The same, with what comes of it when nothing more is seen for a while after the recording.
+/// Returns the news about the recorded object, including the deadlines that pass after the recording without further
+/// events.
 pub(super) fn told_later(
     kind: &'static dyn Workload,
     spec: &KubernetesSpec,
@@ -68,7 +69,7 @@ pub(super) fn told_later(
     player.told
 }
 
-/// A recording that is told to a tracker.
+/// Replays a recording to a tracker.
 struct Player<'a> {
     kind: &'static dyn Workload,
     spec: &'a KubernetesSpec,
@@ -79,7 +80,7 @@ struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    /// Tells a recording.
+    /// Replays a recording.
     fn play(kind: &'static dyn Workload, spec: &'a KubernetesSpec, case: &'a str) -> Self {
         let (start_up, grace) = (Duration::from_mins(10), Duration::from_secs(30));
         let mut tracker = Tracker::new(kind, start_up, grace).queued(spec.queue.is_some());
@@ -90,7 +91,7 @@ impl<'a> Player<'a> {
         tracker.submitted("tkx", Ok(()), Duration::ZERO);
         let mut player = Self { kind, spec, case, tracker, now: Duration::ZERO, told: Vec::new() };
         for line in recording(case) {
-            // What was done to prepare it came before.
+            // The preparation happened before the start of the recording.
             player.now = Duration::from_secs_f64(line["t"].as_f64().unwrap().max(0.0));
             let acts = player.see(&line);
             player.perform(acts);
@@ -106,7 +107,7 @@ impl<'a> Player<'a> {
         let known = ["Pod", "Workload", own_kind];
         let seen = line["kind"].as_str().filter(|seen| known.contains(seen));
         let Some(seen) = seen else { return Vec::new() };
-        // As the watch has it, which passes most of an object over.
+        // The object passes through the watch's type, which skips most fields.
         let thing: WatchedObject = serde_json::from_value(line["object"].clone()).unwrap();
         let is_ours = thing.name == "tkx" || thing.owner.as_deref() == Some("tkx");
         match seen {
@@ -119,7 +120,7 @@ impl<'a> Player<'a> {
             "Pod" => {
                 let acts = enter_pod(tracker, &thing, now);
                 if thing.body.pointer("/metadata/deletionTimestamp").is_some() {
-                    // As a listing at the workload's end has it.
+                    // A listing at the workload's end has the pod in this form.
                     tracker.pod_ends(&thing.name, pod_end::as_seen(&thing.name, &thing.body));
                 }
                 acts
@@ -129,7 +130,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Does what is to be done, as far as a recording can.
+    /// Carries out actions, as far as a recording allows.
     fn perform(&mut self, acts: Vec<Act>) {
         for act in acts {
             let more = match act {
@@ -148,12 +149,12 @@ impl<'a> Player<'a> {
                         .map(|outcome| self.tracker.explained(&name, outcome))
                         .unwrap_or_default()
                 }
-                // What Kueue has given up is deleted, and its pods are gone by then.
+                // A workload that Kueue has given up is deleted, and its pods are gone by then.
                 Act::Stop(name) if self.case.starts_with("kueue/") => {
                     self.tracker.workload_gone(&name);
                     self.tracker.pods_gone(&name)
                 }
-                // The recording has the queue's words, if there are any, and no answers.
+                // The recording contains the queue's messages, if there are any, and no answers.
                 Act::WatchQueue | Act::Listen(_) | Act::Ask(_) => Vec::new(),
                 Act::Stop(_)
                 | Act::Discard(_)
@@ -166,7 +167,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// The ends among what was told.
+/// Returns the ends among the news.
 pub(super) fn ends(told: &[JobNews]) -> Vec<&JobEvent> {
     let ends = told.iter().filter_map(|news| match news {
         JobNews::Gone(event) => Some(event),

@@ -1,4 +1,4 @@
-//! PURE: the pod, of several, that decided how their workload ended.
+//! PURE: the choice of the pod that decided the end of a workload with several pods.
 
 use serde_json::Value;
 use trial_protocol::Class;
@@ -7,7 +7,7 @@ use crate::training_service::kubernetes::outcome::{Decider, Outcome};
 use crate::training_service::kubernetes::pod_end::{self, PodEnd};
 use crate::util::excerpt::shortened;
 
-/// A pod that has ended, or is to end.
+/// A pod that has ended, or was deleted.
 #[derive(Debug, Clone)]
 pub(super) struct Ended {
     pub(super) role: String,
@@ -17,14 +17,14 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// Reads a pod of a role, whose trial runs in a container of one of these names. `None`: it runs on.
+    /// Reads a pod of a role whose trial runs in a container with one of these names. `None`: the pod still runs.
     pub(super) fn read(pod: &Value, role: &str, index: u64, trial: &[String]) -> Option<Self> {
         let deleted = pod.pointer("/metadata/deletionTimestamp").is_some();
         let end = match pod_end::read(pod, trial) {
             Some(PodEnd { exit_code: Some(code), disruption: None, .. })
                 if deleted && code == 0 =>
             {
-                // Its controller called it failed when it was deleted, and not when it ended.
+                // The controller called the pod failed when it was deleted, and not when it ended.
                 PodEnd { exit_code: Some(code), ..was_deleted() }
             }
             Some(end) => end,
@@ -39,7 +39,7 @@ impl Ended {
     }
 }
 
-/// The end of a pod that was deleted and still runs.
+/// Returns the end of a pod that was deleted and still runs.
 fn was_deleted() -> PodEnd {
     PodEnd {
         exit_code: None,
@@ -50,8 +50,8 @@ fn was_deleted() -> PodEnd {
     }
 }
 
-/// Returns the failure with the pod that caused it. `named`: the workload's own words fit the pod. `main` is the pod
-/// whose metrics are the trial's.
+/// Returns the failure with the pod that caused it. `named` tells whether the workload's own message fits a pod. `main`
+/// is the pod whose metrics are the trial's.
 pub(super) fn caused(
     outcome: &Outcome,
     main: &Decider,
@@ -59,7 +59,7 @@ pub(super) fn caused(
     named: impl Fn(&Ended) -> bool,
 ) -> Outcome {
     let failed = |end: &&Ended| end.end.exit_code != Some(0) || end.end.disruption.is_some();
-    // Pods that are deleted are either the cause, or are cleaned up after it.
+    // A deleted pod is either the cause, or was cleaned up afterwards.
     let by_itself = |end: &&Ended| !end.deleted && failed(end);
     let taken = |end: &&Ended| end.end.disruption.is_some();
     let deleted = |end: &&Ended| end.deleted && named(end);

@@ -1,10 +1,10 @@
-//! PURE: a trial as a `TrainJob` of Kubeflow Trainer (`trainer.kubeflow.org/v1alpha1`). A `TrainingRuntime` of the
-//! experiment's own holds the pod of all its trials; a `TrainJob` adds the command and the variables of one attempt.
+//! PURE: trials as `TrainJob`s of Kubeflow Trainer (`trainer.kubeflow.org/v1alpha1`). The experiment's own
+//! `TrainingRuntime` holds the pod of all its trials. A `TrainJob` adds the command and the variables of one attempt.
 //!
-//! The Trainer makes a `JobSet` of the same name, whose only role is called `node`, and copies its conditions. The labels of a
-//! `TrainJob` do not reach its pods: they are found by the name of their `JobSet`.
+//! The Trainer creates a `JobSet` of the same name, whose only role is called `node`, and copies its conditions. The
+//! labels of a `TrainJob` do not reach its pods, which are found by the name of their `JobSet`.
 //!
-//! Source: Trainer 2.3, and recordings of it.
+//! Source: Trainer 2.3, and recordings of its behaviour.
 
 use serde_json::{Value, json};
 use trial_protocol::{AttemptId, Class, ExperimentId};
@@ -34,14 +34,14 @@ const TRAINING_RUNTIMES: Resource = Resource {
 
 /// The name of the role that trains, and of the container in it.
 const NODE: &str = "node";
-/// The label of the role that a `TrainJob` fills in.
+/// The label of the role that a `TrainJob` completes.
 const STEP_LABEL: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
-/// The label of a pod with the name of its `JobSet`, which is the `TrainJob`'s.
+/// The pod label with the name of its `JobSet`, which equals the `TrainJob`'s name.
 const JOB_SET_LABEL: &str = "jobset.sigs.k8s.io/jobset-name";
 
 const STATUS: StatusNames = StatusNames { succeeded: "Complete", jobs: "jobsStatus" };
 
-/// Trials as `TrainJob`s.
+/// Runs trials as `TrainJob`s.
 #[derive(Debug)]
 pub struct TrainJob;
 
@@ -67,7 +67,7 @@ impl Workload for TrainJob {
     }
 
     fn examples(&self, common: &Common) -> Vec<(Resource, Value)> {
-        // A TrainJob is refused whose runtime is not there, and it holds no more than words for the runtime's pod.
+        // The cluster refuses a TrainJob without its runtime, and the pod is part of the runtime.
         self.shared(common)
     }
 
@@ -104,7 +104,7 @@ impl Workload for TrainJob {
             },
         });
         if common.spec.queue.is_some() {
-            // As Kueue's webhook has it: without the webhook the trial would run past the queue.
+            // Kueue's webhook would do the same. If it is absent, the trial must not bypass the queue.
             body["suspend"] = Value::Bool(true);
         }
         json!({
@@ -153,7 +153,7 @@ impl Workload for TrainJob {
     }
 
     fn stop(&self) -> StopRequest {
-        // A suspended one would be resumed by Kueue.
+        // Kueue would resume a suspended TrainJob.
         StopRequest::Delete
     }
 
@@ -174,7 +174,7 @@ impl Workload for TrainJob {
             "kind": TRAIN_JOBS.kind,
             "metadata": {"name": name, "namespace": namespace, "labels": labels(experiment)},
             "spec": {
-                // Suspended, it makes no pod; the controller says that it is.
+                // A suspended TrainJob creates no pod, and the controller reports the suspension.
                 "suspend": true,
                 "runtimeRef": {"apiGroup": GROUP, "kind": TRAINING_RUNTIMES.kind, "name": name},
                 "trainer": {"numNodes": 1},
@@ -189,7 +189,7 @@ impl Workload for TrainJob {
     ) -> Vec<(Resource, Value)> {
         let pod = json!({"spec": {
             "restartPolicy": "Never",
-            // A queue that takes in what names none may let it run: then no node takes its pod.
+            // A queue that also admits TrainJobs without a queue label may resume it, but then no node accepts its pod.
             "schedulingGates": [{"name": "trialkeeper/probe"}],
             "containers": [{"name": NODE, "image": "none"}],
         }});
@@ -199,7 +199,7 @@ impl Workload for TrainJob {
     }
 
     fn is_noticed(&self, probe: &Value) -> bool {
-        // The JobSet's controller has looked, too.
+        // The controller of the JobSet has examined it, too.
         let jobs = probe.pointer("/status/jobsStatus").and_then(Value::as_array);
         jobs.is_some_and(|jobs| !jobs.is_empty())
     }
@@ -209,12 +209,12 @@ fn probe_name(experiment: &ExperimentId) -> String {
     format!("{}probe", experiment_name(experiment))
 }
 
-/// The name of the Job that makes the pods.
+/// Returns the name of the Job that creates the pods.
 fn job_name(name: &str) -> String {
     format!("{name}-{NODE}-0")
 }
 
-/// The runtime of an experiment: the pod of every trial, without what belongs to one attempt.
+/// Returns the runtime of an experiment: the pod of every trial, without the parts of a single attempt.
 fn runtime(common: &Common) -> Value {
     let Some(role) = common.spec.roles.first() else { return Value::Null };
     let mut template = pod_template(common, &example(&common.experiment), role, 0);
@@ -226,7 +226,7 @@ fn runtime(common: &Common) -> Value {
     let container = &mut template["spec"]["containers"][0];
     container["name"] = Value::from(NODE);
     if let Some(container) = container.as_object_mut() {
-        // A TrainJob brings its own, and its variables are put before none.
+        // A TrainJob brings its own command, and its variables would not precede the runtime's.
         container.shift_remove("command");
         container.shift_remove("env");
     }
@@ -236,7 +236,7 @@ fn runtime(common: &Common) -> Value {
     runtime_of(&metadata, &job_spec(&template, role.task_number))
 }
 
-/// A runtime with one role, in which `PyTorch`'s launcher finds its variables.
+/// Returns a runtime with one role, in which `PyTorch`'s launcher finds its variables.
 fn runtime_of(metadata: &Value, job: &Value) -> Value {
     let role = json!({
         "name": NODE,
@@ -255,7 +255,7 @@ fn runtime_of(metadata: &Value, job: &Value) -> Value {
     })
 }
 
-/// Reads where a `TrainJob` stands.
+/// Returns the phase of a `TrainJob`.
 fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     let failed = object.get("status").and_then(|status| condition(status, "Failed"));
     if let Some(failed) = failed.filter(|failed| {
@@ -268,7 +268,7 @@ fn phase(object: &Value, spec: &KubernetesSpec) -> JobPhase {
     job_set::phase_of(object, &STATUS, 1, main(spec))
 }
 
-/// The pod whose metrics are the trial's.
+/// Returns the pod whose metrics are the trial's.
 fn main(spec: &KubernetesSpec) -> Decider {
     let (_, index) = spec.metrics_from;
     Decider { role: NODE.to_owned(), index, is_main: true }

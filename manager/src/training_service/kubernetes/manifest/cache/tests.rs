@@ -1,4 +1,5 @@
-//! The cache in the manifests of every kind, and its script, run by a real shell against a real server.
+//! Tests of the cache: its parts in the manifests of every kind, and its script, run by a real shell against a real
+//! server.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,23 +16,23 @@ use super::*;
 use crate::training_service::kubernetes::workload::workload;
 use crate::util::digest::hexadecimal;
 
-/// The agent that the manager gives out: it prints its code archive.
+/// The agent that the test server hands out. It prints its code archive.
 const AGENT: &str =
     "#!/bin/sh\n[ \"$1\" = version ] || cat \"${TRIALKEEPER_CODE_ARCHIVE:-/dev/null}\"\n";
 const CODE: &str = "the code";
-/// The programs that the scripts use in every image, and those of this image.
+/// The programs that the scripts use in every image, and the further programs of the usual image.
 const BASE: [&str; 10] =
     ["cat", "chmod", "cp", "find", "mkdir", "mktemp", "mv", "rm", "tail", "touch"];
 const IMAGE: [&str; 2] = ["curl", "sha256sum"];
 const DAY: Duration = Duration::from_hours(24);
 
-/// Programs of an image that are scripts of the test's.
+/// Programs of an image that the test replaces by scripts.
 type Scripts<'a> = &'a [(&'a str, &'a str)];
 
-/// Something that is done to a file.
+/// A change that damages a file.
 type Harm<'a> = &'a dyn Fn(&Path);
 
-/// A server that hands out agent and code, and writes down what it is asked for.
+/// A server that hands out agent and code, and records the requests.
 struct Manager {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -52,7 +53,7 @@ impl Manager {
         Self { url, asked }
     }
 
-    /// Returns what was asked for since the last look, in alphabetical order.
+    /// Returns the requests since the last call, in alphabetical order.
     fn asked(&self) -> Vec<String> {
         let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
         asked.sort();
@@ -87,7 +88,7 @@ fn sum(text: &str) -> String {
 struct Node {
     manager: Manager,
     folder: tempfile::TempDir,
-    /// The sums that the pods are told, of the agent and of the code.
+    /// The checksums of the agent and of the code that the pods receive.
     sums: [String; 2],
 }
 
@@ -102,12 +103,12 @@ impl Node {
         self.folder.path().join("cache")
     }
 
-    /// Returns where the agent and the code are in the cache.
+    /// Returns the paths of the agent and the code in the cache.
     fn files(&self) -> [PathBuf; 2] {
         [sum(AGENT), sum(CODE)].map(|sum| self.cache().join(format!("trialkeeper-{sum}")))
     }
 
-    /// Returns the names in the cache, in order.
+    /// Returns the names in the cache, in alphabetical order.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.cache()).unwrap().flatten();
         let mut names: Vec<_> =
@@ -116,7 +117,7 @@ impl Node {
         names
     }
 
-    /// Starts a pod whose image has these programs, and scripts in the place of others.
+    /// Starts a pod whose image has these programs, with scripts in place of some of them.
     fn pod(
         &self,
         cache: &Path,
@@ -131,7 +132,7 @@ impl Node {
         }
         for (name, script) in scripts {
             let file = at("programs").join(name);
-            // Not through a link to the machine's own.
+            // The file is removed first, or the write would follow the link to the machine's own program.
             drop(fs::remove_file(&file));
             fs::write(&file, script).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -148,7 +149,8 @@ impl Node {
         (folder, child)
     }
 
-    /// Runs a pod of the usual image to its end, and returns what it said of the cache. Its trial has its code.
+    /// Runs a pod of the usual image to its end, checks that its trial has the code, and returns its messages about the
+    /// cache.
     fn start(&self) -> String {
         self.start_with(&self.cache(), &IMAGE, &[])
     }
@@ -189,7 +191,7 @@ fn the_second_pod_of_a_node_asks_for_nothing() {
             assert_eq!(fs::read_to_string(file).unwrap(), text);
             assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o644);
         }
-        // It has no program to fetch with, either.
+        // This image has no program to fetch with, either.
         assert_eq!(node.start_with(&node.cache(), &[check], &[]), "");
         assert!(node.manager.asked().is_empty(), "{check}");
         assert_eq!(node.names().len(), 2);
@@ -316,7 +318,7 @@ fn an_agent_of_the_image_uses_the_cache_for_the_code() {
     assert_eq!(node.manager.asked(), ["code"]);
     node.start_with(&node.cache(), &["sha256sum"], &own);
     assert!(node.manager.asked().is_empty());
-    // Where the pod cannot fetch it, the agent does.
+    // When the pod cannot fetch the code, the agent does.
     fs::remove_file(&node.files()[1]).unwrap();
     let (_folder, child) = node.pod(&node.cache(), &["sha256sum"], &own);
     let output = child.wait_with_output().unwrap();
@@ -348,7 +350,7 @@ fn what_no_pod_takes_for_a_month_goes_and_the_users_files_stay() {
     let mut expected = vec![agent, code, "data.bin".to_owned(), "trialkeeper-new".to_owned()];
     expected.sort();
     assert_eq!(node.names(), expected);
-    // A file that is taken is young again.
+    // Taking a file renews its age.
     let then = node.files().map(|file| age(&file, 20));
     node.start();
     for (file, then) in node.files().iter().zip(then) {
@@ -356,7 +358,7 @@ fn what_no_pod_takes_for_a_month_goes_and_the_users_files_stay() {
     }
 }
 
-/// Returns the first pod's spec in an object, at whatever depth.
+/// Returns the spec of the first pod in an object, at any depth.
 fn pod_spec(object: &Value) -> Option<&Value> {
     match object {
         Value::Object(members) if members.contains_key("containers") => Some(object),

@@ -1,15 +1,15 @@
-//! The script that fetches the agent, run by a real shell with programs of the test's.
+//! Tests of the script that fetches the agent, run by a real shell with the test's own programs.
 
 use std::path::Path;
 
 use super::super::pod;
 
-/// Runs the script that fetches the agent, with nothing but these programs and a shell.
+/// Runs the script that fetches the agent with only these programs and a shell.
 fn bootstrap(folder: &Path, programs: &[(&str, &str)]) -> (Option<i32>, String) {
     bootstrap_with(folder, programs, "parameters")
 }
 
-/// Does the same in a pod that is to fetch these things.
+/// Runs the script in a pod that has to fetch these files.
 fn bootstrap_with(folder: &Path, programs: &[(&str, &str)], fetch: &str) -> (Option<i32>, String) {
     use std::os::unix::fs::PermissionsExt as _;
     let bin = folder.join("bin");
@@ -56,8 +56,8 @@ fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
 
 #[test]
 fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
-    // Each leaves an agent where it was told to, and beside it its own arguments, its proxy and what it was told in a
-    // file.
+    // Each program leaves an agent at the requested path. Files next to it record the program's arguments, its proxy and
+    // its configuration.
     let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent $https_proxy >&2\\n'";
     let wget = format!(
         "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\nfor to; do [ \"$last\" = -O ] && out=$to; last=$to; done\n\
@@ -84,8 +84,8 @@ fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
     }
 }
 
-/// Leaves an agent that prints its code archive. Each of the two downloads comes to its end when both have begun, and the code's
-/// `fails` or not.
+/// Returns a program that leaves an agent that prints its code archive. Each of the two downloads ends only after both
+/// have begun. The download of the code fails if `fails` is set.
 fn curl_for_both(fails: bool) -> String {
     let code = if fails { "exit 22" } else { "echo archive >\"$out\"" };
     format!(
@@ -109,7 +109,7 @@ fn the_code_comes_beside_the_agent_and_is_left_to_it_where_it_does_not() {
     }
 }
 
-/// A program that is there and never works, such as the `python3` of Debian's `python3-minimal`.
+/// A program that exists and never works, such as the `python3` of Debian's `python3-minimal`.
 const CRIPPLED: &str = "#!/bin/sh\necho Traceback >&2\necho \"ModuleNotFoundError: No module named 'shutil'\" >&2\nexit 1\n";
 
 #[test]
@@ -127,7 +127,7 @@ fn a_program_that_cannot_work_is_passed_over_for_the_next() {
     for programs in [vec![crippled[0], curl], vec![crippled[0], crippled[1], wget]] {
         let folder = tempfile::tempdir().unwrap();
         let (code, stderr) = bootstrap(folder.path(), &programs);
-        // Not one try in vain: each is told of.
+        // A program that works prints nothing else: the script reports every failed try.
         assert_eq!((code, stderr.trim()), (Some(0), "agent"), "{programs:?}");
     }
 }

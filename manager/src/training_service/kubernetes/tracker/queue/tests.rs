@@ -1,4 +1,4 @@
-//! Workloads that wait, are taken back, or do not end, against tables of what is seen and when.
+//! Tests of workloads that wait, are taken back, or do not end, as tables of timed observations.
 
 use serde_json::{Value, json};
 use trial_protocol::AttemptId;
@@ -25,12 +25,12 @@ fn ids() -> (TrialJobId, AttemptId) {
     (TrialJobId::new("a").unwrap(), AttemptId::new("a-1").unwrap())
 }
 
-/// A tracker with one Job `ja` that was made at 0, in a queue or in none.
+/// Creates a tracker with one Job `ja`, created at 0, in a queue or in none.
 fn made(queued: bool) -> Tracker {
     made_as(&BatchJob, queued)
 }
 
-/// The same with an object of another kind.
+/// Creates a tracker with one object `ja` of this kind.
 fn made_as(kind: &'static dyn Workload, queued: bool) -> Tracker {
     let mut tracker = Tracker::new(kind, START_UP, at(30)).queued(queued);
     tracker.listing();
@@ -50,8 +50,8 @@ fn room() -> QueueState {
     QueueState::Waits("no room".to_owned())
 }
 
-/// A pod as a watch has it: its name, which is its id, too; its phase; the code with which its container ended; and whether
-/// it was deleted.
+/// Returns a pod as a watch reports it: its name, which is also its id, its phase, its container's exit code, and its
+/// deletion.
 fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObject {
     let ended = code.map(|code| json!({"exitCode": code, "startedAt": "2026-11-23T00:00:00Z"}));
     let moment = deleted.then_some("2026-11-23T00:00:00Z");
@@ -63,7 +63,8 @@ fn seen(name: &str, phase: &str, code: Option<i32>, deleted: bool) -> WatchedObj
     serde_json::from_value(pod).unwrap()
 }
 
-/// A tracker of a workload `ja` that has run, was taken back at 10 and runs again at 100; its first pod was stopped.
+/// Creates a tracker of a workload `ja` that ran, was taken back at 10 and runs again at 100. Its first pod was
+/// stopped.
 fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
     let mut tracker = made_as(kind, true);
     tracker.workload("ja", JobPhase::Running, at(1));
@@ -76,7 +77,7 @@ fn resumed(kind: &'static dyn Workload, pod: &str) -> Tracker {
     tracker
 }
 
-/// The end that was told.
+/// Returns the reported end.
 fn end_of(acts: &[Act]) -> &JobEvent {
     let ends = acts.iter().filter_map(|act| {
         if let Act::Tell(JobNews::Gone(event)) = act { Some(event) } else { None }
@@ -114,7 +115,7 @@ fn a_job_whose_pod_runs_is_requeued_before_its_status_says_that_it_runs() {
         let told = tracker.workload("ja", JobPhase::Suspended, at(2));
         let requeued = Act::Tell(JobNews::Requeued(waits("taken back")));
         assert_eq!(told.contains(&requeued), is_requeued, "{phase}: {told:?}");
-        // It still runs for its grace, which is no run after that.
+        // The pod still runs for its grace period, which does not count as a run.
         enter_pod(&mut tracker, &seen("ja-aaaaa", phase, None, false), at(3));
         assert_eq!(tracker.workload("ja", JobPhase::Suspended, at(3)), []);
     }
@@ -126,7 +127,7 @@ fn time_in_the_queue_does_not_count_and_waiting_adds_up_over_admissions() {
     tracker.queue("ja", Some(room()), at(0));
     tracker.workload("ja", JobPhase::Suspended, at(1));
     assert_eq!(tracker.next_deadline(), None);
-    // Admitted for a while, with a pod that does not start.
+    // The trial is admitted for a while, with a pod that does not start.
     tracker.workload("ja", JobPhase::Waiting, at(1000));
     tracker.pod("ja-aaaaa", None, None);
     tracker.workload("ja", JobPhase::Suspended, at(1400));
@@ -147,7 +148,7 @@ fn a_queue_that_takes_no_notice_is_said_and_not_waited_for_for_ever() {
     assert!(said.why.starts_with("Kueue has made no Workload for it"), "{}", said.why);
     assert_eq!(tracker.tick(at(22)), []);
     assert_eq!(tracker.tick(at(1) + START_UP), [Act::Stop("ja".to_owned())]);
-    // One that has taken notice may keep it waiting.
+    // A queue that has noticed the trial may keep it waiting.
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     tracker.queue("ja", None, at(2));
@@ -167,7 +168,7 @@ fn a_trial_that_never_fits_fails_after_a_while_and_is_not_tried_again() {
     let acts = tracker.pods_gone("ja");
     assert_eq!(end_of(&acts).class, Some(Class::Permanent));
     assert!(end_of(&acts).message.as_ref().unwrap().ends_with("(startUpDeadline): too large"));
-    // Its queue has grown meanwhile.
+    // The queue has grown meanwhile.
     let mut tracker = made(true);
     tracker.workload("ja", JobPhase::Suspended, at(1));
     tracker.queue("ja", never(), at(2));
@@ -202,7 +203,7 @@ fn a_pod_on_a_node_that_is_gone_is_not_waited_for_for_ever() {
     let end = end_of(&acts);
     assert_eq!((end.class, end.exit_code), (Some(Class::Transient), None));
     assert!(end.disruption.as_deref().is_some_and(|said| said.starts_with("NodeLost")), "{end:?}");
-    // It came back.
+    // The node came back.
     let mut tracker = made(false);
     tracker.workload("ja", JobPhase::Running, at(1));
     tracker.pod_goes("ja-aaaaa", Some("u"), PodGoes::Deleted, at(50));
@@ -230,9 +231,9 @@ fn what_follows_jobs_that_cannot_end_is_settled_by_its_pods() {
         (&JobSet,   JobPhase::Running,   true),
         (&JobSet,   JobPhase::Starting,  true),
         (&TrainJob, JobPhase::Running,   true),
-        // Its pods were stopped for its queue.
+        // The queue stopped the pods.
         (&JobSet,   JobPhase::Suspended, false),
-        // Its operator says so by itself, and a Job has a word for it.
+        // The operator reports the end by itself, and a Job has a condition for it.
         (&TF_JOB,   JobPhase::Running,   false),
         (&BatchJob, JobPhase::Running,   false),
     ];
@@ -260,7 +261,7 @@ fn a_pod_that_was_stopped_for_the_queue_is_no_end_of_the_next_run() {
     ];
     for (kind, old) in table {
         let mut tracker = resumed(kind, old);
-        // No other pod has its place yet; and what is seen of it late says no more than before.
+        // No other pod has the place yet, and late observations of the old pod add nothing.
         pod_is_gone(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
         enter_pod(&mut tracker, &seen(old, "Failed", Some(143), true), at(101));
         let acts = tracker.tick(at(200));
@@ -280,7 +281,7 @@ fn a_job_that_was_preempted_and_cannot_say_that_it_succeeded_is_settled_by_its_l
     for pod in ["ja-0-bbbbb", "ja-1-ccccc"] {
         enter_pod(&mut tracker, &seen(pod, "Succeeded", Some(0), false), at(150));
     }
-    // Kueue's webhook is away, and the Job's controller cannot count them.
+    // Kueue's webhook is away, and the Job's controller cannot count the pods.
     tracker.workload("ja", JobPhase::Ending, at(150));
     assert_eq!(tracker.tick(at(210)), [Act::Settle("ja".to_owned())]);
     let pods = tracker.with_ended_pods("ja", Vec::new());
@@ -300,7 +301,7 @@ fn a_pod_that_was_deleted_gives_its_place_to_another() {
         (vec![running(old), running(new), stopped(old)],    None),
         (vec![running(old), stopped(old), running(new)],    None),
         (vec![running(old), stopped(old), failed(new)],     Some(3)),
-        // A listing has them in any order.
+        // A listing has the pods in any order.
         (vec![running(new), stopped(old)],                  None),
         (vec![running(old), stopped(old), running(beside)], Some(143)),
         (vec![failed(old), running(new)],                   Some(3)),

@@ -1,5 +1,5 @@
-//! PURE: the reader of a Framework's status. The fields are those that the controller at commit d6e7078 writes;
-//! nothing is expected to be there, and any state may be skipped.
+//! PURE: the reader of a Framework's status. The fields are those that the controller at commit d6e7078 writes. No
+//! field is required, and any state may be skipped.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -16,18 +16,18 @@ use crate::training_service::kubernetes::disruption;
 use crate::training_service::kubernetes::outcome::{Decider, JobPhase, Outcome};
 use crate::util::excerpt::shortened;
 
-/// Most that a compressed status may unfold to: 10,000 tasks take some 20 MB.
+/// The greatest size of a decompressed status, in bytes: 10,000 tasks take some 20 MB.
 const UNFOLDED_BYTES: u64 = 64 << 20;
 
-/// The kubelet's word for a container that the kernel ended for its memory.
+/// The kubelet's reason for a container that the kernel killed for its memory.
 const OOM: &str = "OOMKilled";
-/// The code of the same in FrameworkController's usual configuration.
+/// The code for such a container in FrameworkController's usual configuration.
 const OOM_CODE: i64 = -1200;
-/// The same for a person.
+/// The explanation of such an end for the user.
 const OUT_OF_MEMORY: &str = "out of memory: the pod was killed for using more than `memorySize`";
 
-/// Reads a Framework without its metadata. `main` is the role and index that is looked at where nothing says
-/// which pod decided.
+/// Reads a Framework without its metadata. `main` is the role and index of the pod to use if the status does not name
+/// the deciding pod.
 pub fn read(framework: &Value, main: (&str, u64)) -> JobPhase {
     let status = framework.get("status").filter(|status| status.is_object());
     let Some(state) = status.and_then(|status| status.get("state")?.as_str()) else {
@@ -42,13 +42,13 @@ pub fn read(framework: &Value, main: (&str, u64)) -> JobPhase {
         "AttemptRunning" if is_starting(status) => JobPhase::Starting,
         "AttemptRunning" => JobPhase::Running,
         "Completed" => JobPhase::Completed(outcome(status, completion, main)),
-        // It is going, or about to be tried again.
+        // The task is terminating, or about to be retried.
         _ if completion.is_some() => JobPhase::Ending,
         _ => JobPhase::Waiting,
     }
 }
 
-/// Returns whether a pod of a Framework that runs has not started.
+/// Returns whether a pod of a running Framework has not started.
 fn is_starting(status: &Value) -> bool {
     let waits = ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"];
     let waits = |task: &Value| {
@@ -85,19 +85,19 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
         .filter(|code| succeeded || *code != 0)
         .and_then(|code| i32::try_from(code).ok());
     let reason = container.as_ref().and_then(|container| container.get("reason")?.as_str());
-    // Why the pod itself ended, where it was not for its containers.
+    // The reason why the pod itself ended, if its containers were not the cause.
     let of_pod = |field: &str| pod.as_ref().and_then(|pod| pod.get(field)?.as_str());
     let pods = ["reason", "message"].map(|field| of_pod(field).unwrap_or_default().trim());
     let message = if succeeded {
         "the pod succeeded".to_owned()
     } else {
-        // The trial's has the usual name, or is the last: init containers come first.
+        // The trial's container has the usual name, or is the last one: init containers come first.
         let other = container.as_ref().is_some_and(|container| {
             container["name"] != "framework"
                 && containers.and_then(|list| list.last()) != Some(container)
         });
         let container = (container.as_ref(), other);
-        // The controller quotes all that it knows of a pod; the pod's own words are part of it.
+        // The controller quotes everything that it knows of a pod, which includes the pod's own message.
         let diagnostics = if pods[1].is_empty() { text("/diagnostics") } else { pods[1] };
         failure(code, text("/phrase"), diagnostics, container, exit_code)
     };
@@ -128,7 +128,7 @@ fn outcome(status: &Value, completion: Option<&Value>, main: (&str, u64)) -> Out
     }
 }
 
-/// Returns the prospect of a retry as the controller sees it.
+/// Returns the prospect of a retry according to the controller.
 fn class(completion: &Value) -> Option<Class> {
     let attributes = completion.pointer("/type/attributes")?.as_array()?;
     let has = |name: &str| attributes.iter().any(|attribute| attribute == name);
@@ -136,7 +136,7 @@ fn class(completion: &Value) -> Option<Class> {
     classes.into_iter().find(|(name, _)| has(name)).map(|(_, class)| class)
 }
 
-/// Returns the reason of a failure, for a person.
+/// Returns the reason for a failure, for the user.
 fn failure(
     code: Option<i64>,
     phrase: &str,
@@ -152,8 +152,8 @@ fn failure(
     let what =
         if other { format!("the container {}", text("name")) } else { "the container".to_owned() };
     let known = known(code, &reason);
-    // The agent's own words, if it came to write them. What it wrote ahead of an end that it did not live to see, and
-    // what it concludes from a signal, is a guess; what the controller and the kubelet say is not.
+    // The agent's own words count if it managed to write them. A verdict written ahead of an end that the agent did not
+    // survive is a guess, and so is a conclusion from a signal. The words of the controller and the kubelet are not.
     if let Ok(verdict) = serde_json::from_str::<Verdict>(&said) {
         let saw = verdict.exit.is_some()
             && verdict.cause != Cause::Stopped
@@ -184,7 +184,7 @@ fn failure(
         (known, _) if matches!(code, Some(-101 | -210 | -220 | OOM_CODE)) => known.to_owned(),
         (known, _) => {
             let detail = shortened(first_line(diagnostics));
-            // Nothing of the pod was made: the API server's words are all that there is.
+            // No pod was created, so the API server's message is the only source.
             let refused = matches!(code, Some(-200 | -310));
             let detail =
                 if refused { admission_advice::with_advice(detail, CONTROLLER) } else { detail };
@@ -193,8 +193,8 @@ fn failure(
     }
 }
 
-/// Returns what is certain of an end by its code, or by the kubelet's reason where the controller is not configured to
-/// read it.
+/// Returns the certain cause of an end, from its code, or from the kubelet's reason if the controller is not configured
+/// to read it.
 fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
     Some(match code {
         Some(-100) => "somebody deleted the trial's config map",
@@ -216,7 +216,7 @@ fn known(code: Option<i64>, reason: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns the memory that the agent saw, where that is known.
+/// Returns the memory usage that the agent measured, if known.
 fn memory(verdict: &Verdict) -> String {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let evidence = &verdict.evidence;
@@ -228,7 +228,7 @@ fn memory(verdict: &Verdict) -> String {
     }
 }
 
-/// The container that the exit code is taken from: the first that failed, else the trial's.
+/// Returns the container that supplies the exit code: the first that failed, or else the trial's.
 fn decisive(containers: &[Value]) -> Option<Value> {
     let code = |container: &Value| container.get("code").and_then(Value::as_i64);
     let named = |container: &&Value| container.get("name").is_some_and(|name| name == "framework");
@@ -236,7 +236,7 @@ fn decisive(containers: &[Value]) -> Option<Value> {
     failed.or_else(|| containers.iter().find(named)).or(containers.last()).cloned()
 }
 
-/// The statuses of all roles, compressed or not.
+/// Returns the statuses of all roles, compressed or not.
 fn roles(status: &Value) -> Cow<'_, [Value]> {
     let attempt = status.get("attemptStatus").unwrap_or(&Value::Null);
     if let Some(roles) = attempt.get("taskRoleStatuses").and_then(Value::as_array) {
@@ -249,7 +249,7 @@ fn roles(status: &Value) -> Cow<'_, [Value]> {
     }
 }
 
-/// The status of one task.
+/// Returns the status of one task.
 fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
     let roles = roles(status);
     let role = roles.iter().find(|known| known.get("name").is_some_and(|name| name == role))?;
@@ -257,7 +257,7 @@ fn task(status: &Value, role: &str, index: u64) -> Option<Value> {
     tasks.iter().find(|task| task.get("index").and_then(Value::as_u64) == Some(index)).cloned()
 }
 
-/// base64(gzip(JSON)), as large Frameworks have it.
+/// Decodes base64(gzip(JSON)), the form in which large Frameworks store their status.
 fn unfold(text: &str) -> Option<Value> {
     let packed = STANDARD.decode(text.trim()).ok()?;
     let mut json = Vec::new();
@@ -265,7 +265,7 @@ fn unfold(text: &str) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
-/// Returns the API server's answer, where the controller quotes it whole.
+/// Returns the API server's answer if the controller quotes it in full.
 fn quoted(diagnostics: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(&diagnostics[diagnostics.find('{')?..]).ok()?;
     Some(answer.pointer("/ErrStatus/message")?.as_str()?.to_owned())

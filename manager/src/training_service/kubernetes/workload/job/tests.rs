@@ -1,4 +1,4 @@
-//! Jobs against recordings of the real controller, and against what the section asks for.
+//! Tests of Jobs: against recordings of the real controller, and against the section of the experiment file.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ fn every_recorded_end_is_told_as_it_was() {
         ("job/indexed-two-one-fails",  Some(1),   "the container ended with exit code 1", None, None),
         ("job/suspended-then-resumed", Some(0),   "its pod ended well", None, None),
         ("job/deadline",               Some(143), "its Job ran longer than its activeDeadlineSeconds", OVER_LIMIT, Some("DeadlineExceeded")),
-        // Its pod ended in a failure while it was taken back: a race that is not the trial's.
+        // The pod failed while its queue took it back: a race for which the trial is not at fault.
         ("job/suspend-pod-exits-1-kept", Some(1), "its queue took it back as its pod ended, ", DELETED, Some("Suspended")),
     ];
     for (case, exit_code, message, class, taken) in table {
@@ -56,7 +56,7 @@ fn every_recorded_end_is_told_as_it_was() {
     }
 }
 
-/// A recording, how often its Job is taken back, and the message and the disruption of its end.
+/// A recording, the number of times that its Job is taken back, and the message and the disruption of its end.
 type InQueue = (&'static str, usize, Option<(&'static str, Option<&'static str>)>);
 
 #[test]
@@ -64,21 +64,21 @@ fn what_kueue_does_to_a_job_is_told_as_it_was() {
     const WELL: Option<(&str, Option<&str>)> = Some(("its pod ended well", None));
     #[rustfmt::skip]
     let table: [InQueue; 12] = [
-        // The recording ends when it runs again.
+        // The recording ends when the Job runs again.
         ("preempted",              1, None),
         ("workload-deleted",       1, None),
         ("never-fits",             0, None),
         ("waits-then-admitted",    0, WELL),
         ("localqueue-hold-before", 0, WELL),
         ("localqueue-drained",     1, WELL),
-        // No condition says so, and its pod was deleted all the same.
+        // No condition reports it, and its pod was deleted nevertheless.
         ("suspended-by-hand",      1, WELL),
         ("kueue-down-at-end",      0, WELL),
         ("workload-deactivated",   0, Some(("its Workload was deactivated: ", Some("Deactivated")))),
         ("max-exec-time",          0, Some(("it ran longer than its queue allows", Some("DeactivatedDueToMaximumExecutionTimeExceeded")))),
-        // Its image is not there, and its pod never ran.
+        // The image does not exist, and the pod never ran.
         ("podsready-timeout",      0, Some(("its pods were not ready in time", Some("DeactivatedDueToRequeuingLimitExceeded")))),
-        // One check took it back, and later rejects it.
+        // One admission check took the Job back, and later rejects it.
         ("admission-check",        1, Some(("an admission check of its queue rejected it: ", None))),
     ];
     for (case, requeued, end) in table {
@@ -107,7 +107,7 @@ fn a_suspended_job_waits_and_one_that_failed_meanwhile_has_ended() {
     };
     assert_eq!(waits("job/exit0"), 0);
     assert!(waits("job/suspended-then-resumed") >= 1);
-    // Its controller would say no more until the Job is resumed.
+    // The controller would report nothing more until the Job is resumed.
     let told = told("job/suspend-pod-exits-1-kept");
     assert!(matches!(told.last(), Some(JobNews::Gone(_))), "{told:?}");
 }
@@ -142,7 +142,7 @@ fn the_pods_that_a_controller_deletes_after_a_failure_are_not_its_cause() {
         })
     };
     let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
-    // A person deleted the second, and the controller the first for that.
+    // A user deleted the second pod, and the controller deleted the first one in response.
     let pods = [
         pod("tkx-0-aaaaa", 137, "2026-11-23T00:00:09Z"),
         pod("tkx-1-bbbbb", 143, "2026-11-23T00:00:02Z"),
@@ -161,7 +161,7 @@ fn the_trial_s_container_outranks_those_beside_it() {
     };
     let pod = json!({
         "metadata": {"name": "tkx-aaaaa"},
-        // The other was put there on the way, as service meshes do.
+        // The other container was added on the way, as service meshes do.
         "status": {"phase": "Failed", "containerStatuses": [ended("beside", 2), ended("mine", 3)]},
     });
     let outcome = Outcome { needs_pods: true, ..Outcome::unseen("its pod failed".to_owned()) };
@@ -186,13 +186,13 @@ fn a_job_stands_where_its_counts_and_conditions_say() {
         (job(false, json!({"active": 1, "ready": 0})),         JobPhase::Waiting),
         (job(false, json!({"active": 2, "ready": 1})),         JobPhase::Starting),
         (job(false, json!({"active": 2, "ready": 2})),         JobPhase::Running),
-        // A quota lets it have one of its two pods.
+        // A quota admits one of the two pods.
         (several(json!({"active": 1, "ready": 1})),                      JobPhase::Starting),
         (several(json!({"active": 2, "ready": 2})),                      JobPhase::Running),
         (several(json!({"active": 1, "ready": 1, "succeeded": 1})),      JobPhase::Running),
         (several(json!({"active": 1, "ready": 1, "terminating": 1})),    JobPhase::Running),
         (several(json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["u"]}})), JobPhase::Running),
-        // A pod that was deleted by hand is going, and nothing else is there.
+        // A pod that was deleted by hand is terminating, and no other exists.
         (job(false, json!({"active": 0, "terminating": 1})),   JobPhase::Waiting),
         (job(false, json!({"conditions": condition("SuccessCriteriaMet"), "active": 1})), JobPhase::Ending),
         (job(false, json!({"conditions": condition("FailureTarget")})),                   JobPhase::Ending),

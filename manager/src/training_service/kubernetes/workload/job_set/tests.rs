@@ -1,4 +1,4 @@
-//! `JobSet`s against recordings of the real controller, and against what the section asks for.
+//! Tests of `JobSet`s: against recordings of the real controller, and against the section of the experiment file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
 use crate::training_service::{JobEvent, JobNews};
 
-/// The section with these roles: name, pods, and how many of them are to succeed.
+/// Returns the section with these roles: name, number of pods, and number of pods that must succeed.
 fn section(roles: &[(&str, u64, i64)]) -> Value {
     let roles = roles.iter().map(|(name, pods, succeeded)| {
         json!({
@@ -41,7 +41,7 @@ fn every_recorded_end_is_told_as_it_was() {
         ("pod-deleted",            Some(143), "the trial's pod was deleted", DELETED, None),
         ("pod-evicted",            Some(143), "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
         ("two-worker-succeeds",    Some(0),   "its pod ended well", None, None),
-        // The parameter server is deleted when the worker has failed, and is not the cause.
+        // The parameter server is deleted after the worker has failed, and is not the cause.
         ("two-one-fails",          Some(1),   "the container ended with exit code 1", None, None),
         ("indexed-two-one-fails",  Some(1),   "worker 1: the container ended with exit code 1", None, None),
         ("suspended-then-resumed", Some(0),   "its pod ended well", None, None),
@@ -99,7 +99,7 @@ fn a_job_set_stands_where_its_jobs_and_conditions_say() {
         (set(false, jobs("active", "active")),      JobPhase::Waiting),
         (set(false, jobs("ready", "active")),       JobPhase::Starting),
         (set(false, jobs("ready", "ready")),        JobPhase::Running),
-        // One role has done its work, and the other goes on.
+        // One role has completed, and the other continues.
         (set(false, jobs("ready", "succeeded")),    JobPhase::Running),
         (set(false, json!({"conditions": [{"type": "Completed", "status": "False"}]})), JobPhase::Waiting),
     ];
@@ -156,7 +156,7 @@ fn pods_settle_a_job_set_whose_jobs_cannot_end() {
         (&both_decide,  vec![runs(ps), done(first), runs(second)],    None),
         (&one_decides,  vec![runs(ps), done(first), runs(second)],    Some(Some(0))),
         (&both_decide,  vec![runs(ps), done(first), done(second)],    Some(Some(0))),
-        // Another role's success is none.
+        // The success of another role does not count.
         (&one_decides,  vec![done(ps), runs(first), runs(second)],    None),
         (&none_decides, vec![runs(ps), done(first), done(second)],    None),
         (&none_decides, vec![done(ps), done(first), done(second)],    Some(Some(0))),

@@ -1,4 +1,5 @@
-//! Jobs of the training operator against recordings of the real one, and against what the section asks for.
+//! Tests of the training operator's jobs: against recordings of the real operator, and against the section of the
+//! experiment file.
 
 use proptest::prelude::*;
 use trial_protocol::{Cause, Class};
@@ -8,7 +9,7 @@ use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::workload::recorded::{self, ends};
 use crate::training_service::{JobEvent, JobNews};
 
-/// The section of `platform: kubeflow` with these roles and their numbers of pods.
+/// Returns the section of `platform: kubeflow` with these roles and their numbers of pods.
 fn section(operator: &str, roles: &[(&str, u64)]) -> Value {
     let mut section = json!({"platform": "kubeflow", "operator": operator, "agent": "image"});
     for (role, replicas) in roles {
@@ -47,13 +48,13 @@ fn every_recorded_end_is_told_as_it_was() {
         ("tfjob/exit1",                       one,     Some(1),   "the container ended with exit code 1", None, None),
         ("tfjob/oom",                         one,     Some(137), "out of memory", OVER_LIMIT, None),
         ("tfjob/sigkill",                     one,     Some(137), "the container ended with exit code 137", None, None),
-        // Failed 20 ms after the deletionTimestamp, while the process runs on.
+        // The job failed 20 ms after the deletionTimestamp, while the process still runs.
         ("tfjob/pod-deleted",                 one,     None,      "the trial's pod was deleted", DELETED, None),
         ("tfjob/pod-deleted-exit0",           one,     None,      "the trial's pod was deleted", DELETED, None),
         ("tfjob/pod-force-deleted",           one,     None,      "the trial's pod was deleted", DELETED, None),
         ("tfjob/pod-evicted",                 one,     None,      "its pod was taken away: ", DELETED, Some("EvictionByEvictionAPI")),
         ("tfjob/node-lost",                   one,     None,      "its pod was taken away: its node got a taint", DELETED, Some("DeletionByTaintManager")),
-        // The parameter server is ended by the operator, and is counted as succeeded.
+        // The operator ends the parameter server, and counts it as succeeded.
         ("tfjob/two-one-succeeds",            with_ps, Some(0),   "its pod ended well", None, None),
         ("tfjob/two-one-fails",               with_ps, Some(1),   "the container ended with exit code 1", None, None),
         ("tfjob/two-workers-one-fails",       &[("worker", 2)], Some(1), "worker 1: the container ended with exit code 1", None, None),
@@ -113,7 +114,7 @@ fn a_job_stands_where_its_conditions_and_counts_say() {
         (at(std::slice::from_ref(&created), json!({"Worker": {}})),   JobPhase::Waiting),
         (at(&[running.clone(), created.clone()], one.clone()),        JobPhase::Starting),
         (at(&[running.clone(), created.clone()], both.clone()),       JobPhase::Running),
-        // Created can be missing for ever.
+        // The condition Created can be missing for ever.
         (at(std::slice::from_ref(&running), both.clone()),            JobPhase::Running),
         (at(&[condition("Suspended", "True")], json!({})),            JobPhase::Suspended),
         (at(&[running, condition("Suspended", "False")], both),       JobPhase::Running),
@@ -205,7 +206,7 @@ fn a_job_is_made_of_its_roles() {
     assert_eq!(alone["spec"]["runPolicy"], json!({"cleanPodPolicy": "Running"}));
 }
 
-/// The labels of a job's pods: its own, without the queue's, and with what keeps a service mesh out.
+/// Returns the labels of a job's pods: its own, without the queue's, and those that keep a service mesh out.
 fn job_labels(made: &Value) -> Value {
     let mut labels = made["metadata"]["labels"].clone();
     labels.as_object_mut().unwrap().retain(|name, _| !name.starts_with("kueue"));

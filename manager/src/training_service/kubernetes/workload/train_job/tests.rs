@@ -1,4 +1,4 @@
-//! `TrainJob`s against recordings of the real controller, and against what the section asks for.
+//! Tests of `TrainJob`s: against recordings of the real controller, and against the section of the experiment file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::training_service::kubernetes::manifest::tests::{common, job};
 use crate::training_service::kubernetes::share::Share;
 use crate::training_service::kubernetes::workload::recorded::{ends, told, told_later};
 
-/// The section of trials with so many pods.
+/// Returns the section for trials with this number of pods.
 fn section(pods: u64) -> Value {
     json!({
         "platform": "trainer", "agent": "image", "dockerImage": "i:1", "taskNumber": pods,
@@ -44,7 +44,8 @@ fn every_recorded_end_is_told_as_it_was() {
         ("quota-refuses-pod",            1, Some(0),   "its pod ended well", None, None),
         // The Trainer is away as the pod ends.
         ("controller-down",              1, Some(1),   "the container ended with exit code 1", None, None),
-        // Runs again afterwards: the condition is taken off, and another pod comes. The end was told before.
+        // The trial runs again afterwards: the condition is removed, and another pod comes. The end was reported
+        // before.
         ("jobset-deleted-after-failed",  1, Some(1),   "the container ended with exit code 1", None, None),
         ("jobset-deleted-after-complete", 1, Some(0),  "its pod ended well", None, None),
         ("badimage",                     1, None,      "somebody deleted its TrainJob", None, None),
@@ -110,7 +111,7 @@ fn a_train_job_stands_where_its_jobs_and_conditions_say() {
         (at(false, ends("Failed", "ReachedMaxRestarts")),           (false, true, None)),
         (at(false, ends("Failed", "FailedJobs")),                   (false, true, None)),
         (at(false, ends("Failed", "TrainingRuntimeNotSupported")),  (false, false, permanent)),
-        // Its queue took it back as its pod failed.
+        // The queue took the trial back as its pod failed.
         (at(true, ends("Failed", "ReachedMaxRestarts")),            (false, true, transient)),
     ];
     for (object, expected) in table {
@@ -118,7 +119,7 @@ fn a_train_job_stands_where_its_jobs_and_conditions_say() {
     }
 }
 
-/// Compares an object with what it was when it was last looked at.
+/// Compares an object with its last reviewed form.
 fn assert_as_it_was(made: &Value, file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("src/training_service/kubernetes/workload/train_job/tests")
@@ -171,7 +172,7 @@ fn pods_on_a_shared_disk_have_a_folder_each() {
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
     let folder = &env[at("TRIALKEEPER_OUTPUT_DIR")]["value"];
     assert_eq!(*folder, "/tmp/mount/nni/abcd1234/k3f9a/worker-$(TRIALKEEPER_ROLE_INDEX)");
-    // Kubernetes puts in the value of what stands before.
+    // Kubernetes expands only variables that were defined before.
     assert!(at("TRIALKEEPER_ROLE_INDEX") < at("TRIALKEEPER_OUTPUT_DIR"));
 }
 

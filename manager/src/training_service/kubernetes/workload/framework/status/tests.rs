@@ -1,4 +1,4 @@
-//! Every recording of a real controller, step by step.
+//! Tests against every recording of a real controller, step by step.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn recording(case: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Where the Framework stands, version by version, repetitions left out.
+/// Returns the phases of the recorded Framework, version by version, without repetitions.
 fn standings(case: &str) -> Vec<JobPhase> {
     let frameworks = recording(case).into_iter().filter(|step| step["kind"] == "framework");
     let mut standings: Vec<JobPhase> = frameworks.map(|step| read(&step, ("worker", 0))).collect();
@@ -75,7 +75,7 @@ fn a_framework_whose_pods_have_not_all_started_is_starting() {
     for (states, stands) in table {
         assert_eq!(read(&status(states), ("worker", 0)), stands, "{states:?}");
     }
-    // A pod that the controller tries again, as it was recorded.
+    // The recording of a pod that the controller retries.
     let again = [JobPhase::Running, JobPhase::Starting, JobPhase::Running];
     assert!(standings("taskretry").windows(3).any(|seen| seen == again));
 }
@@ -103,7 +103,7 @@ fn a_framework_waits_runs_ends_and_is_completed_once() {
     let seen = standings("ok5");
     assert_eq!(seen[..4], [unseen.clone(), waiting.clone(), running.clone(), ending.clone()]);
     assert_eq!(seen.len(), 5);
-    // A command that is not found never runs; a second attempt waits and runs again.
+    // A command that does not exist never runs. A second attempt waits and runs again.
     assert!(!standings("badcmd").contains(&running));
     let retried = standings("retry");
     let runs = retried.iter().filter(|phase| **phase == running).count();
@@ -150,7 +150,7 @@ fn the_agents_own_words_are_taken_from_the_termination_message() {
     assert_eq!(outcome.message, "ValueError: bad learning rate");
 }
 
-/// A pod that ended so, with this verdict in its termination log.
+/// Returns the outcome of a pod that ended with this verdict in its termination log.
 fn ended(code: i64, attributes: &Value, container: Value, verdict: &Value) -> Outcome {
     let mut container = container;
     container["name"] = json!("framework");
@@ -186,7 +186,7 @@ fn what_the_platform_knows_outranks_what_an_agent_guessed() {
     #[rustfmt::skip]
     let table = [
         (-1200, json!(["Permanent"]), &killed, &ahead,   figures.as_str(),      permanent),
-        // A controller without its usual configuration.
+        // This controller lacks its usual configuration.
         (137,   json!([]),            &killed, &ahead,   figures.as_str(),      permanent),
         (-1000, json!(["Transient"]), &term,   &stopped, "its pod was taken away: the cluster ended it (PodEvicted)", transient),
         (143,   json!([]),            &term,   &stopped, "SIGTERM reached trialkeeper from outside", None),
@@ -216,7 +216,7 @@ fn a_pod_that_is_refused_says_what_to_do() {
 
 #[test]
 fn a_pod_that_its_node_ended_says_why() {
-    // As the kubelet ends it: its containers are killed, or are not known any more.
+    // The kubelet ends the pod: its containers are killed, or are no longer known.
     let pod = |reason: &str, message: &str, containers: &Value| json!({"reason": reason, "message": message, "containers": containers});
     let killed = json!([{"name": "framework", "code": 137, "reason": "Error"}]);
     let low = "The node was low on resource: memory.";
@@ -225,12 +225,12 @@ fn a_pod_that_its_node_ended_says_why() {
     #[rustfmt::skip]
     let table = [
         (-1000, "Transient", pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
-        // A controller without its usual configuration.
+        // This controller lacks its usual configuration.
         (137,   "",          pod("Evicted", low, &killed),               "its pod was taken away: its node ran low (Evicted: The node", transient, true),
         (-300,  "",          pod("NodeLost", "", &json!([])),            "its pod was taken away: its node is gone (NodeLost)",         transient, true),
         (143,   "Transient", pod("Terminated", "shutdown", &killed),     "its pod was taken away: its node was shut down (Terminated",  transient, true),
         (-1003, "Transient", json!(null),                                "its pod was taken away: the cluster ended it (Phrase)",       transient, true),
-        // It would use as much again.
+        // A retry would use as much again.
         (-1000, "Transient", pod("Evicted", own, &killed),               "the pod was evicted: Pod ephemeral local storage usage",      permanent, false),
         (-1002, "Transient", pod("OutOfcpu", "not enough cpu", &json!([])), "the pod's node refused it: not enough cpu",                transient, false),
         (-101,  "Transient", json!(null),                                "somebody deleted the trial's pod",                            transient, false),
@@ -315,7 +315,7 @@ fn another_container_that_failed_is_named() {
         failed(json!([barrier, {"name": "framework", "code": 0}])),
         "the container frameworkbarrier ended with exit code 210: no Framework"
     );
-    // What a cluster puts beside a container is listed after it, or before.
+    // A container that the cluster adds is listed after the trial's, or before it.
     let (trial, mesh) =
         (json!({"name": "framework", "code": 7}), json!({"name": "mesh", "code": 0}));
     for containers in [json!([trial, mesh]), json!([mesh, trial])] {
