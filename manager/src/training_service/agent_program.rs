@@ -1,27 +1,28 @@
-//! The agent program: where it is, and whether its ELF header lets it run in any image. Runs nothing.
+//! Finds the agent program and checks whether its ELF header lets it run in any image. It runs nothing.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The program's name.
+/// The name of the program.
 const NAME: &str = "trialkeeper";
 
-/// Enough for the header and all program headers: linkers put them first, a few dozen of at most 56 bytes.
+/// The number of bytes that are read. It suffices for the header and all program headers, which linkers put first: a
+/// few dozen of at most 56 bytes.
 const HEAD: u64 = 64 << 10;
-/// The program header that names a loader (`PT_INTERP`), which an image may not have, or in another version.
+/// The program header that names a loader (`PT_INTERP`). An image may lack that loader, or have another version of it.
 const INTERP: u32 = 3;
 
-/// There is no agent program.
+/// The agent program was not found.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no agent program {}; build it (`cargo build -p trialkeeper`) or name it with --agent", .path.display())]
 pub struct Error {
-    /// The path where it was looked for.
+    /// The path at which the program was expected.
     pub path: PathBuf,
 }
 
-/// Finds the agent program: the user's choice, else the one beside this program, else in `PATH`. Its path is absolute,
-/// since it is started in other directories.
+/// Finds the agent program: the user's choice, or else the one next to this program, or else one in `PATH`. The path is
+/// absolute, because the agent starts in other directories.
 pub fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = chosen {
         return if path.is_file() {
@@ -45,10 +46,10 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// Returns the reason that a program will not run in every image. `None`: its header does not say so.
+/// Returns the reason why a program will not run in every image. `None`: its header names no reason.
 pub fn unfit(program: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
-    // Who cannot read it learns so when it is asked for.
+    // A user who cannot read the program gets the error when it is needed.
     File::open(program).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
     of(&head)
 }
@@ -57,7 +58,7 @@ fn of(head: &[u8]) -> Option<&'static str> {
     if head.starts_with(b"#!") {
         return None;
     }
-    // TrialKeeper's builds are of 64 bits and begin with the lesser byte (System V ABI, ELF-64).
+    // TrialKeeper's builds are 64-bit and little-endian (System V ABI, ELF-64).
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return Some("it is no program for Linux on x86-64 or aarch64");
     }
@@ -78,7 +79,7 @@ fn of(head: &[u8]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// A header of 64 bytes and program headers of these types.
+    /// Returns a header of 64 bytes and program headers of these types.
     fn program(types: &[u32]) -> Vec<u8> {
         let mut head = vec![0; 64];
         head[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -98,7 +99,7 @@ mod tests {
         assert!(of(&program(&[6, 3, 1])).is_some_and(|why| why.contains("C library")));
         assert!(of(b"\xcf\xfa\xed\xfe").is_some_and(|why| why.contains("no program")));
         assert_eq!(of(b"#!/bin/sh\n"), None);
-        // Cut off anywhere, or with figures that lead nowhere.
+        // The file may end anywhere, or contain offsets that lead nowhere.
         let whole = program(&[3]);
         for length in 0..whole.len() {
             of(&whole[..length]);

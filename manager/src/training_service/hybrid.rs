@@ -1,8 +1,8 @@
-//! Several training services in one experiment. A trial goes to a part that has room; one that a part refuses, or that
-//! waits at a part which has not begun with it, goes to another.
+//! Runs one experiment at several training services. A trial goes to a part with room. If the part refuses it, or lets
+//! it wait, the trial goes to another part.
 //!
-//! The part of each attempt is written into the trial's folder before the attempt is submitted. A manager that comes back
-//! asks that part, and no other: an attempt is with one part only.
+//! The part of each attempt is recorded in the trial's folder before the attempt is submitted. A resumed manager asks
+//! only that part, because an attempt belongs to exactly one part.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,30 +28,30 @@ use crate::util::layout::ExperimentDir;
 mod platform;
 mod schedule;
 
-/// The interval at which the parts' room is read while trials wait.
+/// The interval at which the manager reads the parts' room while trials wait.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
-/// Name of the file in a trial's folder that says to which part which attempt was submitted.
+/// The name of the file in a trial's folder with the latest attempt and the part that received it.
 const PART: &str = "training-service";
 
-/// The facts that a [`Hybrid`] needs.
+/// The settings of a [`Hybrid`].
 pub struct Settings {
     /// The experiment's folder.
     pub dir: ExperimentDir,
     /// The receiver of news of jobs.
     pub events: JobEvents,
-    /// The parts in the order of the file.
+    /// The parts, in the order of the file.
     pub parts: Vec<PartService>,
 }
 
 /// A training service that was started as a part.
 pub struct PartService {
-    /// Its platform.
+    /// The platform of the part.
     pub platform: String,
-    /// The most trials that it may have at a time.
+    /// The greatest number of concurrent trials at the part.
     pub limit: Option<usize>,
-    /// The service.
+    /// The started service.
     pub service: Arc<dyn TrainingService>,
-    /// Its news.
+    /// The news of the service.
     pub news: mpsc::UnboundedReceiver<JobNews>,
 }
 
@@ -65,7 +65,7 @@ struct HybridState {
     dir: ExperimentDir,
     events: JobEvents,
     schedule: Mutex<Schedule>,
-    /// Held while a job is submitted, stopped or moved: no stop overtakes the submit of its job.
+    /// Held while a job is submitted, stopped or moved, so that no stop overtakes the submit of its job.
     turn: tokio::sync::Mutex<()>,
     changed: Notify,
     ended: CancellationToken,
@@ -79,7 +79,7 @@ struct StartedPart {
 }
 
 impl Hybrid {
-    /// Makes the service of parts that were started.
+    /// Creates the service from started parts.
     pub fn start(settings: Settings) -> Self {
         let Settings { dir, events, parts } = settings;
         let names = parts.iter().enumerate().map(|(number, part)| {
@@ -103,7 +103,7 @@ impl Hybrid {
         });
         for (number, mut news) in heard.into_iter().enumerate() {
             let listener = Arc::clone(&shared);
-            // It ends with the part, which says all that it knows before.
+            // The task ends with the part, after all of its news.
             tokio::spawn(async move {
                 while let Some(news) = news.recv().await {
                     listener.heard(number, news);
@@ -124,7 +124,7 @@ impl HybridState {
     }
 
     fn news(&self, news: JobNews) {
-        // The receiver lives as long as the experiment; after it the news have no reader.
+        // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.events.send(news));
     }
 
@@ -132,17 +132,17 @@ impl HybridState {
         self.parts.iter().map(|part| part.service.free_room()).collect()
     }
 
-    /// Places trials whenever something has changed, and from time to time: a part that has room again does not say so.
+    /// Places trials after each change, and from time to time, because a part does not announce new room.
     async fn keep_placing(&self) {
         loop {
-            // A timeout is no error: it is time to look.
+            // A timeout is expected: it is time to look.
             drop(timeout(ROOM_INTERVAL, self.changed.notified()).await);
             self.move_waiting().await;
             self.place().await;
         }
     }
 
-    /// Submits trials to parts that have room, the longest waiting one first.
+    /// Submits trials to parts that have room. The trial with the longest wait comes first.
     async fn place(&self) {
         let _turn = self.turn.lock().await;
         loop {
@@ -190,7 +190,7 @@ impl HybridState {
         }));
     }
 
-    /// A part has refused a job: it goes to another part. Where all have refused it, it is gone.
+    /// Handles a refusal by a part: the job goes to another part, or is gone if all parts have refused it.
     fn refused(&self, part: usize, event: JobEvent) {
         let JobEvent { trial, attempt, .. } = &event;
         let why = event.message.clone().unwrap_or_else(|| "it refuses the trial".to_owned());
@@ -207,7 +207,7 @@ impl HybridState {
         }
     }
 
-    /// Takes trials back that wait at a part while another has room for them.
+    /// Takes back trials that wait at a part while another has room for them.
     async fn move_waiting(&self) {
         let rooms = self.rooms();
         let movable = self.schedule().movable(&rooms, Instant::now());
@@ -218,13 +218,13 @@ impl HybridState {
             {
                 info!(%trial, "trainingService[{part}] has not begun with it; it goes elsewhere");
                 self.schedule().take_back(&trial, Instant::now());
-                // One at a time: the next part's room may be for one only.
+                // One trial moves at a time, because the next part may have room for only one.
                 return self.changed.notify_one();
             }
         }
     }
 
-    /// Passes on what a part says.
+    /// Handles the news of a part.
     fn heard(&self, part: usize, news: JobNews) {
         match news {
             JobNews::Gone(event) if event.refused => return self.refused(part, event),
@@ -258,7 +258,7 @@ impl HybridState {
         JobWaits { why, ..waits }
     }
 
-    /// The part that a trial is with, or was last, and the attempt that was submitted there.
+    /// Returns the recorded part of a trial, and the attempt that was submitted there.
     fn recorded_part(&self, trial: &TrialJobId) -> Option<(AttemptId, usize)> {
         let text = std::fs::read_to_string(self.dir.trial(trial).path().join(PART)).ok()?;
         let mut lines = text.lines();
@@ -267,7 +267,7 @@ impl HybridState {
         Some((attempt, part))
     }
 
-    /// The service that has a trial, or had it last.
+    /// Returns the present or last service of a trial.
     fn service_of(&self, trial: &TrialJobId) -> Option<&Arc<dyn TrainingService>> {
         let placed = self.schedule().part_of(trial);
         let part = placed.or_else(|| self.recorded_part(trial).map(|(_, part)| part))?;
@@ -301,17 +301,17 @@ impl TrainingService for Hybrid {
         let Some((_, part)) = recorded.filter(|(recorded, _)| recorded == attempt) else {
             return Adopted::Unknown;
         };
-        // Before it is asked: its news may come first.
+        // The takeover precedes the request, because the part's news may arrive first.
         self.shared.schedule().take_over(trial, attempt, part);
         let adopted = self.shared.parts[part].service.adopt(trial, attempt).await;
         match &adopted {
-            // The earlier manager may have died before it was recorded.
+            // The earlier manager may have died before it recorded the part.
             Adopted::Alive => self.shared.tell_part(trial, attempt, part),
             Adopted::Gone(_) => self.shared.schedule().remove(trial, attempt),
             Adopted::Unknown => {
                 let mut schedule = self.shared.schedule();
                 schedule.remove(trial, attempt);
-                // Its agent may be on its way there.
+                // The trial's agent may be on its way there.
                 schedule.bind(trial, part);
             }
         }

@@ -1,8 +1,8 @@
-//! Trials as processes of this machine, each under an agent of its own.
+//! Runs trials as processes of this machine, each under its own agent.
 //!
-//! An agent outlives the manager on purpose. It runs in a process group of its own, and writes to files and not to
-//! pipes of the manager. As long as it lives it holds a lock on its spool. A manager that comes back waits on that lock.
-//! Unlike a process id, the lock cannot be another process's.
+//! An agent outlives the manager on purpose. It runs in its own process group and writes to files rather than pipes of
+//! the manager. While it lives, it holds a lock on its spool, and a resumed manager waits for that lock. Unlike a
+//! process id, the lock cannot belong to another process.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -36,21 +36,21 @@ use crate::util::layout::{ExperimentDir, TrialDir};
 pub mod gpus;
 mod platform;
 
-/// The time that an agent may take to end after it was asked to: its own budgets (20 s for the trial, 2 s for
-/// its output, 5 s to deliver) and a margin. Then it is killed, and its trial with it.
+/// The time that an agent may take to end after a stop request. It includes the agent's own limits (20 s for the trial,
+/// 2 s for its output, 5 s for delivery) and a margin. Then the manager kills the agent, and its trial with it.
 const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 
-/// The exit code of an agent that could not do its work (`docs/exit-codes.md`).
+/// The exit code of an agent that could not work (`docs/exit-codes.md`).
 const KEEPER_ERROR: i32 = 125;
-/// The time that an agent may take to say what is wrong with its settings.
+/// The time that an agent may take to report a problem with its settings.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The interval at which a lock is tried that cannot be looked at.
+/// The interval between tries of a lock that cannot be opened.
 const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
-/// Stack of a thread that waits for a lock, in bytes.
+/// The stack size of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
-/// The longest verdict that is read, in bytes; usual ones have a few thousand.
+/// The longest verdict that is read, in bytes. Usual ones have a few thousand.
 const VERDICT_BYTES: u64 = 1 << 20;
-/// The variable with which the manager's user says whether agents send their trials' output.
+/// The variable with which the manager's user chooses whether agents send their trials' output.
 const LOG_COLLECTION: &str = "TRIALKEEPER_LOG_COLLECTION";
 
 /// Runs trials on this machine.
@@ -66,42 +66,42 @@ pub struct Settings {
     pub agent: PathBuf,
     /// The experiment.
     pub experiment: ExperimentId,
-    /// Its folder.
+    /// The folder of the experiment.
     pub dir: ExperimentDir,
-    /// The directory that agents are started in, and trials unless there is an archive.
+    /// The working directory of agents, and of trials unless there is an archive.
     pub code_directory: PathBuf,
     /// An archive that each agent unpacks for its trial. `None`: trials share the code directory.
     pub code_archive: Option<PathBuf>,
-    /// Name of the metric to optimise, where it is configured.
+    /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
-    /// Direction of the search, where the file states it.
+    /// The direction of the search, if the file states it.
     pub direction: Option<OptimizeMode>,
-    /// Certificate authority of the manager's own certificate, where connections are encrypted.
+    /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
-    /// Variables of the manager's environment that trials are started without.
+    /// Variables of the manager's environment that trials do not inherit.
     pub secret_variables: Vec<String>,
-    /// The secret from which trials' tokens are made, for agents that an earlier manager has started.
+    /// The secret from which trials' tokens are derived, for agents that an earlier manager started.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
-/// The reason that a job could not be submitted.
+/// A reason why a job could not be submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder of the job.
+    /// A file or folder of the job cannot be written.
     #[error("cannot write {}", .path.display())]
     Write {
-        /// Its path.
+        /// The path of the file or folder.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The agent program.
+    /// The agent program cannot be started.
     #[error("cannot start the agent {}; build it or name it with --agent", .program.display())]
     StartAgent {
-        /// Its path.
+        /// The path of the program.
         program: PathBuf,
         /// The cause.
         #[source]
@@ -113,14 +113,14 @@ pub enum Error {
 struct LocalState {
     settings: Settings,
     gpus: Mutex<Gpus>,
-    /// Process ids of the agents that live, by trial. An id is removed as soon as its process is known
-    /// to be gone, long before the kernel gives the number to another.
+    /// The process ids of living agents, by trial. An id is removed as soon as its process is known to be gone, long
+    /// before the kernel reuses the number.
     agents: Mutex<HashMap<TrialJobId, Pid>>,
     tasks: TaskTracker,
 }
 
 impl Local {
-    /// Makes the service; nothing is started.
+    /// Creates the service without starting anything.
     pub fn new(settings: Settings, gpus: Gpus) -> Self {
         let (agents, gpus) = (Mutex::new(HashMap::new()), Mutex::new(gpus));
         Self { shared: Arc::new(LocalState { settings, gpus, agents, tasks: TaskTracker::new() }) }
@@ -136,11 +136,11 @@ impl LocalState {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells that a job is gone, once what its agent could not deliver is delivered.
+    /// Reports that a job is gone, after the delivery of its agent's remaining reports.
     async fn tell(&self, event: JobEvent) {
         self.deliver_rest(&event.trial).await;
         self.gpus().give_back(&event.trial);
-        // The receiver lives as long as the experiment; after it the news has no use.
+        // The receiver lives as long as the experiment, and later news has no use.
         drop(self.settings.events.send(JobNews::Gone(event)));
     }
 
@@ -168,7 +168,7 @@ impl LocalState {
         command.arg("--manager-file").arg(self.settings.dir.manager_url());
         command.arg("--token-file").arg(dir.token());
         command.arg("--output-dir").arg(dir.path());
-        // Said, so that no variable of the caller's puts it where it is not looked for.
+        // The explicit flag outranks a variable of the caller that would move the spool out of the manager's sight.
         command.arg("--spool-dir").arg(dir.spool());
         command.arg("--parameters").arg(dir.parameters());
         command.arg("--log-file").arg(dir.agent_log());
@@ -185,20 +185,21 @@ impl LocalState {
         if let Some(ca_file) = &self.settings.ca_file {
             command.arg("--ca-file").arg(ca_file);
         }
-        // The pages show it as it grows; it takes as much room again as the files.
+        // The web pages show the output as it grows, which takes as much disk space again as the files.
         if std::env::var_os(LOG_COLLECTION).is_none() {
             command.args(["--log-collection", "http"]);
         }
         command.args(["--shell", &job.command]);
         command.current_dir(&self.settings.code_directory);
-        // A group of its own: the terminal's Ctrl-C is for the manager, which then stops trials politely.
+        // The agent has its own process group. Ctrl-C at the terminal is meant for the manager, which then stops trials
+        // gracefully.
         command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
-    /// Why an agent would not start, in its own words. It is asked again, for its settings alone: what it says is not
-    /// kept, since its trial's output goes the same way and lies in files already.
+    /// Returns the agent's own message about its failure to start. The agent runs again, only to check its settings.
+    /// Its earlier message is not kept, because its trial's output uses the same streams and is already in files.
     async fn complaint(&self, job: &TrialJobSpec) -> Option<String> {
         let mut command = self.command(job, &self.settings.dir.trial(&job.trial));
         command.arg("--print-config").kill_on_drop(true);
@@ -209,15 +210,15 @@ impl LocalState {
         Some(format!("the agent did not start: {said}"))
     }
 
-    /// Delivers what an agent left in its spool, if it left anything: usually it did not.
+    /// Delivers an agent's remaining reports from its spool. Usually there are none.
     async fn deliver_rest(&self, trial: &TrialJobId) {
         if left_something(&self.settings.dir.trial(trial).spool()) {
             self.replay(trial).await;
         }
     }
 
-    /// Gives a trial's agent a token that is good from now on. The one that it has may have expired while no manager
-    /// ran, or while the clock was wrong: then nothing that it keeps could be delivered any more.
+    /// Renews the token of a trial's agent. The old one may have expired while no manager ran, or while the clock was
+    /// wrong. Then the agent could deliver none of its reports.
     fn renew_token(&self, trial: &TrialJobId) {
         let Settings { dir, secret, experiment, .. } = &self.settings;
         let token = secret.trial_token(experiment, trial, secret.now_ms());
@@ -263,12 +264,12 @@ impl TrainingService for Local {
         match try_lock(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Unknown,
             Err(error) => {
-                // Who may be running is not started a second time.
+                // A trial that may be running is not started a second time.
                 warn!(%trial, "cannot look at {}: {error}; the trial is taken for running until that can be seen", path.display());
                 self.shared.take_over(trial, None);
                 let shared = Arc::clone(&self.shared);
                 let (trial, attempt) = (trial.clone(), attempt.clone());
-                // No task waits for its end when the experiment's has come.
+                // No task waits for the end of this one when the experiment ends.
                 tokio::spawn(async move { watch_unseen(&shared, &path, trial, attempt).await });
                 Adopted::Alive
             }
@@ -326,7 +327,7 @@ impl TrainingService for Local {
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-        // An agent that is left may be about to copy from it; one that starts later makes it again.
+        // A remaining agent may be about to copy from the archive. An agent that starts later creates it again.
         if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
             self.shared.remove_code_base();
         }
@@ -340,8 +341,8 @@ impl LocalState {
         let dir = shared.prepare(job)?;
         let mut command = shared.command(job, &dir);
         if let Some(visible) = shared.gpus().take(&job.trial) {
-            // The numbers are nvidia-smi's, which goes by the bus; CUDA by itself puts the fastest first (CUDA C++
-            // Programming Guide, "CUDA Environment Variables").
+            // The numbers come from nvidia-smi, which orders GPUs by bus. CUDA's own order has the fastest first (CUDA
+            // C++ Programming Guide, "CUDA Environment Variables").
             command.env("CUDA_VISIBLE_DEVICES", visible).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         }
         let child = command.spawn().map_err(|source| {
@@ -366,18 +367,18 @@ impl LocalState {
         }
     }
 
-    /// Takes over a trial that an earlier manager has started.
+    /// Takes over a trial that an earlier manager started.
     fn take_over(&self, trial: &TrialJobId, pid: Option<Pid>) {
         self.renew_token(trial);
-        // It was given GPUs by the earlier manager; how many are taken is what counts here.
+        // The earlier manager chose the trial's GPUs. Here only their number matters.
         self.gpus().take(trial);
         if let Some(pid) = pid {
             self.agents().insert(trial.clone(), pid);
         }
     }
 
-    /// The agent that has the job in hand, if the started one found that another is at work on the very same attempt.
-    /// That other agent's manager was killed after it had started the agent and before the agent took the lock.
+    /// Returns the agent that already works on the job, if the new agent found the lock of the same attempt held. The
+    /// manager of that other agent was killed after the start and before the agent took the lock.
     fn other_agent(&self, job: &TrialJobSpec) -> Option<(File, Pid)> {
         let file = try_lock(&self.settings.dir.trial(&job.trial).agent_lock()).ok()?.err()?;
         let holder = LockHolder::of(&file);
@@ -385,7 +386,7 @@ impl LocalState {
         holder.pid.filter(|_| same).map(|pid| (file, pid))
     }
 
-    /// Sends a signal to a trial's agent; `false` if there is none.
+    /// Sends a signal to a trial's agent. Returns `false` if there is none.
     fn signal(&self, trial: &TrialJobId, signal: Signal) -> bool {
         let agents = self.agents();
         let Some(pid) = agents.get(trial) else { return false };
@@ -423,13 +424,13 @@ async fn watch_child(shared: &LocalState, mut child: Child, job: TrialJobSpec) {
 }
 
 async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt: AttemptId) {
-    // A thread of its own waits: there is no other notice of a lock being freed. The runtime's are few, and others
-    // need them.
+    // A separate thread waits, because the release of a lock has no other notification. The runtime's own threads are
+    // few and needed elsewhere.
     let (freed, wait) = oneshot::channel();
     let thread = thread::Builder::new().name("lock".to_owned()).stack_size(LOCK_STACK_BYTES);
     let started = thread.spawn(move || {
         let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error);
-        // The receiver is gone with the manager only.
+        // The receiver disappears only with the manager.
         drop(freed.send(lock));
     });
     match (started, wait.await) {
@@ -442,7 +443,7 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
     shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
-/// Watches an agent whose lock cannot be looked at, until it can.
+/// Watches an agent whose lock cannot be opened, until it can.
 async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
     let held = loop {
         tokio::time::sleep(UNSEEN_PAUSE).await;
@@ -462,7 +463,7 @@ async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attem
     shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
-/// Returns whether a spool holds reports: an agent that has delivered everything leaves no segment.
+/// Returns whether a spool holds reports. An agent that has delivered everything leaves no segment.
 fn left_something(spool: &Path) -> bool {
     let attempts = std::fs::read_dir(spool).into_iter().flatten().flatten();
     let mut files =
@@ -470,8 +471,9 @@ fn left_something(spool: &Path) -> bool {
     files.any(|file| file.path().extension().is_some_and(|extension| extension == "seg"))
 }
 
-/// The verdict in a trial's folder, if it is this attempt's: its agent took the lock last, and wrote the verdict after
-/// that. An agent that died before it could set an earlier attempt's verdict aside left that one there.
+/// Returns the verdict in a trial's folder if it belongs to this attempt. Its agent must have been the last to take the
+/// lock, and have written the verdict after that. An agent that died early may have left an earlier attempt's verdict
+/// there.
 fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     let lock = File::open(dir.agent_lock()).ok()?;
     if LockHolder::of(&lock).attempt.as_deref() != Some(attempt.as_str()) {
@@ -487,7 +489,7 @@ fn kept_verdict(dir: &TrialDir, attempt: &AttemptId) -> Option<Verdict> {
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Takes the lock if it is free; gives the open file back if another process holds it.
+/// Takes the lock if it is free. Returns the open file if another process holds the lock.
 fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -497,7 +499,7 @@ fn try_lock(path: &Path) -> io::Result<Result<Flock<File>, File>> {
     }
 }
 
-/// The holder of an agent's lock, as far as it has said.
+/// The holder of an agent's lock, as far as the file names it.
 struct LockHolder {
     pid: Option<Pid>,
     attempt: Option<String>,
@@ -506,11 +508,11 @@ struct LockHolder {
 impl LockHolder {
     fn of(mut file: &File) -> Self {
         let mut text = String::new();
-        // What cannot be read says nothing.
+        // An unreadable file names no holder.
         file.read_to_string(&mut text).ok();
         let mut lines = text.lines().map(str::trim);
         let pid = lines.next().and_then(|line| line.parse().ok());
-        // 0 and negative ids would name groups.
+        // Ids of 0 and below would address process groups.
         let pid = pid.filter(|pid| *pid > 1).map(Pid::from_raw);
         Self { pid, attempt: lines.next().map(str::to_owned) }
     }

@@ -1,6 +1,6 @@
-//! The choice of a training service. [`platform`] is the only table of the services that there are. The section of an
-//! experiment file is the [`Platform`]. It is checked before anything of the experiment is made, so an experiment that
-//! cannot run leaves nothing behind. The check's findings are a [`CheckedPlatform`], which starts the service.
+//! Chooses the training service. [`platform`] is the only table of the existing services. The section of an experiment
+//! file is the [`Platform`]. It is checked before anything of the experiment is created, so an experiment that cannot
+//! run leaves nothing behind. The result of the check is a [`CheckedPlatform`], which starts the service.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,61 +13,61 @@ use crate::config::{ExperimentSpec, TrainingServiceSpec};
 use crate::token::Secret;
 use crate::util::layout::ExperimentDir;
 
-/// An error of a service's own, whose text says what failed and what to do.
+/// An error of a service, whose text names the problem and the remedy.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The facts that a check goes by.
+/// The input of a check.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckContext<'a> {
     /// The experiment.
     pub id: &'a ExperimentId,
-    /// Its specification.
+    /// The specification of the experiment.
     pub spec: &'a ExperimentSpec,
-    /// The agent program of the user's choice. `None`: the one beside this program, else in `PATH`.
+    /// The agent program that the user chose. `None`: the one next to this program, or else one in `PATH`.
     pub agent: Option<&'a Path>,
-    /// True for an experiment that has not begun. One that has begun goes on also where no new trial could be started
-    /// just now: the agents of its trials wait for a manager to take their results.
+    /// True for an experiment that has not begun. One that has begun continues even if no new trial could start now,
+    /// because the agents of its trials wait for a manager to take their results.
     pub is_new: bool,
 }
 
-/// The facts that a service starts with.
+/// The input of a service's start.
 #[derive(Debug, Clone)]
 pub struct StartContext<'a> {
     /// The experiment.
     pub id: &'a ExperimentId,
-    /// Its specification.
+    /// The specification of the experiment.
     pub spec: &'a ExperimentSpec,
-    /// Its folder.
+    /// The folder of the experiment.
     pub dir: ExperimentDir,
-    /// The authority that the manager's certificate is checked against. `None`: no encryption.
+    /// The authority that signs the manager's certificate. `None`: no encryption.
     pub ca_file: Option<PathBuf>,
-    /// Base URL of the manager, as trials on other machines reach it.
+    /// The base URL of the manager, as trials on other machines reach it.
     pub url: String,
-    /// The secret from which trials' tokens are made.
+    /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
-/// The facts that a clean-up goes by.
+/// The input of a cleanup.
 #[derive(Debug, Clone, Copy)]
 pub struct CleanContext<'a> {
     /// The experiment.
     pub id: &'a ExperimentId,
-    /// Its specification.
+    /// The specification of the experiment.
     pub spec: &'a ExperimentSpec,
-    /// Its folder.
+    /// The folder of the experiment.
     pub dir: &'a ExperimentDir,
 }
 
-/// A sentence about one thing that an examination has looked at.
+/// A sentence about one aspect that an examination checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The sentence; an error says what is wrong and how to mend it.
+    /// The sentence. An error names the problem and the remedy.
     pub found: Result<String, String>,
 }
 
-/// A training service before anything has started, as its section of the experiment file describes it.
+/// A training service before its start, as its section of the experiment file describes it.
 #[async_trait]
 pub trait Platform: Send + Sync {
     /// Checks that trials can run. Starts no job and writes nothing.
@@ -77,15 +77,16 @@ pub trait Platform: Send + Sync {
     /// Trials cannot run; the error says what is missing and how to mend it.
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError>;
 
-    /// Looks more closely than [`Self::check`], at each machine that trials may run on. By default there is nothing to see.
+    /// Examines each machine that trials may run on, more closely than [`Self::check`]. By default there is nothing to
+    /// examine.
     async fn examine(&self, _spec: &ExperimentSpec) -> Vec<Finding> {
         Vec::new()
     }
 
-    /// Returns the sentence for a user about a successful check.
+    /// Returns the sentence for the user about a successful check.
     fn describe(&self) -> String;
 
-    /// Deletes everything that an experiment without a manager left outside its folder. By default there is nothing.
+    /// Deletes the remains of an experiment without a manager outside its folder. By default there are none.
     ///
     /// # Errors
     ///
@@ -98,8 +99,9 @@ pub trait Platform: Send + Sync {
 /// A training service that can run trials.
 #[async_trait]
 pub trait CheckedPlatform: Send + Sync {
-    /// Returns the server that trials are near to, if they run on other machines: it decides where the manager listens
-    /// and which address it announces. By default trials reach the manager on the loopback interface.
+    /// Returns the server that the trials are close to, if they run on other machines. It determines the manager's
+    /// listening address and the address that trials use. By default trials reach the manager on the loopback
+    /// interface.
     fn api_server(&self) -> Option<&str> {
         None
     }

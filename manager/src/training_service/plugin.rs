@@ -1,8 +1,8 @@
-//! Trials at a training service of the user's own: a program that speaks JSON-RPC on its standard streams
+//! Runs trials at the user's own training service: a program that speaks JSON-RPC on its standard streams
 //! (`docs/plugins.md`).
 //!
-//! The program may die at any time and is started again for ever. Each attempt has a task (`job.rs`) that tells every new
-//! process what the process has to know: whatever is asked may be asked again.
+//! The program may die at any time, and the manager restarts it without end. Each attempt has a task (`job.rs`) that
+//! informs every new process, so the plugin may receive any request again.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ mod platform;
 mod room;
 mod wire;
 
-/// The longest that an answer may take, by request.
+/// The time limits for answers, one for each request.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(10);
 const SUBMIT_TIMEOUT: Duration = Duration::from_mins(1);
 const ADOPT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -55,59 +55,59 @@ const RECOVER_TIMEOUT: Duration = Duration::from_mins(2);
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_mins(10);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
-/// The times between two questions for room: the shortest, and the longest while nothing has changed.
+/// The interval between two requests for room: the shortest, and the longest while nothing has changed.
 const ROOM_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
-/// The time that an agent may take to end after it was asked to: its own budgets and a margin.
+/// The time that an agent may take to end after a stop request: its own time limits and a margin.
 const AGENT_GRACE: Duration = Duration::from_secs(35);
-/// The time that a resumed experiment waits for a process before it takes its jobs for alive.
+/// The time that a resumed experiment waits for a process before it assumes that its jobs are alive.
 const FIRST_LINK_TIMEOUT: Duration = Duration::from_mins(2);
-/// The pauses before a process is started again: the first, and the longest.
+/// The first and the longest pause before a process is restarted.
 const RESTART_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// The life of a process after which the next pause is the first again.
+/// The lifetime of a process after which the pauses begin anew.
 const STEADY_LIFE: Duration = Duration::from_mins(1);
-/// Bytes of output that are asked for at a time, and the time that the plugin may wait for them.
+/// The number of bytes of output that one request asks for, and the time that the plugin may wait for them.
 const OUTPUT_BYTES: u64 = 256 << 10;
 const OUTPUT_WAIT: Duration = Duration::from_secs(20);
-/// The most requests without an answer that a plugin may ask for.
+/// The greatest number of concurrent requests that a plugin may allow.
 const MAX_IN_FLIGHT: u64 = 64;
 
-/// The facts that a [`Plugin`] needs.
+/// The settings of a [`Plugin`].
 #[derive(Debug)]
 pub struct Settings {
     /// The section of the experiment file.
     pub spec: PluginSpec,
-    /// Working directory of the program.
+    /// The working directory of the program.
     pub code_directory: PathBuf,
     /// The experiment.
     pub experiment: ExperimentId,
-    /// Its name.
+    /// The name of the experiment.
     pub name: Option<String>,
-    /// Its folder.
+    /// The folder of the experiment.
     pub dir: ExperimentDir,
     /// The agent program.
     pub agent: PathBuf,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
-    /// Name of the metric to optimise, where it is configured.
+    /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
-    /// Direction of the search, where the file states it.
+    /// The direction of the search, if the file states it.
     pub direction: Option<OptimizeMode>,
-    /// Certificate authority of the manager's own certificate, where connections are encrypted.
+    /// The certificate authority of the manager's own certificate, if connections are encrypted.
     pub ca_file: Option<PathBuf>,
-    /// Base URL of the manager, as trials reach it.
+    /// The base URL of the manager, as trials reach it.
     pub url: String,
-    /// Variables of the manager's environment that the program is started without.
+    /// Variables of the manager's environment that the program does not inherit.
     pub secret_variables: Vec<String>,
-    /// The secret that trials' tokens are made from.
+    /// The secret from which the trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
-/// The reason that a plugin cannot be used.
+/// A reason why a plugin cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder of the plugin's.
+    /// A file or folder of the plugin cannot be written.
     #[error("cannot write {}", .path.display())]
     Write {
         /// The file or folder.
@@ -124,12 +124,12 @@ pub enum Error {
     Refused {
         /// The command.
         program: String,
-        /// Its words.
+        /// The plugin's message.
         message: String,
     },
 }
 
-/// Runs trials at a training service of the user's own.
+/// Runs trials at the user's own training service.
 #[derive(Debug, Clone)]
 pub struct Plugin {
     shared: Arc<Shared>,
@@ -142,21 +142,21 @@ struct Shared {
     state_dir: PathBuf,
     url_file: PathBuf,
     link: watch::Sender<Option<Arc<Link>>>,
-    /// The reason that there is no process to speak to.
+    /// The reason why no process is available.
     trouble: Mutex<String>,
     capabilities: Mutex<Capabilities>,
     jobs: Mutex<HashMap<TrialJobId, JobTask>>,
     /// Wakes the jobs that wait for room.
     room: Notify,
     room_count: Arc<RoomCount>,
-    /// Has the plugin asked for room.
+    /// Triggers a new request for room.
     room_changed: Notify,
     began: Instant,
     ended: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// The task of a job.
+/// The handle of a job's task.
 #[derive(Debug)]
 struct JobTask {
     attempt: AttemptId,
@@ -164,7 +164,7 @@ struct JobTask {
 }
 
 impl Plugin {
-    /// Makes the service: starts the program, and starts it again whenever it ends.
+    /// Creates the service: starts the program, and restarts it whenever it ends.
     ///
     /// # Errors
     ///
@@ -201,8 +201,8 @@ impl Plugin {
     }
 }
 
-/// Returns the file that tells agents where the manager is. The manager's own has the socket beside it, which agents of
-/// this machine prefer.
+/// Returns the file with the manager's address for agents. The manager's own file lies next to its socket, which agents
+/// on this machine prefer.
 fn url_file(settings: &Settings, state_dir: &Path) -> Result<PathBuf, Error> {
     let host = settings.url.split_once("://").map_or("", |(_, rest)| rest);
     if ["127.", "localhost", "[::1]"].iter().any(|own| host.starts_with(own)) {
@@ -239,7 +239,7 @@ async fn keep(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Starts a process and makes it ready for jobs.
+    /// Starts a process and prepares it for jobs.
     async fn open(&self) -> Result<Started, Error> {
         let mut started = Link::start(&self.program).map_err(Error::Start)?;
         let opened = self.shake_hands(&started.link).await;
@@ -265,7 +265,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Serves a process until it ends: returns why it did.
+    /// Serves a process until it ends, and returns the reason for its end.
     async fn attend(&self, started: Started) -> String {
         let Started { link, mut notifications, mut child } = started;
         self.link.send_replace(Some(Arc::clone(&link)));
@@ -290,11 +290,11 @@ impl Shared {
         format!("the plugin `{}`: {why}{}", self.program.shown(), self.program.last_words())
     }
 
-    /// Asks for room after each change, and from time to time.
+    /// Requests the room after each change, and from time to time.
     async fn keep_asking_for_room(&self, link: &Link) {
         loop {
             sleep(ROOM_PAUSES.0).await;
-            // A timeout is no error: other people's jobs take room, too.
+            // A timeout is expected: jobs of other users take room, too.
             drop(timeout(ROOM_PAUSES.1, self.room_changed.notified()).await);
             self.ask_for_room(link).await;
         }
@@ -317,7 +317,7 @@ impl Shared {
         self.room_count.note(free, counted);
     }
 
-    /// Passes on what a plugin says by itself.
+    /// Handles a notification from the plugin.
     fn heard(&self, message: Message) {
         let (key, order) = match message {
             Message::Gone(gone) => (gone.key.clone(), JobMessage::Gone(gone)),
@@ -334,25 +334,25 @@ impl Shared {
         };
         let jobs = self.jobs();
         match jobs.get(&key.trial).filter(|known| known.attempt == key.attempt) {
-            // A job that has ended hears nothing more.
+            // The task of a job that has ended no longer receives orders.
             Some(known) => drop(known.orders.send(order)),
             None => info!(trial = %key.trial, "the plugin speaks of an attempt that is over"),
         }
     }
 
-    /// Returns why there is no process to speak to. `None`: there is one.
+    /// Returns the reason why no process is available. `None`: there is one.
     fn absence(&self) -> Option<String> {
         let is_there = self.link.borrow().as_ref().is_some_and(|link| !link.is_lost());
         (!is_there).then(|| self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Waits for a process to speak to.
+    /// Waits until a process is available.
     async fn linked(&self) -> Arc<Link> {
         let mut links = self.link.subscribe();
         let usable = |link: &Option<Arc<Link>>| link.as_ref().is_some_and(|link| !link.is_lost());
         match links.wait_for(usable).await.map(|link| link.clone()) {
             Ok(Some(link)) => link,
-            // The sender lives as long as we do.
+            // The sender lives as long as this service.
             Ok(None) | Err(_) => std::future::pending().await,
         }
     }
@@ -370,7 +370,7 @@ impl Shared {
     }
 
     fn news(&self, news: JobNews) {
-        // The receiver lives as long as the experiment; after it the news have no reader.
+        // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.settings.events.send(news));
     }
 
@@ -379,7 +379,7 @@ impl Shared {
         Key { experiment, trial: trial.clone(), attempt: attempt.clone() }
     }
 
-    /// Begins the task of a job.
+    /// Starts the task of a job.
     fn begin(self: &Arc<Self>, key: Key, spec: Option<TrialJobSpec>) {
         let (orders, waiting) = mpsc::unbounded_channel();
         let known = JobTask { attempt: key.attempt.clone(), orders };
@@ -408,7 +408,7 @@ impl Shared {
             }
             drop(jobs);
             shared.room_changed.notify_one();
-            // One that was withdrawn is no news.
+            // A withdrawn job produces no news.
             if let Some(event) = event {
                 shared.news(JobNews::Gone(event));
             }
@@ -417,7 +417,7 @@ impl Shared {
 
     fn order(&self, trial: &TrialJobId, order: JobMessage) {
         if let Some(known) = self.jobs().get(trial) {
-            // A job that is gone needs no end.
+            // A job that is gone needs no stop.
             drop(known.orders.send(order));
         }
     }
@@ -434,7 +434,7 @@ impl TrainingService for Plugin {
     async fn adopt(&self, trial: &TrialJobId, attempt: &AttemptId) -> Adopted {
         let shared = &self.shared;
         let key = shared.key(trial, attempt);
-        // All jobs share the time: hundreds of them do not wait one after the other.
+        // All jobs share this time limit, so that hundreds of them do not wait one after the other.
         let until = shared.began + FIRST_LINK_TIMEOUT;
         if let Ok(link) = timeout_at(until, shared.linked()).await {
             let answer = link.ask("adopt", &shared.adoption(&key), ADOPT_TIMEOUT).await;
@@ -443,13 +443,13 @@ impl TrainingService for Plugin {
                 return Adopted::Unknown;
             }
         }
-        // Also where the plugin does not say: the job may run, and must not run twice.
+        // The plugin may not have answered, but the job may run, and must not run twice.
         shared.begin(key, None);
         Adopted::Alive
     }
 
     async fn recover(&self, _: &TrialJobId) {
-        // Done before a job is told to be gone.
+        // The reports are delivered before the end of the job is reported.
     }
 
     async fn stop(&self, trial: &TrialJobId) {
@@ -474,7 +474,7 @@ impl TrainingService for Plugin {
     async fn withdraw(&self, trial: &TrialJobId) -> bool {
         let (reply, answer) = oneshot::channel();
         self.shared.order(trial, JobMessage::Withdraw(reply));
-        // A job that is gone does not answer.
+        // The task of a job that is gone does not answer.
         answer.await.unwrap_or(false)
     }
 
@@ -489,7 +489,7 @@ impl TrainingService for Plugin {
             return None;
         }
         let key = shared.key(trial, &attempt);
-        // What was printed before is not asked for where only news are wanted.
+        // Earlier output is not requested if the caller wants only recent output.
         let from = if ago.is_some() { u64::MAX } else { 0 };
         let pieces = stream::unfold(Some(from), move |from| {
             let (shared, key) = (Arc::clone(&shared), key.clone());
@@ -505,8 +505,8 @@ impl TrainingService for Plugin {
     }
 }
 
-/// Asks for a piece of a job's output from this byte on: the piece, and where the next one begins. `None` as the place:
-/// there is no next one.
+/// Requests a piece of a job's output from this byte on. Returns the piece and the position of the next one. `None` as
+/// the position: the output has ended.
 async fn piece(shared: &Shared, key: &Key, from: u64) -> Option<(Vec<u8>, Option<u64>)> {
     let link = shared.linked().await;
     let wait_ms = u64::try_from(OUTPUT_WAIT.as_millis()).unwrap_or(0);

@@ -1,12 +1,13 @@
-//! Trials on machines that are reached over SSH, each under an agent that outlives the connection.
+//! Runs trials on machines that are reached over SSH, each under an agent that outlives the connection.
 //!
-//! A machine has one session at a time (`connection.rs`), which is opened again for ever. An attempt that a machine may have
-//! started never runs on another: its place is written into the trial's folder before the machine is told (`records.rs`).
-//! Every request to a machine may be repeated, so a new session sends all of them again (`dialogue.rs`).
+//! A machine has one session at a time (`connection.rs`), and the manager reopens a lost session without end. An
+//! attempt that a machine may have started never runs on another. Its place is therefore written into the trial's
+//! folder before the machine receives it (`records.rs`). Every request to a machine may be repeated, so a new session
+//! sends all of them again (`dialogue.rs`).
 //!
-//! A machine that has been out of reach for too long is waited for no longer. Its attempts are *fenced*: written down as
-//! over, and ended first thing when the machine is back. Until then they may run on there, while other attempts replace
-//! them elsewhere. Nothing on the machine ends them before that, since a trial outranks its agent.
+//! The manager stops waiting for a machine that has been out of reach for too long. It *fences* the machine's attempts:
+//! they are recorded as over, and ended first when the machine returns. Until then they may run on there, while other
+//! attempts replace them elsewhere. Nothing on the machine ends them before that, since a trial outranks its agent.
 
 use std::collections::HashSet;
 use std::io;
@@ -53,19 +54,20 @@ mod shell;
 mod ssh;
 mod way_back;
 
-/// The name of the link to the manager's socket beside the control sockets, whose path is short enough for a socket.
+/// The name of the link to the manager's socket. It lies next to the control sockets, where its path is short enough
+/// for a socket.
 const MANAGER_LINK: &str = "manager";
-/// The pause after fences that could not be written.
+/// The pause after a failure to write fences.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The facts that a [`Remote`] needs.
+/// The settings of a [`Remote`].
 #[derive(Debug)]
 pub struct Settings {
     /// The agent program.
     pub agent: PathBuf,
     /// The experiment.
     pub experiment: ExperimentId,
-    /// Its folder.
+    /// The folder of the experiment.
     pub dir: ExperimentDir,
     /// The machines.
     pub machines: Vec<MachineSpec>,
@@ -75,38 +77,38 @@ pub struct Settings {
     direct: Option<DirectAddress>,
     /// `trialGpuNumber`.
     pub gpus_each: Option<u32>,
-    /// Name of the metric to optimise, where it is configured.
+    /// The name of the metric to optimise, if it is configured.
     pub objective: Option<String>,
-    /// Direction of the search, where the file states it.
+    /// The direction of the search, if the file states it.
     pub direction: Option<OptimizeMode>,
-    /// The secret that trials' tokens are made from.
+    /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
     /// The receiver of news of jobs.
     pub events: JobEvents,
 }
 
-/// The reason that the service cannot begin.
+/// A reason why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that the machines are to have.
+    /// A file for the machines cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// The path.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The record of machines and fences.
+    /// The record of machines and fences cannot be read or written.
     #[error("cannot use {}", .path.display())]
     Records {
-        /// The path.
+        /// The path of the record.
         path: PathBuf,
         /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The folder for the connections' sockets.
+    /// The folder for the connections' sockets cannot be created.
     #[error("cannot make a folder for the control sockets")]
     Sockets(#[source] std::io::Error),
 }
@@ -120,24 +122,24 @@ pub struct Remote {
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
-    /// The machines of the experiment file, and behind them those that it does not name any more.
+    /// The machines of the experiment file, followed by those that it no longer names.
     machines: Vec<MachineSpec>,
     agent_sha256: String,
     code_sha256: String,
     sockets: TempDir,
     assignments: Mutex<Assignments>,
-    /// Locked after `assignments` where both are.
+    /// Locked after `assignments` when both are needed.
     records: Mutex<Records>,
-    /// Machines that are connected to, or tried.
+    /// The machines with a connection, or with tries to open one.
     kept: Mutex<HashSet<usize>>,
-    /// Told when [`Assignments::next_change`] may have become earlier.
+    /// Notified when [`Assignments::next_change`] may have moved closer.
     changed: Notify,
     ended: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Remote {
-    /// Makes the service and begins to connect to the machines. An error is of this machine's files.
+    /// Creates the service and starts to connect to the machines. Errors concern only files of this machine.
     pub fn start(settings: Settings) -> Result<Self, Error> {
         let sum =
             |path: PathBuf| sha256_of_file(&path).map_err(|source| Error::Read { path, source });
@@ -198,11 +200,11 @@ impl Shared {
     }
 
     fn news(&self, news: JobNews) {
-        // The receiver lives as long as the experiment; after it the news have no reader.
+        // The receiver lives as long as the experiment, and later news has no reader.
         drop(self.settings.events.send(news));
     }
 
-    /// Connects to a machine, unless that is done already.
+    /// Connects to a machine, unless that has been done.
     fn keep(self: &Arc<Self>, number: usize) {
         if self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(number) {
             let keeper = Arc::clone(self);
@@ -213,7 +215,7 @@ impl Shared {
         }
     }
 
-    /// Fences the attempts whose machines have been absent for too long, and places trials again when a pause is over.
+    /// Fences the attempts whose machines have been absent for too long, and places trials again at the end of a pause.
     async fn watch_absent(self: Arc<Self>) {
         loop {
             let change = self.assignments().next_change(Instant::now());
@@ -229,7 +231,8 @@ impl Shared {
         }
     }
 
-    /// Fences the attempts whose machines have been absent for too long. None is fenced where that cannot be written down.
+    /// Fences the attempts whose machines have been absent for too long. It fences none if the fences cannot be
+    /// recorded.
     fn fence_absent(self: &Arc<Self>) -> io::Result<()> {
         let mut assignments = self.assignments();
         let absent = assignments.absent(Instant::now());
@@ -259,7 +262,7 @@ impl Shared {
         self.news(JobNews::Gone(JobEvent { message, class, fenced: true, ..unexplained }));
     }
 
-    /// Puts waiting trials on machines that have room, the longest waiting one first.
+    /// Puts waiting trials on machines that have room. The trial with the longest wait comes first.
     fn place(self: &Arc<Self>) {
         loop {
             let mut assignments = self.assignments();
@@ -281,7 +284,7 @@ impl Shared {
         self.tell_waiting();
     }
 
-    /// Tells why trials wait, each trial once as long as the reason is the same.
+    /// Reports why trials wait, once for each trial and reason.
     fn tell_waiting(&self) {
         let (why, untold) = self.assignments().untold(Instant::now());
         for (trial, attempt) in untold {
@@ -289,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// A job is gone: tells it once, and gives its place to the next.
+    /// Reports the end of a job once, and gives its place to the next.
     fn ended(
         self: &Arc<Self>,
         trial: &TrialJobId,
@@ -324,7 +327,7 @@ impl TrainingService for Remote {
         let known = shared.machines.iter().position(|machine| machine.name == place.machine);
         let is_fenced = shared.records().is_fenced(trial, attempt);
         let (false, Some(number)) = (is_fenced, known) else {
-            // The manager died before it could replace the attempt, or nothing is known of the machine any more.
+            // The manager died before it could replace the attempt, or the machine is no longer known.
             let why = format!("it was put on {}, which is out of reach", place.machine);
             shared.fenced(trial.clone(), attempt.clone(), why);
             return Adopted::Alive;
@@ -337,7 +340,7 @@ impl TrainingService for Remote {
     }
 
     async fn recover(&self, trial: &TrialJobId) {
-        // The helper delivers what is left before it tells that a job is gone.
+        // The helper delivers the rest before it reports that a job is gone.
         let _ = trial;
     }
 

@@ -1,4 +1,4 @@
-//! The checks and the start of several training services. Each message names the part by its place in the list.
+//! The checks and the start of several training services. Each message names the part by its position in the list.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::util::errors::chain;
 struct PartError(String);
 
 impl PartError {
-    /// The problem of the part at this place of the list. Fields that it names are the part's.
+    /// Returns the problem of the part at this position in the list. It marks the fields that the problem names as the
+    /// part's.
     fn new(number: usize, error: &BoxError) -> Self {
         let field = format!("trainingService[{number}]");
         let said = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));
@@ -30,7 +31,7 @@ impl PartError {
     }
 }
 
-/// Returns the experiment as a part sees it.
+/// Returns the experiment from the view of a part.
 fn spec_of(spec: &ExperimentSpec, part: &HybridPart) -> ExperimentSpec {
     ExperimentSpec {
         training_service: part.spec.clone(),
@@ -110,7 +111,7 @@ impl CheckedPlatform for CheckedHybrid {
         let mut parts = Vec::new();
         for (number, (part, checked)) in self.parts.into_iter().enumerate() {
             let spec = spec_of(context.spec, &part);
-            // One piece of news for each event of a job, as the experiment's own.
+            // Each event of a job produces one item of news, as in an experiment with one service.
             let (events, news) = mpsc::unbounded_channel();
             let dir = context.dir.of_part(number);
             let own = StartContext { spec: &spec, dir, events, ..context.clone() };

@@ -1,4 +1,4 @@
-//! PURE: the choice of the part that a trial goes to, and the trials that wait for one. Time comes in as a value.
+//! PURE: the choice of the part for a trial, and the queue of trials without a part. The time is an argument.
 //!
 //! # Invariants
 //!
@@ -13,19 +13,19 @@ use trial_protocol::{AttemptId, TrialJobId};
 
 use crate::training_service::{FreeRoom, TrialJobSpec};
 
-/// The time for which a part is passed over that has not begun with a trial. It doubles from trial to trial, up to the
-/// longest.
+/// The first and the longest time for which a part is skipped after it has not begun with a trial. The time doubles
+/// with each further trial.
 const PASS_OVER: Duration = Duration::from_secs(5);
 const PASS_OVER_LONGEST: Duration = Duration::from_mins(5);
 
-/// The parts, and the trials with them and before them.
+/// The parts, and the trials that are at them or wait for them.
 #[derive(Debug)]
 pub(super) struct Schedule {
     parts: Vec<PartState>,
     /// The trials that wait for a part, the oldest first.
     queue: VecDeque<QueuedTrial>,
     placed: HashMap<TrialJobId, PlacedTrial>,
-    /// The parts that trials must go to.
+    /// The parts to which trials are bound.
     bound: HashMap<TrialJobId, usize>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Schedule {
 struct PartState {
     name: String,
     limit: Option<usize>,
-    /// Trials in a row that it has not begun with.
+    /// The number of successive trials that the part has not begun with.
     setbacks: u32,
     passed_over_until: Option<Instant>,
 }
@@ -49,18 +49,18 @@ impl PartState {
 #[derive(Debug)]
 struct QueuedTrial {
     job: TrialJobSpec,
-    /// The parts that have refused it, and why.
+    /// The parts that have refused the trial, each with its reason.
     refusals: BTreeMap<usize, String>,
-    /// The reason to wait that was told last.
+    /// The last reason for waiting that was reported.
     told: Option<String>,
 }
 
-/// A trial that is with a part.
+/// A trial at a part.
 #[derive(Debug)]
 struct PlacedTrial {
     part: usize,
     attempt: AttemptId,
-    /// `None`: an earlier manager has submitted it.
+    /// The job. `None`: an earlier manager submitted it.
     job: Option<TrialJobSpec>,
     phase: PlacementPhase,
     stop_requested: bool,
@@ -70,7 +70,7 @@ struct PlacedTrial {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PlacementPhase {
     Submitted,
-    /// The part says that it waits.
+    /// The part reports that the trial waits.
     Waiting,
     Running,
 }
@@ -80,14 +80,14 @@ enum PlacementPhase {
 pub(super) enum Refused {
     /// The trial goes to another part.
     Queued,
-    /// All parts have refused it; the reasons.
+    /// All parts have refused the trial, for these reasons.
     ByAll(String),
-    /// The trial is not with that part.
+    /// The trial is not at that part.
     Unknown,
 }
 
 impl Schedule {
-    /// Returns an empty schedule for parts with these names and bounds.
+    /// Returns an empty schedule for parts with these names and limits.
     pub(super) fn new(parts: impl IntoIterator<Item = (String, Option<usize>)>) -> Self {
         let part = |(name, limit)| PartState { name, limit, setbacks: 0, passed_over_until: None };
         Self {
@@ -98,12 +98,12 @@ impl Schedule {
         }
     }
 
-    /// Adds a trial that is to run.
+    /// Adds a trial to the queue.
     pub(super) fn add(&mut self, job: TrialJobSpec) {
         self.queue.push_back(QueuedTrial { job, refusals: BTreeMap::new(), told: None });
     }
 
-    /// Takes over a trial that an earlier manager has submitted to a part.
+    /// Takes over a trial that an earlier manager submitted to a part.
     pub(super) fn take_over(&mut self, trial: &TrialJobId, attempt: &AttemptId, part: usize) {
         let placed = PlacedTrial {
             part,
@@ -116,13 +116,13 @@ impl Schedule {
         self.placed.insert(trial.clone(), placed);
     }
 
-    /// Binds a trial to a part: an earlier manager may have submitted it there, and it must not run twice.
+    /// Binds a trial to a part. An earlier manager may have submitted it there, and it must not run twice.
     pub(super) fn bind(&mut self, trial: &TrialJobId, part: usize) {
         self.bound.insert(trial.clone(), part);
     }
 
-    /// Places the trial that has waited longest of those for which a part has room. Of several parts it goes to the one with
-    /// the fewest trials. `rooms` is the room that the parts have beside the trials that are with them.
+    /// Places the trial with the longest wait among those for which a part has room. If several parts have room, it
+    /// goes to the part with the fewest trials. `rooms` is the parts' room beyond the trials at them.
     pub(super) fn place_next(
         &mut self,
         rooms: &[FreeRoom],
@@ -160,7 +160,7 @@ impl Schedule {
         open.min_by_key(|part| self.on(*part).count())
     }
 
-    /// Returns why a part takes no further trial now. `None`: it takes one.
+    /// Returns the reason why a part accepts no further trial now. `None`: it accepts one.
     fn fullness(&self, number: usize, room: &FreeRoom, now: Instant) -> Option<String> {
         let part = &self.parts[number];
         let count = self.on(number).count();
@@ -183,12 +183,12 @@ impl Schedule {
         self.placed.values().filter(move |placed| placed.part == part)
     }
 
-    /// Returns the part that a trial is with.
+    /// Returns the part of a trial.
     pub(super) fn part_of(&self, trial: &TrialJobId) -> Option<usize> {
         self.placed.get(trial).map(|placed| placed.part)
     }
 
-    /// Notes that a trial's agent was heard.
+    /// Enters that a trial's agent has reported.
     pub(super) fn began(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.phase = PlacementPhase::Running;
@@ -197,7 +197,7 @@ impl Schedule {
         }
     }
 
-    /// Notes that a trial waits at its part.
+    /// Enters that a trial waits at its part.
     pub(super) fn waits(&mut self, trial: &TrialJobId, attempt: &AttemptId, requeued: bool) {
         let placed = self.placed.get_mut(trial).filter(|placed| placed.attempt == *attempt);
         if let Some(placed) =
@@ -207,7 +207,7 @@ impl Schedule {
         }
     }
 
-    /// The trials that wait at a part while another could take them, with their parts.
+    /// Returns the trials that wait at a part while another could take them, each with its part.
     pub(super) fn movable(&self, rooms: &[FreeRoom], now: Instant) -> Vec<(TrialJobId, usize)> {
         let waiting = self.placed.iter().filter(|(trial, placed)| {
             let elsewhere = || self.best_part(trial, &placed.refusals, rooms, now);
@@ -219,7 +219,7 @@ impl Schedule {
         waiting.map(|(trial, placed)| (trial.clone(), placed.part)).collect()
     }
 
-    /// Puts a trial that its part has given back at the head of the queue.
+    /// Moves a trial that its part has given back to the head of the queue.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, now: Instant) {
         let Some(PlacedTrial { part, job: Some(job), refusals, .. }) = self.placed.remove(trial)
         else {
@@ -229,7 +229,7 @@ impl Schedule {
         self.queue.push_front(QueuedTrial { job, refusals, told: None });
     }
 
-    /// Notes that a part has refused a trial, which then goes to another part.
+    /// Enters that a part has refused a trial, which then goes to another part.
     pub(super) fn refuse(
         &mut self,
         trial: &TrialJobId,
@@ -256,7 +256,7 @@ impl Schedule {
         Refused::Queued
     }
 
-    /// Notes that a part says that it could not begin with a trial, which is gone.
+    /// Enters that a part could not begin with a trial, which is gone.
     pub(super) fn failed_to_begin(
         &mut self,
         trial: &TrialJobId,
@@ -271,7 +271,7 @@ impl Schedule {
         }
     }
 
-    /// Forgets a trial that is gone.
+    /// Removes a trial that is gone.
     pub(super) fn remove(&mut self, trial: &TrialJobId, attempt: &AttemptId) {
         if self.placed.get(trial).is_some_and(|placed| placed.attempt == *attempt) {
             self.placed.remove(trial);
@@ -279,20 +279,20 @@ impl Schedule {
         }
     }
 
-    /// Notes that a trial is to stop: it goes to no other part.
+    /// Enters that a trial must stop: it goes to no other part.
     pub(super) fn request_stop(&mut self, trial: &TrialJobId) {
         if let Some(placed) = self.placed.get_mut(trial) {
             placed.stop_requested = true;
         }
     }
 
-    /// Takes a trial out of the queue: its attempt. `None`: it is not in it.
+    /// Removes a trial from the queue and returns its attempt. `None`: the queue does not have it.
     pub(super) fn remove_queued(&mut self, trial: &TrialJobId) -> Option<AttemptId> {
         let at = self.queue.iter().position(|queued| queued.job.trial == *trial)?;
         self.queue.remove(at).map(|queued| queued.job.attempt)
     }
 
-    /// Returns the waiting trials whose reason to wait is new, and the reason.
+    /// Returns the waiting trials whose reason for waiting is new, each with the reason.
     pub(super) fn news_of_waiting(
         &mut self,
         rooms: &[FreeRoom],
@@ -321,7 +321,7 @@ impl Schedule {
         news
     }
 
-    /// The number of trials with a part, and of those that wait there.
+    /// Returns the number of trials at a part, and the number of those that wait there.
     pub(super) fn counts(&self, part: usize) -> (usize, usize) {
         let waiting =
             self.on(part).filter(|placed| placed.phase == PlacementPhase::Waiting).count();

@@ -1,22 +1,21 @@
-//! The GPUs of this machine, shared out among trials.
+//! The GPUs of this machine and their distribution among trials.
 //!
-//! A trial that wants GPUs is given the least used ones; it sees no others (`CUDA_VISIBLE_DEVICES`). There are never
-//! more trials than places ([`Gpus::room`] bounds the concurrency), so a trial that may start finds its GPUs free and
-//! none waits.
+//! A trial that wants GPUs gets the least used ones and sees no others (`CUDA_VISIBLE_DEVICES`). The concurrency never
+//! exceeds [`Gpus::room`], so a trial that may start finds its GPUs free and does not wait.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Command;
 
 use trial_protocol::TrialJobId;
 
-/// The GPUs for trials, and who has which.
+/// The GPUs for trials, and their present users.
 #[derive(Debug)]
 pub struct Gpus {
-    /// The number of GPUs of each trial. `None`: GPUs are left alone; `Some(0)`: hidden from trials.
+    /// The number of GPUs of each trial. `None`: trials see all GPUs. `Some(0)`: trials see none.
     each: Option<usize>,
-    /// Trials that may share a GPU.
+    /// The number of trials that may share a GPU.
     sharers: usize,
-    /// Users of each GPU, by its index.
+    /// The number of trials on each GPU, by its index.
     users: BTreeMap<u64, usize>,
     given: HashMap<TrialJobId, Vec<u64>>,
 }
@@ -28,13 +27,13 @@ pub struct Wanted {
     pub each: Option<u32>,
     /// `maxTrialNumberPerGpu`.
     pub sharers: u64,
-    /// `gpuIndices`. `None`: all.
+    /// `gpuIndices`. `None`: all GPUs.
     pub indices: Option<Vec<u64>>,
-    /// `useActiveGpu`: also those that other processes compute on.
+    /// `useActiveGpu`: includes GPUs on which other processes compute.
     pub active: bool,
 }
 
-/// The machine cannot give what is wanted.
+/// The machine cannot satisfy the demand.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("trialGpuNumber (`trial.gpuNum` in a version 1 file) is {each}, but {there}")]
 pub struct Error {
@@ -45,14 +44,14 @@ pub struct Error {
 /// A GPU of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// As `nvidia-smi` numbers it.
+    /// The index, as `nvidia-smi` numbers it.
     pub index: u64,
-    /// `true` if some process computes on it.
+    /// `true` if a process computes on it.
     pub busy: bool,
 }
 
 impl Gpus {
-    /// Shares `machine`'s GPUs out as `wanted`.
+    /// Selects from `machine`'s GPUs those that satisfy the demand.
     pub fn new(wanted: &Wanted, machine: &[Gpu]) -> Result<Self, Error> {
         let each = wanted.each.map(|each| usize::try_from(each).unwrap_or(usize::MAX));
         let allowed = |gpu: &&Gpu| {
@@ -82,18 +81,18 @@ impl Gpus {
         Ok(Self { each, sharers, users, given: HashMap::new() })
     }
 
-    /// Trials that can run at a time. `None`: GPUs set no bound.
+    /// Returns the number of trials that can run at a time. `None`: GPUs set no limit.
     pub fn room(&self) -> Option<usize> {
         let each = self.each.filter(|each| *each > 0)?;
         Some(self.users.len().saturating_mul(self.sharers) / each)
     }
 
-    /// Further trials that can run now. `None`: GPUs set no bound.
+    /// Returns the number of further trials that can run now. `None`: GPUs set no limit.
     pub fn free(&self) -> Option<usize> {
         self.room().map(|room| room.saturating_sub(self.given.len()))
     }
 
-    /// Gives a trial its GPUs: the value for `CUDA_VISIBLE_DEVICES`, or `None` to leave it as it is.
+    /// Gives a trial its GPUs and returns the value for `CUDA_VISIBLE_DEVICES`. `None`: the variable stays unchanged.
     pub fn take(&mut self, trial: &TrialJobId) -> Option<String> {
         let each = self.each?;
         let mut by_use: Vec<_> = self.users.iter().map(|(index, users)| (*users, *index)).collect();
@@ -113,7 +112,7 @@ impl Gpus {
         self.given.get(trial).map(Vec::as_slice)
     }
 
-    /// Notes that a trial has these GPUs already: an earlier manager gave them to it.
+    /// Enters the GPUs that an earlier manager gave to a trial.
     pub fn restore(&mut self, trial: &TrialJobId, indices: &[u64]) {
         for index in indices {
             *self.users.entry(*index).or_default() += 1;
@@ -131,7 +130,7 @@ impl Gpus {
     }
 }
 
-/// Asks `nvidia-smi` for this machine's GPUs; none where it cannot be asked.
+/// Returns this machine's GPUs according to `nvidia-smi`, or none if it cannot be run.
 pub fn of_this_machine() -> Vec<Gpu> {
     let ask = |query: &str| {
         let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();
@@ -144,7 +143,7 @@ pub fn of_this_machine() -> Vec<Gpu> {
     read(&gpus, &busy)
 }
 
-/// Reads the two answers of `nvidia-smi`; lines that are none of its own are passed over.
+/// Reads the two answers of `nvidia-smi` and skips lines that are not its own.
 fn read(gpus: &str, busy: &str) -> Vec<Gpu> {
     let busy: HashSet<_> = busy.lines().map(str::trim).collect();
     let gpu = |line: &str| {

@@ -58,7 +58,7 @@ impl CheckedPlatform for CheckedLocal {
     }
 }
 
-/// Shares this machine's GPUs out as the experiment says. Lists them only if trials are to have any.
+/// Distributes this machine's GPUs as the experiment requires. Lists them only if trials use any.
 fn share_gpus(spec: &ExperimentSpec, section: &LocalSpec) -> Result<Gpus, gpus::Error> {
     let wanted = Wanted {
         each: spec.trial_gpu_number,

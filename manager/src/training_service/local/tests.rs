@@ -1,5 +1,5 @@
-//! The local service against real processes. A shell script stands in for the agent: it notes how it was
-//! called, holds the lock as the agent does, and ends as the test tells it to.
+//! Tests of the local service with real processes. A shell script stands in for the agent. It records its arguments,
+//! holds the lock as the agent does, and ends as the test determines.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::super::Token;
 use super::*;
 use crate::search::tuner::OptimizeMode;
 
-/// `run`: hold the lock, note the arguments, run the shell line (the last argument), end with its code;
-/// `replay`: note it.
+/// A script that stands in for the agent. `run` holds the lock, records the arguments, runs the last argument as a
+/// shell line, and ends with its code. `replay` only records the call.
 const AGENT: &str = r#"#!/bin/sh
 mode="$1"; shift
 if [ "$mode" = replay ]; then echo "$@" >> "$1/replayed"; exit 0; fi
@@ -82,7 +82,7 @@ fn attempt() -> AttemptId {
 }
 
 impl Bed {
-    /// Waits until the agent is known that another manager's service has started.
+    /// Waits until this service knows the agent that another manager's service started.
     async fn until_known(&self, other: &Self) {
         let known = async {
             let theirs = other.service.shared.agents().get(&trial()).copied();
@@ -100,7 +100,7 @@ impl Bed {
         self.root.path().join("exp").join("abcde")
     }
 
-    /// Whom the token in the trial's file is good for.
+    /// Returns the trial for which the token in the trial's file is valid.
     fn token_s_trial(&self) -> TrialJobId {
         let token = std::fs::read_to_string(self.dir().join("token")).unwrap();
         let secret = Secret::load_or_create(&self.root.path().join("secret")).unwrap();
@@ -213,7 +213,7 @@ async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
     first.file("arguments").await;
     let mut second = bed_in(Arc::clone(&first.root));
     second.service.submit(&job("true")).await.unwrap();
-    // Only who knows of the first can end it.
+    // Only a service that knows the first agent can end it.
     second.until_known(&first).await;
     second.service.stop(&trial()).await;
     assert_eq!(second.event().await, gone(None), "and not 125");
@@ -223,14 +223,14 @@ async fn a_job_that_was_started_already_is_not_ended_by_a_second_start() {
 async fn a_job_whose_lock_cannot_be_looked_at_is_taken_for_running_until_it_can() {
     let mut bed = bed();
     let lock = bed.service.shared.settings.dir.trial(&trial()).agent_lock();
-    // No permission stops a superuser; a folder does.
+    // Permissions do not stop a superuser, but a folder does.
     std::fs::create_dir_all(&lock).unwrap();
     assert_eq!(bed.service.adopt(&trial(), &attempt()).await, Adopted::Alive);
     std::fs::remove_dir(&lock).unwrap();
     assert_eq!(bed.event().await, gone(None));
 }
 
-/// Leaves something in the spool, as an agent does that could not deliver it.
+/// A command that leaves a file in the spool, as an agent does that could not deliver it.
 const LEAVE: &str = r#"mkdir -p "$dir/spool/abcde-1"; echo x > "$dir/spool/abcde-1/bulk-0.seg""#;
 
 #[tokio::test]

@@ -1,7 +1,8 @@
-//! The conformance story of plugins: what every plugin must do, tried on one, with the real agent and real deaths.
+//! The conformance test of plugins: the required behaviour, tried on a plugin with the real agent and real process
+//! deaths.
 //!
-//! It is a small manager without a server: agents cannot deliver, and each trial's command notes its own start, so that
-//! a trial that runs twice is seen.
+//! It acts as a small manager without a server. Agents cannot deliver, and each trial's command records its own start,
+//! so the test notices a trial that runs twice.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,23 +18,23 @@ use crate::config::PluginSpec;
 mod harness;
 mod job;
 
-/// The time in which a plugin must show that something has happened at its platform.
+/// The time limit for an effect of a plugin on its platform.
 const STATE_TIMEOUT: Duration = Duration::from_mins(2);
-/// The time that the command of a stopped trial is given in these cases.
+/// The grace period for the command of a stopped trial in these cases.
 const SHORT_GRACE: Duration = Duration::from_secs(3);
-/// The delays after which a plugin is killed while it submits.
+/// The delays after which the test kills a plugin during a submit.
 const KILL_DELAYS_MS: [u64; 8] = [0, 2, 5, 10, 20, 50, 200, 1_000];
-/// The time that a job has to end before the plugin is started again. It may never have begun.
+/// The time that a job may take to end before the plugin is restarted. The job may never have begun.
 const END_BEFORE_RESTART: Duration = Duration::from_secs(2);
-/// Jobs that are submitted at a time.
+/// The number of jobs that are submitted at once.
 const MANY_JOBS: usize = 20;
 
-/// A part of the story.
+/// A case of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
-    /// The program says what it is where no manager starts it.
+    /// The program identifies itself when a user starts it by hand.
     ByHand,
-    /// A version that it cannot speak is refused.
+    /// The plugin refuses an unsupported version.
     OtherVersion,
     /// Lines that are no requests change nothing.
     Garbage,
@@ -41,38 +42,38 @@ pub enum Case {
     Succeeds,
     /// A job that fails ends with its exit code.
     Fails,
-    /// A submit that comes three times starts one job.
+    /// A submit that arrives three times starts one job.
     SubmitTwice,
-    /// A plugin that dies while it submits starts one job in the end.
+    /// A plugin that dies during a submit starts exactly one job in the end.
     DeathAtSubmit,
-    /// A job that is stopped hears SIGTERM.
+    /// A stopped job receives SIGTERM.
     CancelRunning,
-    /// A job that ignores SIGTERM is ended after its grace.
+    /// A job that ignores SIGTERM is ended after its grace period.
     CancelDeaf,
-    /// Stops that come again, and late, are answered.
+    /// The plugin answers repeated and late stops.
     CancelAgain,
-    /// An attempt that is stopped before it is submitted never starts.
+    /// An attempt that is stopped before its submit never starts.
     CancelFirst,
     /// Jobs outlive the plugin, and the next process knows them.
     DeathOfPlugin,
-    /// The end of a job is told that ended while no plugin ran.
+    /// The plugin reports the end of a job that ended while no plugin ran.
     EndedMeanwhile,
-    /// An end is told to every process that asks.
+    /// The plugin reports an end to every process of the manager that asks.
     GoneAgain,
-    /// A job that never was is not known.
+    /// The plugin does not claim to know a job that never existed.
     UnknownJob,
-    /// Many jobs at a time each run once.
+    /// Each of many concurrent jobs runs once.
     Many,
-    /// Room is a number of jobs, or is not known.
+    /// The room is a number of jobs, or unknown.
     Room,
-    /// A plugin ends when it is asked to; its jobs do not.
+    /// A plugin ends on request, and its jobs continue.
     Close,
-    /// Nothing is left after `clean_up`.
+    /// Nothing remains after `clean_up`.
     CleanUp,
 }
 
 impl Case {
-    /// All parts, in the order in which they are tried.
+    /// All cases, in the order in which they run.
     pub const ALL: [Self; 19] = [
         Self::ByHand,
         Self::OtherVersion,
@@ -95,7 +96,7 @@ impl Case {
         Self::CleanUp,
     ];
 
-    /// Returns the part as a sentence.
+    /// Returns the case as a sentence.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::ByHand => "says what it is when a person starts it",
@@ -121,18 +122,18 @@ impl Case {
     }
 }
 
-/// The result of a part.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CaseResult {
-    /// As it must.
+    /// The plugin behaved as required.
     Passed,
-    /// Not as it must, and how.
+    /// The plugin did not behave as required, for this reason.
     Failed(String),
-    /// It was not tried, and why.
+    /// The case did not run, for this reason.
     Skipped(&'static str),
 }
 
-/// Tries a part on a plugin. Each part has an experiment of its own.
+/// Tries a case on a plugin. Each case has its own experiment.
 ///
 /// # Errors
 ///
@@ -149,7 +150,7 @@ pub async fn try_case(case: Case, spec: &PluginSpec, agent: PathBuf) -> Result<C
     })
 }
 
-/// Tries a part. `Some`: why it could not be tried.
+/// Tries a case. `Some`: the reason why it could not run.
 async fn attempt(case: Case, harness: &mut Harness) -> Result<Option<&'static str>, String> {
     match case {
         Case::ByHand => harness.by_hand().await?,
@@ -202,7 +203,7 @@ async fn death_at_submit(harness: &mut Harness) -> Result<(), String> {
         harness.open().await?;
         let job = harness.job_at_gate();
         harness.submit_and_kill(&job, delay).await;
-        // Every second job ends, if it was started, before the plugin is there again.
+        // In every second round the job ends, if it was started, before the plugin is restarted.
         if number % 2 == 1 {
             job.open_gate()?;
             job.end_within(END_BEFORE_RESTART).await;
@@ -304,7 +305,7 @@ async fn close(harness: &mut Harness) -> Result<(), String> {
     harness.gone_after_adopt(&job).await.map(drop)
 }
 
-/// Returns why it could not be tried.
+/// Returns the reason why the case could not run.
 async fn clean_up(harness: &mut Harness) -> Result<Option<&'static str>, String> {
     if !harness.open().await?.clean_up {
         return Ok(Some("it has no capability clean_up"));
@@ -332,7 +333,7 @@ async fn many(harness: &mut Harness) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns why it could not be tried.
+/// Returns the reason why the case could not run.
 async fn room(harness: &mut Harness) -> Result<Option<&'static str>, String> {
     if !harness.open().await?.room {
         return Ok(Some("it has no capability room"));
@@ -349,7 +350,7 @@ async fn room(harness: &mut Harness) -> Result<Option<&'static str>, String> {
 async fn ask_for_room(harness: &Harness) -> Result<(), String> {
     let answer = harness.ask("room", &json!({})).await?;
     let free = &answer["free"];
-    // A plugin may not know just now.
+    // A plugin may not know its room at the moment.
     if free.is_null() || free.is_u64() {
         return Ok(());
     }
@@ -365,7 +366,7 @@ fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T, what: &str) -> 
     }
 }
 
-/// The parameters of `initialize` for a version that there is not.
+/// Returns the parameters of `initialize` for a version that does not exist.
 fn later_version(state_dir: &std::path::Path) -> Value {
     json!({
         "protocol": {"min": 7, "max": 9},

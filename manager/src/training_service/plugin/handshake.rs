@@ -1,4 +1,4 @@
-//! The first requests to a plugin's process: who it is, and whether it can work.
+//! The first requests to a plugin's process, which establish its identity and its readiness.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{CLEAN_UP_TIMEOUT, CLOSE_TIMEOUT, Error, ROOM_TIMEOUT};
 use crate::config::PluginSpec;
 use crate::util::layout::ExperimentDir;
 
-/// The version of the protocol that this build speaks.
+/// The version of the protocol in this build.
 const PROTOCOL_VERSION: u64 = 1;
-/// The longest that an answer may take, by request.
+/// The time limits for answers, one for each request.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_mins(1);
 const CHECK_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The optional requests that a plugin takes.
+/// The optional requests that a plugin supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a member of its own on the wire")]
 pub(super) struct Capabilities {
@@ -50,16 +50,16 @@ pub(super) struct Hello {
     pub(super) limits: Value,
 }
 
-/// The facts that a program tells of itself.
+/// The program's description of itself.
 #[derive(Debug)]
 pub struct Identity {
-    /// Its name and version.
+    /// The name and version of the program.
     pub name: String,
-    /// The jobs that it can begin with. `None`: it does not know.
+    /// The number of jobs that it can start. `None`: it does not know.
     pub free: Option<u64>,
 }
 
-/// Starts the program once, lets it look at its settings, and ends it.
+/// Starts the program once, makes it check its settings, and ends it.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub async fn probe(
         let name = hello.service["name"].as_str().unwrap_or("a plugin without a name");
         let version = hello.service["version"].as_str().unwrap_or_default();
         let name = format!("{name} {version}").trim_end().to_owned();
-        // A platform that cannot say it now says it later.
+        // A platform that cannot tell its room now tells it later.
         let room = if hello.capabilities.room {
             link.ask("room", &json!({}), ROOM_TIMEOUT).await.unwrap_or_default()
         } else {
@@ -96,7 +96,8 @@ pub async fn probe(
     asked
 }
 
-/// Has the program end and remove everything of an experiment at its platform. Returns what is left, for a person.
+/// Makes the program end and remove all parts of an experiment on its platform. Returns a message about the remains,
+/// for the user.
 ///
 /// # Errors
 ///
@@ -135,7 +136,7 @@ pub(super) fn program(
     secret_variables: Vec<String>,
 ) -> Program {
     let mut command = spec.command.clone();
-    // A path is relative to the folder that the program is run in.
+    // A relative path refers to the folder in which the program runs.
     if let Some(program) = command.first_mut().filter(|program| program.contains('/')) {
         *program = code_directory.join(&*program).to_string_lossy().into_owned();
     }
@@ -203,7 +204,7 @@ pub(super) fn unanswered(program: &Program, link: &Link, error: &AskError) -> Er
     }
 }
 
-/// Has the plugin look at its settings and its platform. Warnings go to the log.
+/// Makes the plugin check its settings and its platform. Warnings go to the log.
 async fn check(program: &Program, link: &Link) -> Result<(), Error> {
     let answer = link.ask("check", &json!({}), CHECK_TIMEOUT).await;
     let answer = answer.map_err(|error| unanswered(program, link, &error))?;

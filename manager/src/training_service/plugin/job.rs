@@ -1,4 +1,5 @@
-//! One attempt at a plugin: submitted or adopted, told to every new process again, until it is gone.
+//! One attempt at a plugin. Its task submits or adopts the attempt and informs every new process, until the job is
+//! gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,62 +19,62 @@ use super::{
 };
 use crate::training_service::{JobEvent, JobNews, JobWaits};
 
-/// Processes that are asked in turn for the reports of a job that is gone.
+/// The number of processes that may try to recover the reports of a job that is gone.
 const MAX_RECOVERIES: u32 = 5;
-/// The pause before a platform is asked again that cannot tell what became of a job, unless the plugin says another.
+/// The pause before another request to a platform that cannot tell the fate of a job, unless the plugin names one.
 const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 
-/// A word to the task of a job.
+/// A message to the task of a job.
 #[derive(Debug)]
 pub(super) enum JobMessage {
-    /// End it. `force`: its agent has ended already.
+    /// Stop the job.
     Stop {
-        /// True to end what is left at once.
+        /// True if its agent has ended and only the remains must be ended, at once.
         force: bool,
     },
-    /// Its agent was heard: it was made, whatever the plugin has answered.
+    /// The agent has reported: the job exists, regardless of the plugin's answer.
     Began,
-    /// The plugin says that it is gone.
+    /// The plugin reports that the job is gone.
     Gone(Box<Gone>),
-    /// The plugin says why it waits.
+    /// The plugin reports the reason for a wait.
     Waits(String),
-    /// Give it up if the plugin has not made it; the answer is whether it was given up.
+    /// Withdraw the job if the plugin has not created it. The reply tells whether it was withdrawn.
     Withdraw(oneshot::Sender<bool>),
 }
 
-/// A job, and what was done about it.
+/// A job, and the requests that were made for it.
 pub(super) struct Job {
     pub(super) shared: Arc<Shared>,
     pub(super) key: Key,
-    /// `None`: it was made, as an earlier manager or its agent says.
+    /// The submission. `None`: the job exists, according to an earlier manager or its agent.
     pub(super) spec: Option<TrialJobSpec>,
     pub(super) orders: mpsc::UnboundedReceiver<JobMessage>,
-    /// True if the plugin may have made it.
+    /// True if the plugin may have created the job.
     pub(super) sent: bool,
-    /// Its place in the count of room. `None`: the plugin counts it.
+    /// The job's place in the count of room. `None`: the plugin counts it.
     pub(super) pending: Option<PendingJob>,
-    /// `Some(force)`: its end is wanted.
+    /// The requested stop, with its `force` flag.
     pub(super) stop_requested: Option<bool>,
-    /// True if it goes elsewhere.
+    /// True if the job goes to another service.
     pub(super) withdrawn: bool,
-    /// Its end, where the plugin told it before it answered.
+    /// The end of the job, if the plugin reported it before its answer.
     pub(super) gone: Option<Box<Gone>>,
 }
 
-/// The state of a job after a process was told of it.
+/// The state of a job after a process was informed of it.
 enum Begun {
-    /// It is there; its end will be told.
+    /// The job exists, and the plugin will report its end.
     Alive,
-    /// It has ended, or never will be there.
+    /// The job has ended, or will never exist.
     Ended(JobEvent),
-    /// The same once more, after a pause or when there is room.
+    /// The request must be repeated, after a pause or when there is room.
     Again(Duration, String),
     /// The process ended.
     Lost,
 }
 
 impl Job {
-    /// Sees the job to its end. `None`: it was withdrawn, or the experiment ends first.
+    /// Follows the job to its end. `None`: it was withdrawn, or the experiment ends first.
     pub(super) async fn run(mut self) -> Option<JobEvent> {
         loop {
             if self.withdrawn {
@@ -127,7 +128,7 @@ impl Job {
         }
     }
 
-    /// Takes an order. A stop is passed on at once: it may overtake the submit.
+    /// Handles a message. A stop is sent at once and may overtake the submit.
     fn take(&mut self, order: JobMessage, link: Option<&Arc<Link>>) {
         match order {
             JobMessage::Stop { force } => {
@@ -136,19 +137,19 @@ impl Job {
                     self.send_cancel(link, force);
                 }
             }
-            // To be submitted again it might run again: the plugin may have died before it noted the job.
+            // A second submit could start the job again, because the plugin may have died before it recorded the job.
             JobMessage::Began => self.spec = None,
             JobMessage::Gone(gone) => self.gone = self.gone.take().or(Some(gone)),
             JobMessage::Waits(why) => self.waits(&why),
             JobMessage::Withdraw(reply) => {
                 let given_up = !self.sent && self.spec.is_some() && self.stop_requested.is_none();
-                // One that asks no more keeps the job here.
+                // If the requester no longer waits for the reply, the job stays here.
                 self.withdrawn |= given_up && reply.send(true).is_ok();
             }
         }
     }
 
-    /// Tells a process of the job.
+    /// Informs a process of the job.
     async fn begin(&mut self, link: &Arc<Link>) -> Begun {
         let spec = self.spec.clone().filter(|_| self.stop_requested.is_none());
         let (method, params, bound) = match &spec {
@@ -171,7 +172,7 @@ impl Job {
         match answer {
             Err(AskError::Lost) => Begun::Lost,
             Err(AskError::Refused(refusal)) => {
-                // Other errors do not say that nothing was made.
+                // Other errors do not imply that nothing was created.
                 let refused = spec.is_some()
                     && matches!(refusal.remedy, Remedy::None | Remedy::OtherSettings);
                 let mut begun = self.begun_refused(refusal);
@@ -227,7 +228,7 @@ impl Job {
         let params = json!({"key": self.key, "force": force, "grace_ms": AGENT_GRACE.as_millis()});
         let (link, trial) = (Arc::clone(link), self.key.trial.clone());
         self.shared.tasks.spawn(async move {
-            // A process that ended is followed by one that is told again.
+            // If the process has ended, the next one receives the request.
             if let Err(AskError::Refused(refusal)) = link.ask(method, &params, CANCEL_TIMEOUT).await
             {
                 warn!(%trial, "the plugin does not end it: {refusal}");
@@ -235,7 +236,7 @@ impl Job {
         });
     }
 
-    /// Returns the end of a job that is gone, once what its agent left is delivered.
+    /// Returns the end of a job that is gone, after the delivery of its agent's remaining reports.
     async fn ended(&self, gone: &Gone) -> JobEvent {
         if gone.spool == Spool::Left && self.shared.capabilities().recover {
             self.recover().await;

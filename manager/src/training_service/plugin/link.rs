@@ -1,4 +1,4 @@
-//! A plugin's process: requests go in; answers and notifications come out until it ends or is given up.
+//! A plugin's process: it takes requests, and sends answers and notifications until it ends or is given up.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,41 +22,42 @@ use tracing::{info, warn};
 
 use super::wire::{MESSAGE_BYTES, Message, Refusal, read, request};
 
-/// Notifications that are read ahead. Then the plugin is not read until they are handled.
+/// The number of notifications that are read ahead. Beyond it, the manager reads nothing from the plugin until they are
+/// handled.
 const MAX_NOTIFICATIONS: usize = 10_000;
-/// Lines that are no message and are quoted in the log; the rest is counted.
+/// The number of lines that are no message and that the log quotes. Further ones are only counted.
 const QUOTED_LINES: u64 = 3;
-/// The longest line that is passed over, in bytes. A plugin that goes on without an end of line is given up.
+/// The longest line that is skipped, in bytes. A plugin that continues without an end of line is given up.
 const MAX_SKIPPED_BYTES: usize = 16 << 20;
-/// The times that a process has to end: after its standard input was closed, and after SIGTERM.
+/// The time that a process has to end after its standard input was closed, and again after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most of a plugin's last words that a message quotes, in bytes.
+/// The length of the plugin's last words that a message quotes, in bytes.
 const LAST_WORDS_BYTES: u64 = 2_000;
-/// The most that a plugin's log may hold before it is put aside, in bytes.
+/// The size of a plugin's log at which it is rotated, in bytes.
 const LOG_BYTES: u64 = 10 << 20;
-/// Requests that may be without an answer at a time, until the plugin says how many.
+/// The number of concurrent requests until the plugin names its own.
 const IN_FLIGHT: usize = 8;
 
 /// The program to start.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// Program and arguments.
+    /// The program and its arguments.
     pub(super) command: Vec<String>,
-    /// The folder that it is started in.
+    /// The working directory.
     pub(super) directory: PathBuf,
     /// The file for its standard error.
     pub(super) log: PathBuf,
-    /// Variables of the manager's environment that it is started without.
+    /// Variables of the manager's environment that the program does not inherit.
     pub(super) secret_variables: Vec<String>,
 }
 
 impl Program {
-    /// Returns the program as a person writes it.
+    /// Returns the command line, as a user would type it.
     pub(super) fn shown(&self) -> String {
         self.command.join(" ")
     }
 
-    /// Returns the last lines that it wrote to its standard error, for a message.
+    /// Returns the last lines of its standard error, for a message.
     pub(super) fn last_words(&self) -> String {
         let words = tail(&self.log).unwrap_or_default();
         let words: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -74,26 +75,26 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The reason that a request has no result.
+/// A reason why a request has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum AskError {
     /// The process has ended, or was given up. The request may have had its effect.
     #[error("the plugin's process ended")]
     Lost,
-    /// The plugin refused.
+    /// The plugin refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
 type Reply = oneshot::Sender<Result<Value, Refusal>>;
 
-/// The way to a process that was started.
+/// The connection to a running process.
 #[derive(Debug)]
 pub(super) struct Link {
     outgoing: mpsc::UnboundedSender<String>,
     asked: Mutex<PendingRequests>,
     in_flight: Semaphore,
-    /// The process has ended, or is to be ended.
+    /// Cancelled when the process has ended or must end.
     lost: CancellationToken,
     why: Mutex<String>,
 }
@@ -104,7 +105,7 @@ struct PendingRequests {
     replies: HashMap<u64, Reply>,
 }
 
-/// A process that was started, and what it says.
+/// A process that was started, and its messages.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) link: Arc<Link>,
@@ -129,7 +130,7 @@ impl Link {
         }
         command.env("TRIALKEEPER_PLUGIN", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(log));
-        // A group of its own: a Ctrl-C at the terminal is for the manager.
+        // The process has its own group, since Ctrl-C at the terminal is meant for the manager.
         let mut child = command.process_group(0).kill_on_drop(true).spawn().map_err(failed)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
@@ -148,12 +149,12 @@ impl Link {
         Ok(Started { link, notifications, child })
     }
 
-    /// Lets so many requests be without an answer at a time, at least [`IN_FLIGHT`].
+    /// Allows this number of concurrent requests, at least [`IN_FLIGHT`].
     pub(super) fn allow_in_flight(&self, requests: usize) {
         self.in_flight.add_permits(requests.saturating_sub(IN_FLIGHT));
     }
 
-    /// Asks, and waits for the answer. A process that has not answered within `bound` is given up.
+    /// Sends a request and waits for the answer. A process that has not answered within `bound` is given up.
     pub(super) async fn ask(
         &self,
         method: &'static str,
@@ -193,9 +194,9 @@ impl Link {
         }
     }
 
-    /// Writes a line that waits for no answer.
+    /// Writes a line that expects no answer.
     pub(super) fn say(&self, line: &str) {
-        // A process that has ended hears nothing.
+        // A process that has ended receives nothing.
         drop(self.outgoing.send(line.to_owned()));
     }
 
@@ -209,7 +210,7 @@ impl Link {
         self.lost.is_cancelled()
     }
 
-    /// Returns why the process was given up; empty if it was not.
+    /// Returns the reason for which the process was given up, empty if it was not.
     pub(super) fn why(&self) -> String {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -231,7 +232,7 @@ fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b"TRIALKEEPER_")
 }
 
-/// Opens the file for a plugin's standard error; a long one is put aside first.
+/// Opens the file for a plugin's standard error, after rotating a long one.
 fn open_log(path: &Path) -> io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_BYTES) {
         std::fs::rename(path, path.with_extension("1"))?;
@@ -251,7 +252,7 @@ async fn write_all(
             }
         }
     };
-    // Standard input is closed here: a plugin ends then.
+    // Standard input is closed here, which makes a plugin end.
     link.lost.run_until_cancelled(written).await;
     link.lost.cancel();
 }
@@ -277,7 +278,7 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
             Ok(Message::Answer { id, result }) => {
                 let reply = link.asked().replies.remove(&id);
                 match reply {
-                    // The asker may have gone.
+                    // The caller may no longer wait.
                     Some(reply) => drop(reply.send(result)),
                     None => info!("the plugin answered request {id}, which has no open question"),
                 }
@@ -300,11 +301,11 @@ async fn read_all(link: Arc<Link>, stdout: ChildStdout, heard: mpsc::Sender<Mess
         warn!("{unreadable} lines of the plugin were no messages");
     }
     link.lost.cancel();
-    // The waiting callers learn that there will be no answer.
+    // The waiting callers learn that no answer will come.
     link.asked().replies.clear();
 }
 
-/// Reads a line without its end. `false`: it was too long and was passed over. `None`: there are no more.
+/// Reads a line without its end. `false`: the line was too long and was skipped. `None`: there are no more lines.
 async fn next_line(
     reader: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,
@@ -336,7 +337,8 @@ async fn next_line(
     }
 }
 
-/// Ends a process: by closing its standard input, by SIGTERM to its group, by SIGKILL. Returns how it ended.
+/// Ends a process: closes its standard input, then sends SIGTERM to its group, then SIGKILL. Returns a description of
+/// its end.
 pub(super) async fn end(link: &Link, child: &mut Child) -> String {
     link.lost.cancel();
     let mut status = timeout(END_TIMEOUT, child.wait()).await;
@@ -345,7 +347,7 @@ pub(super) async fn end(link: &Link, child: &mut Child) -> String {
             break;
         }
         if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // It has just ended where this fails.
+            // A failure means that the process has just ended.
             killpg(Pid::from_raw(pid), signal).ok();
         }
         status = timeout(END_TIMEOUT, child.wait()).await;

@@ -11,7 +11,7 @@ use crate::training_service::TrialJobSpec;
 use crate::util::files::{private_folder, write_file};
 
 impl Shared {
-    /// The parameters of `open`: the files that all jobs share.
+    /// Returns the parameters of `open`: the files that all jobs share.
     pub(super) fn luggage(&self) -> Value {
         let Settings { agent, dir, ca_file, .. } = &self.settings;
         let file = |name: &str, path: &Path| json!({"name": name, "path": path});
@@ -51,7 +51,7 @@ impl Shared {
         }))
     }
 
-    /// The agent's arguments. Places are the plugin's to fill in.
+    /// Returns the agent's arguments. The plugin fills in the paths.
     fn arguments(&self, spec: &TrialJobSpec) -> Vec<Value> {
         let shared = |name: &str| json!({"in": "shared", "name": name});
         let job = |name: &str| json!({"in": "job", "name": name});

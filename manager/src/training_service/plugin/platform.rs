@@ -1,4 +1,4 @@
-//! `platform: plugin` before its trials start.
+//! The platform `plugin` before its trials start.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Platform for PluginSpec {
     }
 }
 
-/// A plugin that has answered, with an agent program to hand to it.
+/// A plugin that has answered, and the agent program for it.
 struct CheckedPlugin {
     agent: PathBuf,
     section: PluginSpec,

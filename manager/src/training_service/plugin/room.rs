@@ -1,20 +1,20 @@
-//! PURE: the room at a plugin: its last answer, less the jobs that it could not count when it was asked.
+//! PURE: the room at a plugin, which is its last answer less the jobs that the answer could not include.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The count of the jobs that a plugin can begin with.
+/// The number of jobs that a plugin can start.
 #[derive(Debug, Default)]
 pub(super) struct RoomCount(Mutex<Numbers>);
 
 #[derive(Debug, Default)]
 struct Numbers {
-    /// The last answer. `None`: the plugin does not know.
+    /// The last answer. `None`: the plugin does not know its room.
     free: Option<u64>,
-    /// Jobs whose submit was answered, from the beginning.
+    /// The number of jobs whose submit was answered, from the beginning.
     submitted: u64,
-    /// Those of them that the plugin had answered when it was asked for [`Self::free`].
+    /// The number of answered jobs at the time of the request for [`Self::free`].
     counted: u64,
-    /// Jobs whose submit has no answer yet.
+    /// The number of jobs whose submit has no answer yet.
     pending: u64,
 }
 
@@ -29,18 +29,18 @@ impl RoomCount {
         PendingJob { count: Arc::clone(self), submitted: false }
     }
 
-    /// Returns the number of jobs that an answer knows of if the plugin is asked now.
+    /// Returns the number of jobs that an answer to a request made now would include.
     pub(super) fn submitted(&self) -> u64 {
         self.numbers().submitted
     }
 
-    /// Notes an answer, and the number of jobs that it knows of.
+    /// Enters an answer, and the number of jobs that it includes.
     pub(super) fn note(&self, free: Option<u64>, counted: u64) {
         let mut numbers = self.numbers();
         (numbers.free, numbers.counted) = (free, counted);
     }
 
-    /// Returns the jobs that the plugin can begin with. `None`: it does not know.
+    /// Returns the number of jobs that the plugin can start. `None`: it does not know.
     pub(super) fn free(&self) -> Option<usize> {
         let numbers = self.numbers();
         let uncounted = numbers.submitted - numbers.counted + numbers.pending;
@@ -50,7 +50,7 @@ impl RoomCount {
     }
 }
 
-/// A job whose submit has no answer yet. When it is dropped, the job is not there.
+/// A job whose submit has no answer yet. Dropping it removes the job from the count.
 #[derive(Debug)]
 pub(super) struct PendingJob {
     count: Arc<RoomCount>,
@@ -58,7 +58,7 @@ pub(super) struct PendingJob {
 }
 
 impl PendingJob {
-    /// Notes that the plugin has taken the job.
+    /// Enters that the plugin has accepted the job.
     pub(super) fn take(mut self) {
         self.submitted = true;
     }

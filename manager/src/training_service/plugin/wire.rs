@@ -1,4 +1,4 @@
-//! PURE: messages to and from a plugin: JSON-RPC 2.0, one object a line. What the members mean is in `docs/plugins.md`.
+//! PURE: messages to and from a plugin in JSON-RPC 2.0, one object a line. `docs/plugins.md` explains the members.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use trial_protocol::{AttemptId, Class, ExperimentId, TrialJobId};
 
 /// The longest message, in bytes with its newline.
 pub(super) const MESSAGE_BYTES: usize = 1 << 20;
-/// The longest text for a person that is kept, in characters.
+/// The longest text for the user that is kept, in characters.
 const TEXT_CHARS: usize = 4_000;
-/// The pause before a submit is repeated for which there was no room, unless the plugin says another.
+/// The pause before a submit is repeated for lack of room, unless the plugin names one.
 const ROOM_PAUSE: Duration = Duration::from_secs(30);
-/// The pause before a request is repeated that the platform could not take, unless the plugin says another.
+/// The pause before a request that the platform could not serve is repeated, unless the plugin names one.
 const LATER_PAUSE: Duration = Duration::from_secs(15);
 /// The longest pause that a plugin may ask for.
 const MAX_PAUSE: Duration = Duration::from_hours(1);
 
-/// The name of an attempt: no other has it, and a retry has another.
+/// The key of an attempt. It is unique, and a retry has another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Key {
     pub(super) experiment: ExperimentId,
@@ -25,7 +25,7 @@ pub(super) struct Key {
     pub(super) attempt: AttemptId,
 }
 
-/// A line that a plugin wrote.
+/// A line from a plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Message {
     /// The answer to the request with this id.
@@ -46,18 +46,18 @@ pub(super) enum Message {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Gone {
     pub(super) key: Key,
-    /// The end of the job's first process. Absence means that it is not known.
+    /// The end of the job's first process. A missing member means that it is unknown.
     #[serde(default)]
     pub(super) exit: Exit,
     #[serde(default)]
     pub(super) reason: Reason,
-    /// The chances of a retry. Absence means that they are not known.
+    /// The prospect of a retry. A missing member means that it is unknown.
     #[serde(default)]
     pub(super) class: Option<Class>,
-    /// For a person.
+    /// A message for the user.
     #[serde(default)]
     pub(super) message: Option<String>,
-    /// The reports that the agent has left.
+    /// The fate of the agent's remaining reports.
     #[serde(default)]
     pub(super) spool: Spool,
 }
@@ -72,13 +72,13 @@ pub(super) struct Exit {
 }
 
 impl Exit {
-    /// Returns the exit code as a shell shows it.
+    /// Returns the exit code in the form that a shell shows.
     pub(super) fn shell_code(self) -> Option<i32> {
         self.code.or_else(|| self.signal?.checked_add(128))
     }
 }
 
-/// The reason that a job is gone.
+/// The reason why a job is gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reason {
@@ -90,7 +90,7 @@ pub(super) enum Reason {
     NodeLost,
     StartFailed,
     Revoked,
-    /// Also a word that this version does not know.
+    /// An unknown reason, or a word that this version does not know.
     #[default]
     #[serde(other)]
     Unknown,
@@ -100,27 +100,27 @@ pub(super) enum Reason {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Spool {
-    /// They wait for `recover`.
+    /// The reports wait for `recover`.
     Left,
-    /// There are none, they are lost, or it is not known.
+    /// There are no reports, they are lost, or their fate is unknown.
     #[default]
     #[serde(other)]
     Settled,
 }
 
-/// The reason that a job does not run yet.
+/// The reason why a job does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Waits {
     pub(super) key: Key,
-    /// For a person.
+    /// The reason, for the user.
     pub(super) why: String,
 }
 
-/// An answer that is no result.
+/// An error answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Refusal {
-    /// For a person.
+    /// A message for the user.
     pub(super) message: String,
     pub(super) remedy: Remedy,
 }
@@ -128,24 +128,24 @@ pub(super) struct Refusal {
 /// The remedy for a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Nothing: the same attempt and the next one are refused alike.
+    /// No remedy: a retry and the next attempt would be refused, too.
     None,
-    /// The next attempt.
+    /// A new attempt.
     NextAttempt,
-    /// The same request, once there is room or after the pause. Nothing was made.
+    /// The same request, once there is room or after the pause. Nothing was created.
     Room(Duration),
-    /// The same request after the pause. It may have had its effect already.
+    /// The same request after the pause. The refused one may have had its effect.
     Later(Duration),
-    /// The attempt was cancelled before it was submitted.
+    /// No remedy is needed: the attempt was cancelled before it was submitted.
     Cancelled,
-    /// Another experiment file, or another plugin.
+    /// Other settings in the experiment file, or another plugin.
     OtherSettings,
 }
 
 /// A line that is no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    /// Perhaps a print of the plugin's.
+    /// The line is not a JSON object, and may be output of the plugin.
     #[error("is no JSON object; a plugin must not print to its standard output")]
     NoObject,
     #[error("has neither an id nor a method")]
@@ -214,7 +214,7 @@ fn refusal(error: &Value) -> Refusal {
     Refusal { message, remedy }
 }
 
-/// Returns a text as it may be shown: bounded, and on one line.
+/// Returns a text in the form in which it may be shown: shortened, and on one line.
 fn text(text: &str) -> String {
     let tame = |c: char| if c.is_control() { ' ' } else { c };
     text.chars().take(TEXT_CHARS).map(tame).collect()

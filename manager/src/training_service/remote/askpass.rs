@@ -1,15 +1,15 @@
-//! PURE: the program that `ssh` asks for passwords and passphrases. It holds the paths of files, and no secret.
+//! PURE: the program that `ssh` calls for passwords and passphrases. It contains paths of files, and no secret.
 
 use std::path::Path;
 
 use super::shell::quoted;
 use crate::config::MachineSpec;
 
-/// Returns the script for a machine, as `ssh -G` prints its `configuration`. `None`: the machine has no files of secrets, and
-/// `ssh` is to ask no question.
+/// Returns the script for a machine with this `configuration`, as `ssh -G` prints it. `None`: the machine has no files
+/// with secrets, and `ssh` must ask no question.
 ///
-/// A password is for its machine alone: a jump host asks through the same program. Sources of the prompts: OpenSSH,
-/// `sshconnect2.c`, `userauth_passwd` and `input_userauth_info_req`, and `load_identity_file`.
+/// A password is meant only for its machine, although a jump host asks through the same program. Sources of the
+/// prompts: OpenSSH, `sshconnect2.c`, `userauth_passwd` and `input_userauth_info_req`, and `load_identity_file`.
 pub(super) fn script(machine: &MachineSpec, configuration: &str) -> Option<String> {
     let MachineSpec { password_file, passphrase_file, .. } = machine;
     let mut cases = String::new();

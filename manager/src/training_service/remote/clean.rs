@@ -1,5 +1,5 @@
-//! The removal of an experiment from its machines, without a manager and without the agent's help: agents that still live are
-//! ended, and the experiment's files are deleted.
+//! Removes an experiment from its machines, without a manager and without the agents' help. It ends the remaining
+//! agents and deletes the experiment's files.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::util::layout::ExperimentDir;
 
-/// The machines on which something may be left.
+/// A reason why the removal is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// A folder for the connections' sockets, or the record of machines.
+    /// The folder for the connections' sockets, or the record of machines, is not usable.
     #[error("cannot use {what}")]
     Local {
         /// The file or folder.
@@ -25,12 +25,12 @@ pub(super) enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// Machines that could not be cleaned.
+    /// These machines could not be cleaned.
     #[error("the experiment's files may be left on {}; mend that and run `clean` again", .0.join("; on "))]
     Left(Vec<String>),
 }
 
-/// Removes an experiment from the machines of its file and from those that it was on before.
+/// Removes an experiment from the machines in its file and from its earlier machines.
 pub(super) async fn clean(
     named: &[MachineSpec],
     experiment: &ExperimentId,
@@ -62,13 +62,13 @@ async fn clean_machine(
     machine: &MachineSpec,
     experiment: &ExperimentId,
 ) -> Result<(), String> {
-    // Its end is the end of the connection.
+    // The connection ends when this value is dropped.
     let _control = ssh.connect().await?;
     let (cache, root) = folders(machine);
     let (experiment, prune) = (quoted(experiment.as_str()), code_cache::prune());
-    // An agent is known by its lock, its program and its command line, so that no other process is ended that has its
-    // number by now. Code that no experiment uses is removed, and with the last experiment what is left of the agents'
-    // cache.
+    // The script recognises an agent by its lock, its program and its command line, so that it ends no other process
+    // with a reused number. It also removes code that no experiment uses, and the agents' cache together with the last
+    // experiment.
     let script = format!(
         r#"cache={cache}; root={root}; dir=$root/{experiment}
 programs=$(cd "$cache" 2>/dev/null && pwd -P) || programs=

@@ -1,18 +1,19 @@
-//! PURE: the scripts by which the experiments of a machine share an archive of code. It lies there once, under its SHA-256, and
-//! each experiment has a hard link to it. Nothing writes to an archive: agents unpack it into files of each trial's own.
+//! PURE: the scripts by which the experiments on a machine share an archive of code. The cache holds it once, under its
+//! SHA-256, and each experiment has a hard link to it. Nothing writes to an archive, since agents unpack it into each
+//! trial's own files.
 //!
-//! The number of its links says whether an experiment uses an archive. Where the file system has no hard links, each
-//! experiment is sent its own.
+//! The number of its links shows whether an experiment uses an archive. On a file system without hard links, each
+//! experiment receives its own copy.
 
 use super::shell::{MARK, quoted};
 
-/// The folder of the archives beside the experiments' folders; no id of an experiment has a dot.
+/// The folder of the archives, next to the experiments' folders. No experiment id contains a dot.
 const CACHE: &str = ".code";
 /// The name of the archive in an experiment's folder.
 pub(super) const ARCHIVE: &str = "code.tar.gz";
 
-/// Returns the lines that look for an archive in the folder `$root/$experiment`, and else link it there from the cache. They
-/// print `code` if it is there and whole. An archive that lost a part in a power cut is not.
+/// Returns the lines that look for an archive in the folder `$root/$experiment`, or else link it there from the cache.
+/// They print `code` if the archive exists and is complete. An archive that lost a part in a power cut is incomplete.
 pub(super) fn find(experiment: &str, sha256: &str) -> String {
     format!(
         r#"own=$root/{experiment}/{ARCHIVE}; cached=$root/{CACHE}/{sha256}.tar.gz
@@ -22,8 +23,8 @@ if whole "$own" || {{ whole "$cached" && link; }}; then echo {MARK}code; fi"#
     )
 }
 
-/// Returns the script that takes an archive from its input into the experiment's folder `folder`, whole or not at all, and
-/// then into the cache.
+/// Returns the script that reads an archive from its input. It stores the archive in the experiment's folder `folder`,
+/// atomically, and then in the cache.
 pub(super) fn receive(folder: &str, sha256: &str) -> String {
     let folder = quoted(folder);
     format!(
@@ -35,8 +36,8 @@ cache={folder}/../{CACHE}
     )
 }
 
-/// Returns the line that removes the archives that no experiment below `$root` uses. One that an experiment takes in the
-/// same moment is the experiment's own from then on.
+/// Returns the line that removes the archives that no experiment below `$root` uses. An archive that an experiment
+/// links at the same moment stays with that experiment.
 pub(super) fn prune() -> String {
     format!(
         r#"(cd "$root/{CACHE}" 2>/dev/null && find . -type f -links 1 -exec rm -f {{}} + && rmdir "$root/{CACHE}" 2>/dev/null)"#
@@ -61,7 +62,7 @@ mod tests {
         hexadecimal(digest(&SHA256, CODE).as_ref())
     }
 
-    /// Runs a script, and returns whether it succeeded and what it printed.
+    /// Runs a script, and returns whether it succeeded, and its output.
     fn run(root: &Path, script: &str, input: &Path) -> (bool, String) {
         let root = quoted(root.to_str().unwrap());
         let mut shell = Command::new("/bin/sh");
@@ -85,7 +86,7 @@ mod tests {
             self.0.path().join(name)
         }
 
-        /// A blank and a quote are in it.
+        /// Returns a folder with a space and a quote in its name.
         fn root(&self) -> std::path::PathBuf {
             self.path("the user's files")
         }

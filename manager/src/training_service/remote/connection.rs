@@ -1,4 +1,4 @@
-//! The connection to a machine: one session after the other, for ever, and what is said in each.
+//! Keeps the connection to a machine: one session after the other, without end, and the messages of each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::ssh::Ssh;
 use super::{MANAGER_LINK, Shared};
 use crate::util::backoff::Backoff;
 
-/// The pauses between two attempts to reach a machine: the first, and the longest.
+/// The first and the longest pause between two attempts to reach a machine.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// The life of a session after which the next pause is the first again.
+/// The lifetime of a session after which the pauses begin anew.
 const STEADY_SESSION: Duration = Duration::from_mins(1);
-/// The time that a helper may take to answer: one that hangs is as good as absent.
+/// The time limit for a helper's answer. A helper that hangs counts as absent.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
-/// The interval at which the answers are looked at, and memory and GPUs read.
+/// The interval between checks of the answers and readings of memory and GPUs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Waits until a time, or for ever.
+/// Waits until this time, or without end.
 pub(super) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
@@ -29,7 +29,7 @@ pub(super) async fn until(at: Option<Instant>) {
     }
 }
 
-/// Keeps a session on a machine, for ever.
+/// Keeps a session on a machine, without end.
 pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
     let machine = &shared.machines[number];
     let ssh = Ssh::new(machine, shared.sockets.path(), number);
@@ -50,7 +50,7 @@ pub(super) async fn keep(shared: &Arc<Shared>, number: usize) {
     }
 }
 
-/// One session from its beginning to its end: why it ended.
+/// Runs one session from its beginning to its end, and returns the reason for the end.
 async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<String, String> {
     let settings = &shared.settings;
     let machine = &shared.machines[number];
@@ -74,7 +74,7 @@ async fn session(shared: &Arc<Shared>, number: usize, ssh: &Ssh) -> Result<Strin
         let confirmed = records.confirm(&fences);
         confirmed
             .map_err(|error| format!("cannot record what {} confirmed: {error}", machine.name))?;
-        // One that was given up while the session began is fenced by the next session, before all else.
+        // The next session first fences attempts that were fenced during the start of this one.
         if !records.unconfirmed(&machine.name).is_empty() {
             return Err("a trial there was given up meanwhile".to_owned());
         }

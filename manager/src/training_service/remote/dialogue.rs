@@ -1,4 +1,4 @@
-//! The dialogue with a machine's helper about its jobs: requests, their answers, and the ends that it tells.
+//! The dialogue with a machine's helper about its jobs: requests, answers and reports of ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use super::session::{Facts, MESSAGE_BYTES, ROOM_ID, request};
 use super::way_back::AUTHORITY;
 use super::{Shared, TrialJobSpec};
 
-/// The interval at which a stop is repeated to an agent that was not there yet.
+/// The interval between repetitions of a stop to an agent that did not exist yet.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
-/// The exit code of an agent that could not do its work.
+/// The exit code of an agent that could not work.
 const AGENT_FAULT: i32 = 125;
-/// Bytes of a message beside its parameters.
+/// The size of a message without its parameters, in bytes.
 const ENVELOPE_BYTES: usize = 200;
 
 impl Shared {
-    /// Says to a machine what it may not have heard.
+    /// Sends a machine everything that it may not have received.
     pub(super) fn say_everything(self: &Arc<Self>, number: usize) {
         let trials: Vec<TrialJobId> = self.assignments().on(number).cloned().collect();
         for trial in trials {
@@ -30,7 +30,7 @@ impl Shared {
         }
     }
 
-    /// Says to a machine what becomes of a trial: submit or adopt, and that it is to stop.
+    /// Sends a machine the state of a trial: a submit or adopt, and a stop if one is requested.
     pub(super) fn say(self: &Arc<Self>, number: usize, trial: &TrialJobId) {
         let now = Instant::now();
         let mut assignments = self.assignments();
@@ -44,7 +44,7 @@ impl Shared {
                 ("adopt", json!({"key": key, "files": [{"name": "token", "text": token}]}))
             }
         };
-        // A helper that reads a longer message ends, and so would the next.
+        // A helper that reads a longer message ends, and so would the next one.
         let length = request(0, method, &params).len() + ENVELOPE_BYTES;
         if u64::try_from(length).is_ok_and(|length| length > MESSAGE_BYTES) {
             let attempt = job.attempt.clone();
@@ -111,7 +111,7 @@ impl Shared {
         })
     }
 
-    /// Takes a line of a machine's helper.
+    /// Handles a line from a machine's helper.
     pub(super) fn heard(self: &Arc<Self>, number: usize, line: &str) {
         let Ok(message) = serde_json::from_str::<Value>(line) else { return };
         if message["method"] == "gone" {
@@ -160,7 +160,8 @@ impl Shared {
         }
     }
 
-    /// A machine could not start a trial. It has not run there, so it waits for another machine as the same attempt.
+    /// Handles a machine's failure to start a trial. The trial has not run there, so it waits for another machine as
+    /// the same attempt.
     fn refused(
         self: &Arc<Self>,
         number: usize,
@@ -177,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// Gives a machine that could not start a trial a pause.
+    /// Starts a pause for a machine that could not start a trial.
     fn rest(&self, number: usize, why: &str) {
         let pause = self.assignments().rest(number, why.to_owned(), Instant::now());
         let machine = &self.machines[number].name;
@@ -192,7 +193,7 @@ impl Shared {
             Some((TrialJobId::new(trial).ok()?, AttemptId::new(attempt).ok()?))
         });
         let Some((trial, attempt)) = ids else { return };
-        // The manager was out of reach for the agent's last reports; they are asked for again.
+        // The agent could not reach the manager for its last reports, which are requested again.
         if params["spool"] == "left" && self.assignments().may_replay(number, &trial, &attempt) {
             let params = json!({"key": self.key(&trial, &attempt)});
             self.assignments().request(number, &trial, "adopt", &params, Instant::now());

@@ -1,5 +1,5 @@
-//! The examination of machines for `doctor`: login, shell, files, clock, GPUs, and the way back to the manager. It leaves
-//! nothing there.
+//! Examines machines for `doctor`: login, shell, files, clock, GPUs, and the connection back to the manager. It leaves
+//! nothing on a machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::ssh::Ssh;
 use crate::config::MachineSpec;
 use crate::training_service::platform::Finding;
 
-/// The space below which a machine is reported: an agent, its code, and what trials write.
+/// The free space below which a machine is reported. It must hold an agent, its code, and the trials' files.
 const LEAST_SPACE_MIB: u64 = 200;
-/// The difference between two clocks that is reported. Times of a trial are its machine's.
+/// The difference between two clocks that is reported. A trial's timestamps come from its machine.
 pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(30);
 
-/// The answers of a machine to the questions about it.
+/// The answers of a machine.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answers {
     system: String,
@@ -31,7 +31,7 @@ struct Answers {
     logind: Logind,
 }
 
-/// Looks at all machines at once. `now_s` is the time of this machine's clock, in seconds since the Unix epoch.
+/// Examines all machines at once. `now_s` is the time of this machine's clock, in seconds since the Unix epoch.
 pub(super) async fn examine(
     machines: &[MachineSpec],
     gpus: Option<u32>,
@@ -64,7 +64,7 @@ async fn of_machine(
     now_s: i64,
 ) -> Vec<Finding> {
     let name = &machine.name;
-    // Its end is the end of the connection.
+    // The connection ends when this value is dropped.
     let _control = match ssh.connect().await {
         Ok(control) => control,
         Err(why) => return vec![finding(name, Err(format!("cannot log in: {why}")))],
@@ -80,7 +80,8 @@ async fn of_machine(
     findings
 }
 
-/// The script of the questions; each answer has a line with a mark, which a login shell's banner has not.
+/// Returns the script that asks the questions. It marks the line of each answer, to distinguish it from a login shell's
+/// banner.
 fn questions(root: &str) -> String {
     format!(
         r#"root={root}; at=$root
@@ -97,7 +98,7 @@ echo "{MARK}gpus $(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')"
     )
 }
 
-/// PURE: reads the answers; other lines are passed over.
+/// PURE: reads the answers and skips other lines.
 fn read(text: &str) -> Answers {
     let mut answers = Answers::default();
     for line in text.lines().filter_map(|line| line.strip_prefix(MARK)) {
@@ -161,7 +162,7 @@ fn space(answers: &Answers) -> Result<String, String> {
     }
 }
 
-/// Returns the reason that a file system does not suit: locks and sockets of agents are not reliable on it.
+/// Returns the reason why a file system is unsuitable: the agents' locks and sockets are unreliable on it.
 pub(super) fn file_system(kind: &str) -> Option<String> {
     let is_shared = ["nfs", "smb", "cifs", "fuse", "lustre", "afs", "ceph", "gpfs"];
     let kind = kind.to_lowercase();
@@ -187,7 +188,7 @@ pub(super) fn clock(theirs: Option<i64>, ours: i64) -> Result<String, String> {
     ))
 }
 
-/// Forwards a socket there to one here, as the manager does.
+/// Forwards a socket on the machine to one on this machine, as the manager does.
 async fn way_back(ssh: &Ssh, sockets: &Path, number: usize) -> Result<String, String> {
     let here = sockets.join(format!("back-{number}"));
     let _listener = UnixListener::bind(&here).map_err(|error| format!("no socket: {error}"))?;

@@ -1,7 +1,7 @@
-//! PURE: the settings of an SSH configuration that turn the check of host keys off. The manager refuses them: trials' tokens
-//! and code would go to whatever answers.
+//! PURE: the settings of an SSH configuration that disable the check of host keys. The manager refuses them, because it
+//! would send trials' tokens and code to any server that answers.
 
-/// Returns the reason that a configuration is refused, as `ssh -G` prints it for `host`.
+/// Returns the reason to refuse the configuration that `ssh -G` prints for `host`.
 pub(super) fn fault(host: &str, configuration: &str) -> Option<String> {
     let mut lines = configuration.lines().filter_map(|line| line.split_once(' '));
     let (setting, remedy) =
@@ -12,7 +12,7 @@ pub(super) fn fault(host: &str, configuration: &str) -> Option<String> {
     ))
 }
 
-/// Returns the setting as a person writes it and what to write instead, if it turns the check off.
+/// Returns the setting as a user writes it and its replacement, if it disables the check.
 fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String)> {
     let instead = |setting: &str| format!("`Host {host}` with `{setting}`");
     match name {
@@ -35,7 +35,7 @@ fn unsafe_setting(host: &str, name: &str, value: &str) -> Option<(String, String
     }
 }
 
-/// Returns whether no file of a list can keep a key.
+/// Returns whether no file in a list can store a key.
 fn nowhere(files: &str) -> bool {
     files.split_whitespace().all(|file| matches!(file, "/dev/null" | "none"))
 }
@@ -44,7 +44,7 @@ fn is_local(host: &str) -> bool {
     host == "localhost" || host == "::1" || host.starts_with("127.")
 }
 
-/// Returns the machines that a connection goes through, as destinations and ports for `ssh -G`.
+/// Returns the machines that a connection passes through, as destinations and ports for `ssh -G`.
 pub(super) fn jumps(configuration: &str) -> Vec<(String, Option<String>)> {
     let line = configuration.lines().find_map(|line| line.strip_prefix("proxyjump "));
     let jumps = line.into_iter().flat_map(|line| line.split(','));
@@ -60,7 +60,7 @@ fn jump(text: &str) -> (String, Option<String>) {
     let (host, port) = match in_brackets {
         Some((host, rest)) => (host, rest.strip_prefix(':')),
         None => match place.split_once(':') {
-            // An address of version 6 has more than one colon.
+            // An IPv6 address has more than one colon.
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (place, None),
         },

@@ -1,16 +1,18 @@
-//! PURE: systemd-logind, which may end all processes of a login with the login (`KillUserProcesses=yes`), agents with them.
+//! PURE: systemd-logind, which may end all processes of a login together with it (`KillUserProcesses=yes`), including
+//! agents.
 //!
-//! It spares what runs in a scope of the user's own manager, which lives on without a login where the user lingers. So the
-//! helper, and with it the agents, are started in such a scope there. Without lingering, `doctor` says what to do.
+//! It spares processes in a scope of the user's own service manager, which outlives the login if the user lingers. The
+//! helper, and with it the agents, therefore start in such a scope. Without lingering, `doctor` names the remedy.
 
 use super::shell::MARK;
 
-/// The setting of `logind.conf`, and the users that it spares and that it is for.
+/// The setting of `logind.conf`. The settings after it name the users that it spares and those to which it applies.
 const KILLS: &str = "KillUserProcesses";
 const EXCLUDED: &str = "KillExcludeUsers";
 const ONLY: &str = "KillOnlyUsers";
 
-/// Returns the lines of a shell that print logind's settings and the user. Where logind cannot be asked, its files say.
+/// Returns the shell lines that print logind's settings and the user. They read logind's files if logind itself cannot
+/// be queried.
 pub(super) fn questions() -> String {
     format!(
         r#"user=$(id -un)
@@ -23,7 +25,7 @@ pub(super) fn questions() -> String {
     )
 }
 
-/// Returns the lines of a shell that set `$@` to the words before a command that is to outlive its login.
+/// Returns the shell lines that set `$@` to the words before a command that must outlive its login.
 pub(super) fn launcher() -> String {
     format!(
         r#"set --
@@ -46,7 +48,7 @@ pub(super) struct Logind {
 }
 
 impl Logind {
-    /// Takes a line, `NAME=VALUE`. A later one counts; other names are passed over.
+    /// Reads a line `NAME=VALUE`. A later line overrides an earlier one, and other names are skipped.
     pub(super) fn take(&mut self, line: &str) {
         let Some((name, value)) = line.split_once('=') else { return };
         let value = value.trim();
@@ -63,7 +65,7 @@ impl Logind {
         }
     }
 
-    /// Returns the reason that trials end with the connection, and what to do.
+    /// Returns the reason why trials end with the connection, and the remedy.
     pub(super) fn fault(&self) -> Option<String> {
         let has = |users: &[String]| users.contains(&self.user);
         let spared = has(&self.excluded)
@@ -123,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Runs lines of a shell where these programs come first in `PATH`.
+    /// Runs shell lines with these programs first in `PATH`.
     fn run(programs: &[(&str, &str)], script: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in programs {
@@ -136,7 +138,7 @@ mod tests {
         String::from_utf8(output.unwrap().stdout).unwrap()
     }
 
-    /// Answers as logind's own program does.
+    /// A script that answers as logind's own program does.
     const LOGINCTL: &str = r#"case $1 in
 show-session) printf 'KillUserProcesses=yes\nKillExcludeUsers=root\nKillOnlyUsers=\n' ;;
 show-user) [ "$2" = me ] && echo Linger=$LINGERS ;;

@@ -1,4 +1,4 @@
-//! PURE: the assignment of trials to machines, the trials that wait, and the requests to each machine.
+//! PURE: the assignment of trials to machines, the waiting trials, and the requests to each machine.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -14,33 +14,33 @@ use super::session::{Facts, ROOM_ID, request};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
-/// Times that a helper is asked for reports that were left behind.
+/// The number of requests to a helper for an agent's remaining reports.
 const REPLAYS: u32 = 5;
-/// The pauses in which a machine that could not start a trial gets no other: the first, and the longest.
+/// The first and the longest pause of a machine that could not start a trial. It gets no trial during the pause.
 const RESTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
-/// The available part of a machine's memory below which it gets no further trial.
+/// The percentage of available memory below which a machine gets no further trial.
 const LEAST_MEMORY_PERCENT: u64 = 10;
-/// The time that the stop of a trial waits for an absent machine.
+/// The time for which the stop of a trial waits for an absent machine.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// All machines and jobs.
 #[derive(Debug)]
 pub(super) struct Assignments {
-    /// Jobs on machines.
+    /// The jobs on machines.
     pub(super) jobs: HashMap<TrialJobId, Job>,
-    /// Jobs without a machine, the oldest first.
+    /// The jobs without a machine, the oldest first.
     waiting: VecDeque<WaitingJob>,
     machines: Vec<Machine>,
     /// The time for which a machine may be absent before its trials run elsewhere.
     patience: Duration,
-    /// The reason that was told last for the waiting of trials.
+    /// The last reported reason why trials wait.
     told: String,
 }
 
 #[derive(Debug)]
 struct WaitingJob {
     spec: TrialJobSpec,
-    /// True if the present reason was told of it.
+    /// True if the present reason was reported for it.
     is_told: bool,
 }
 
@@ -48,11 +48,11 @@ struct WaitingJob {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) attempt: AttemptId,
-    /// Position of the machine in the list.
+    /// The position of the machine in the list.
     pub(super) machine: usize,
-    /// `None`: an earlier manager has submitted it.
+    /// The submission. `None`: an earlier manager submitted the job.
     pub(super) spec: Option<TrialJobSpec>,
-    /// The GPUs that it was given. `None`: they are left alone.
+    /// The GPUs of the job. `None`: it sees all GPUs.
     pub(super) gpus: Option<Vec<u64>>,
     /// The time at which its stop was requested.
     stop_requested: Option<Instant>,
@@ -65,7 +65,7 @@ impl Job {
     }
 }
 
-/// A request that was not answered yet.
+/// A request without an answer yet.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) method: &'static str,
@@ -80,7 +80,7 @@ pub(super) struct AbsentJob {
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
     pub(super) machine: usize,
-    /// The reason for a person.
+    /// The reason, for the user.
     pub(super) why: String,
 }
 
@@ -90,19 +90,19 @@ struct Machine {
     wanted: Wanted,
     /// `maxTrialNumber`.
     max_trials: Option<usize>,
-    /// True if the experiment does not name it any more: it gets no trial, and keeps those that it has.
+    /// True if the experiment no longer names the machine. It gets no trial, and keeps those that it has.
     is_retired: bool,
-    /// Trials on it.
+    /// The number of trials on the machine.
     trials: usize,
     cores: usize,
     /// True if another trial might take the memory that the present ones need.
     lacks_memory: bool,
-    /// The GPUs for its trials, by the last reading. An error is why it has too few.
+    /// The GPUs for its trials, by the last reading. An error is the reason for too few GPUs.
     gpus: Result<Gpus, String>,
-    /// The GPUs that our trials had when a reading was requested. `None`: none is pending.
+    /// The GPUs of the manager's own trials when a reading was requested. `None`: no reading is pending.
     pending_reading: Option<HashSet<u64>>,
     link: Option<UnboundedSender<String>>,
-    /// The reason that there is no link, and the time since when there is none.
+    /// The reason for the missing link, and the time since which it is missing.
     why: String,
     absent_since: Instant,
     rest: Option<Rest>,
@@ -155,7 +155,8 @@ impl Machine {
         self.wanted.each.is_some_and(|each| each > 0) && !self.wanted.active
     }
 
-    /// Returns the further trials that it can take. Where nothing else bounds them, each has a processor.
+    /// Returns the number of further trials that the machine can take. Without any other limit it takes one for each
+    /// processor.
     fn free(&self) -> usize {
         let Some(gpus) = self.gpus.as_ref().ok().filter(|_| !self.lacks_memory) else { return 0 };
         let bounds = [gpus.room(), self.max_trials];
@@ -163,12 +164,12 @@ impl Machine {
         room.saturating_sub(self.trials)
     }
 
-    /// Trials for each of its processors once it has one more.
+    /// Returns the number of trials for each processor after one more trial.
     fn load(&self) -> usize {
         (self.trials + 1).saturating_mul(1 << 10) / self.cores
     }
 
-    /// Returns the reason that it takes no trial.
+    /// Returns the reason why the machine takes no trial.
     fn why(&self, now: Instant) -> String {
         let why = match (&self.link, &self.rest, &self.gpus) {
             (None, _, _) => self.why.clone(),
@@ -193,7 +194,7 @@ impl Machine {
 }
 
 impl Assignments {
-    /// Returns the machines without trials. Those from position `named` on are not in the experiment file any more.
+    /// Returns the machines without trials. The experiment file no longer names those from position `named` on.
     pub(super) fn new(
         machines: &[MachineSpec],
         named: usize,
@@ -212,7 +213,7 @@ impl Assignments {
         }
     }
 
-    /// A machine can be spoken to. Returns why it has too few GPUs, if that is news.
+    /// Enters the connection to a machine. Returns the reason for too few GPUs, if it is new.
     pub(super) fn connected(
         &mut self,
         number: usize,
@@ -225,7 +226,7 @@ impl Assignments {
         self.enter_facts(number, facts, HashSet::new())
     }
 
-    /// Asks a machine's helper again how much memory is available, and which GPUs are in use where that matters.
+    /// Requests a new reading of the available memory and, if they matter, of the GPUs in use.
     pub(super) fn request_reading(&mut self, number: usize) {
         let own = self.own_gpus(number).collect();
         let machine = &mut self.machines[number];
@@ -233,12 +234,12 @@ impl Assignments {
         if !machine.is_retired && machine.pending_reading.is_none() {
             machine.pending_reading = Some(own);
             let params = json!({"gpus": machine.avoids_busy_gpus()});
-            // A session that has ended is followed by one that begins with a reading.
+            // If this session has ended, the next one begins with a reading.
             drop(link.send(request(ROOM_ID, "room", &params)));
         }
     }
 
-    /// Takes the answer to [`Self::request_reading`]. Returns why the machine has too few GPUs, if that is news.
+    /// Enters the answer to [`Self::request_reading`]. Returns the reason for too few GPUs, if it is new.
     pub(super) fn enter_reading(&mut self, number: usize, facts: &Facts) -> Option<String> {
         let own = self.machines[number].pending_reading.take()?;
         self.enter_facts(number, facts, own)
@@ -250,8 +251,8 @@ impl Assignments {
         self.share_gpus(number, facts.gpus.as_ref()?, own)
     }
 
-    /// Shares out the GPUs that others do not use. One that a trial of ours has, or had when the reading was requested, looks
-    /// busy and is not theirs.
+    /// Offers the GPUs that others do not use. A GPU of one of the manager's trials looks busy, but is not in use by
+    /// others. The same holds if the trial had the GPU at the time of the request.
     fn share_gpus(
         &mut self,
         number: usize,
@@ -277,13 +278,13 @@ impl Assignments {
         too_few.filter(|why| !machine.is_retired && before.err().as_ref() != Some(*why)).cloned()
     }
 
-    /// GPUs of our trials on a machine.
+    /// Returns the GPUs of the manager's trials on a machine.
     fn own_gpus(&self, number: usize) -> impl Iterator<Item = u64> {
         let on = self.jobs.values().filter(move |job| job.machine == number);
         on.filter_map(|job| job.gpus.as_ref()).flatten().copied()
     }
 
-    /// A machine cannot be spoken to.
+    /// Enters the loss of the connection to a machine.
     pub(super) fn disconnected(&mut self, number: usize, why: String, now: Instant) {
         let machine = &mut self.machines[number];
         if machine.link.take().is_some() {
@@ -294,13 +295,13 @@ impl Assignments {
         machine.why = why;
     }
 
-    /// Lets a job wait for a machine.
+    /// Puts a job into the queue for a machine.
     pub(super) fn enqueue(&mut self, spec: TrialJobSpec) {
         self.waiting.push_back(WaitingJob { spec, is_told: false });
     }
 
-    /// Puts the first waiting job on the machine with the fewest trials for each processor, of those that have room: which
-    /// job, which machine.
+    /// Puts the first waiting job on the machine with room that has the fewest trials for each processor. Returns the
+    /// job and the machine.
     pub(super) fn place(&mut self, now: Instant) -> Option<(TrialJobId, usize)> {
         let has_room = |machine: &Machine| {
             let takes = machine.link.is_some() && !machine.is_retired;
@@ -328,7 +329,7 @@ impl Assignments {
         Some((trial, number))
     }
 
-    /// Returns the room of the connected machines beside the jobs that wait.
+    /// Returns the room of the connected machines beyond the waiting jobs.
     pub(super) fn free_room(&self, now: Instant) -> FreeRoom {
         let takes = |machine: &&Machine| {
             let is_ready = machine.link.is_some() && machine.gpus.is_ok();
@@ -342,14 +343,14 @@ impl Assignments {
         FreeRoom::Jobs(free.saturating_sub(self.waiting.len()))
     }
 
-    /// Takes a job back that waits for a machine; `false` if it does not.
+    /// Takes back a job that waits for a machine. Returns `false` if it does not wait.
     pub(super) fn take_back(&mut self, trial: &TrialJobId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|job| job.spec.trial != *trial);
         self.waiting.len() < before
     }
 
-    /// Trials on a machine.
+    /// Returns the trials on a machine.
     pub(super) fn on(&self, number: usize) -> impl Iterator<Item = &TrialJobId> {
         self.jobs.iter().filter(move |(_, job)| job.machine == number).map(|(trial, _)| trial)
     }
@@ -360,7 +361,7 @@ impl Assignments {
         format!("no machine has room ({})", all.join("; "))
     }
 
-    /// Returns the reason that trials wait, for a person, and those that it was not told of yet.
+    /// Returns the reason why trials wait, for the user, and the trials for which it was not reported yet.
     pub(super) fn untold(&mut self, now: Instant) -> (String, Vec<(TrialJobId, AttemptId)>) {
         if self.waiting.is_empty() {
             return (String::new(), Vec::new());
@@ -376,7 +377,7 @@ impl Assignments {
         (why, untold)
     }
 
-    /// Sends a request about a job, if its machine can be spoken to; else a new session says everything.
+    /// Sends a request about a job if its machine is connected. Otherwise a new session sends everything.
     pub(super) fn request(
         &mut self,
         number: usize,
@@ -392,22 +393,23 @@ impl Assignments {
         let (trial, attempt) = (trial.clone(), job.attempt.clone());
         let asked = PendingRequest { method, trial, attempt, asked_at: now };
         machine.asked.insert(machine.last_id, asked);
-        // A session that has ended is followed by one that says it again.
+        // If this session has ended, the next one sends the request again.
         drop(link.send(request(machine.last_id, method, params)));
     }
 
-    /// The request of this number, which is answered now.
+    /// Removes the request with this number, which has been answered, and returns it.
     pub(super) fn answered(&mut self, number: usize, id: u64) -> Option<PendingRequest> {
         self.machines[number].asked.remove(&id)
     }
 
-    /// Returns the request of a machine that has waited for its answer since before `since`.
+    /// Returns a request of a machine that was sent before `since` and has no answer.
     pub(super) fn unanswered(&self, number: usize, since: Instant) -> Option<&'static str> {
         let mut asked = self.machines[number].asked.values();
         asked.find(|asked| asked.asked_at < since).map(|asked| asked.method)
     }
 
-    /// A machine could not start a trial: others get the next ones for a while. Returns the length of the pause.
+    /// Starts a pause for a machine that could not start a trial, so that others get the next trials. Returns the
+    /// length of the pause.
     pub(super) fn rest(&mut self, number: usize, why: String, now: Instant) -> Duration {
         let machine = &mut self.machines[number];
         let last = machine.rest.take().map(|rest| rest.pauses);
@@ -417,12 +419,12 @@ impl Assignments {
         pause
     }
 
-    /// A trial of a machine has run: it is trusted as before.
+    /// Ends the distrust of a machine whose trial has run.
     pub(super) fn trust(&mut self, number: usize) {
         self.machines[number].rest = None;
     }
 
-    /// Takes a job that its machine has refused off it, to wait for another; `false` if it is not to run any more.
+    /// Takes a refused job off its machine, so that it waits for another. Returns `false` if it must not run any more.
     pub(super) fn withdraw(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let here = self.jobs.get(trial).filter(|job| job.attempt == *attempt && !job.is_to_stop());
         let Some(spec) = here.and_then(|job| job.spec.clone()) else { return false };
@@ -431,7 +433,7 @@ impl Assignments {
         true
     }
 
-    /// Returns whether a helper may be asked once more for what a job left, and counts it.
+    /// Returns whether a helper may be asked once more for a job's remaining reports, and counts the request.
     pub(super) fn may_replay(
         &mut self,
         number: usize,
@@ -445,7 +447,7 @@ impl Assignments {
         true
     }
 
-    /// Takes a job for one that an earlier manager put on a machine, with the GPUs that it was given.
+    /// Takes over a job that an earlier manager put on a machine, with its GPUs.
     pub(super) fn take_over(
         &mut self,
         trial: &TrialJobId,
@@ -470,7 +472,7 @@ impl Assignments {
         self.jobs.insert(trial.clone(), job);
     }
 
-    /// Takes a job off its machine; `false` if it was not there.
+    /// Takes a job off its machine. Returns `false` if it was not there.
     pub(super) fn remove(&mut self, trial: &TrialJobId, attempt: &AttemptId) -> bool {
         let Some(job) = self.jobs.get(trial).filter(|job| job.attempt == *attempt) else {
             return false;
@@ -483,7 +485,8 @@ impl Assignments {
         self.jobs.remove(trial).is_some()
     }
 
-    /// Notes that a job is to stop: its attempt if it waited for a machine, or its machine and attempt.
+    /// Enters a stop request. Returns the attempt of a job that waited for a machine, or else the machine and the
+    /// attempt.
     pub(super) fn request_stop(
         &mut self,
         trial: &TrialJobId,
@@ -500,7 +503,7 @@ impl Assignments {
         (None, on)
     }
 
-    /// Returns the jobs that wait no longer for their absent machines, in the order of their ids: they are to be fenced.
+    /// Returns the jobs that no longer wait for their absent machines, sorted by id. The caller must fence them.
     pub(super) fn absent(&self, now: Instant) -> Vec<AbsentJob> {
         let late =
             self.jobs.iter().filter(|(_, job)| self.deadline(job).is_some_and(|at| at <= now));
@@ -523,7 +526,7 @@ impl Assignments {
         absent
     }
 
-    /// Returns the time at which something changes by itself: an absent machine is waited for no longer, or a pause is over.
+    /// Returns the time of the next change without an event: the end of a wait for an absent machine, or of a pause.
     pub(super) fn next_change(&self, now: Instant) -> Option<Instant> {
         let deadlines = self.jobs.values().filter_map(|job| self.deadline(job));
         let rests = self.machines.iter().filter_map(|machine| machine.rest.as_ref());
@@ -531,7 +534,7 @@ impl Assignments {
         deadlines.chain(rests).min()
     }
 
-    /// The time until which a job waits for its machine. `None`: the machine is there.
+    /// Returns the time until which a job waits for its machine. `None`: the machine is connected.
     fn deadline(&self, job: &Job) -> Option<Instant> {
         let machine = &self.machines[job.machine];
         if machine.link.is_some() {

@@ -1,4 +1,4 @@
-//! `platform: remote` before its trials start. The machines are asked when the search has begun.
+//! The platform `remote` before its trials start. The machines are not contacted until the search has begun.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::training_service::platform::{
 };
 use crate::util::clock::{Clock as _, SystemClock};
 
-/// The reason that the service cannot begin.
+/// A reason why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("the connections to the machines cannot be prepared")]
 struct StartError(#[from] RemoteError);
@@ -36,7 +36,7 @@ impl Platform for RemoteSpec {
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError> {
         let agent = agent_program::find(context.agent)?;
         for machine in self.machines.iter().filter(|_| context.is_new) {
-            // Nothing is connected: no socket is made at this path.
+            // No connection is opened, so no socket is created at this path.
             let ssh = Ssh::new(machine, Path::new(""), 0);
             let checked = ssh.check_configuration().await;
             let name = machine.name.clone();

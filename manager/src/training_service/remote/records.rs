@@ -1,8 +1,8 @@
-//! The records of what outlives a manager: the machines that trials were put on, the place of each trial, and the attempts
-//! that were fenced.
+//! The records that outlive a manager: the machines of the experiment, the place of each trial, and the fenced
+//! attempts.
 //!
-//! A fence is written before its trial may run elsewhere, and stands until its machine has confirmed it. It is never removed,
-//! so that a manager that died in between knows that the attempt is over.
+//! A fence is written before its trial may run elsewhere, and holds until its machine has confirmed it. It is never
+//! removed, so that the next manager knows that the attempt is over.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use trial_protocol::{AttemptId, TrialJobId};
 use crate::config::MachineSpec;
 use crate::util::files::{private_folder, write_file};
 
-/// Name of the file in a trial's folder that says on which machine which attempt was put.
+/// The name of the file in a trial's folder that says on which machine which attempt was put.
 const PLACE: &str = "machine";
 
-/// An attempt that counts no more, and that its machine must not run.
+/// An attempt that no longer counts, and that its machine must not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fence {
     pub(super) machine: String,
     pub(super) trial: TrialJobId,
     pub(super) attempt: AttemptId,
-    /// True if the machine has said that the attempt does not run there and never will.
+    /// True if the machine has confirmed that the attempt does not run there and never will.
     pub(super) confirmed: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Reads the file; an experiment that begins has none.
+    /// Reads the file. A new experiment has none.
     pub(super) fn load(path: PathBuf) -> io::Result<Self> {
         let content = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)?,
@@ -52,7 +52,7 @@ impl Records {
         Ok(Self { path, content })
     }
 
-    /// Records the machines of the experiment file, and returns those before them that it does not name any more.
+    /// Records the machines of the experiment file, and returns earlier ones that it no longer names.
     pub(super) fn enter(&mut self, named: &[MachineSpec]) -> io::Result<Vec<MachineSpec>> {
         let retired: Vec<MachineSpec> = self.retired(named).cloned().collect();
         self.content.machines = named.iter().chain(&retired).cloned().collect();
@@ -60,7 +60,7 @@ impl Records {
         Ok(retired)
     }
 
-    /// Returns the machines that the experiment file does not name any more.
+    /// Returns the machines that the experiment file no longer names.
     pub(super) fn retired<'a>(
         &'a self,
         named: &'a [MachineSpec],
@@ -69,7 +69,7 @@ impl Records {
         self.content.machines.iter().filter(move |machine| !is_named(machine))
     }
 
-    /// Records fences. Where that fails, none stands.
+    /// Records fences. After a failure none of them holds.
     pub(super) fn fence(&mut self, fences: Vec<Fence>) -> io::Result<()> {
         let before = self.content.fences.len();
         self.content.fences.extend(fences);
@@ -110,7 +110,7 @@ pub(super) struct TrialPlacement {
     pub(super) attempt: AttemptId,
     /// The name of the machine.
     pub(super) machine: String,
-    /// The GPUs that it was given. `None`: they are left alone.
+    /// The GPUs of the trial. `None`: it sees all GPUs.
     pub(super) gpus: Option<Vec<u64>>,
 }
 
@@ -127,7 +127,7 @@ impl TrialPlacement {
         write_file(&folder.join(PLACE), 0o600, &text)
     }
 
-    /// Reads the place from a trial's folder. `None`: it was put nowhere.
+    /// Reads the place from a trial's folder. `None`: the trial has no place.
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let text = fs::read_to_string(folder.join(PLACE)).ok()?;
         let mut lines = text.lines();

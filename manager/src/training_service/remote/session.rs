@@ -1,5 +1,5 @@
-//! A session on a machine: connection, agent and code, helper, fences, the way back. Then messages in both directions
-//! until it ends.
+//! Opens a session on a machine: connection, agent and code, helper, fences, and the connection back to the manager.
+//! After that it exchanges messages until it ends.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -25,49 +25,49 @@ use crate::config::MachineSpec;
 use crate::training_service::local::gpus::Gpu;
 use crate::util::clock::{Clock as _, SystemClock};
 
-/// The time that the helper may take to answer the first requests.
+/// The time limit for the helper's answers to the first requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest message, in bytes with its newline.
 pub(super) const MESSAGE_BYTES: u64 = 1 << 20;
-/// Attempts that are fenced with one request, which keeps the message short.
+/// The number of attempts that one request fences, which keeps the message short.
 const FENCES_AT_ONCE: usize = 500;
-/// The lines of a helper's standard error that are kept, and their longest length in bytes.
+/// The number of lines of a helper's standard error that are kept, and their greatest length in bytes.
 const ERROR_LINES: usize = 3;
 const ERROR_LINE_BYTES: u64 = 500;
-/// Messages that are read ahead.
+/// The number of messages that are read ahead.
 const AHEAD: usize = 64;
-/// The id of a request for the room, which is about no job; others count from 1.
+/// The id of a request for the room, which concerns no job. Others count from 1.
 pub(super) const ROOM_ID: u64 = 0;
 
-/// The files and names that a machine is given.
+/// The files and names for a machine.
 #[derive(Debug)]
 pub(super) struct Luggage<'a> {
-    /// The experiment, as a name of a folder.
+    /// The experiment's id, as the name of a folder.
     pub(super) experiment: &'a str,
     /// The agent program.
     pub(super) agent: &'a Path,
-    /// SHA-256 of the agent in hexadecimal digits.
+    /// The SHA-256 of the agent in hexadecimal digits.
     pub(super) agent_sha256: &'a str,
     /// The archive of the trials' code.
     pub(super) code: &'a Path,
-    /// SHA-256 of the archive in hexadecimal digits.
+    /// The SHA-256 of the archive in hexadecimal digits.
     pub(super) code_sha256: &'a str,
     /// The socket of the manager on this machine.
     pub(super) socket: &'a Path,
     /// The address of the manager for other machines, if it has one.
     pub(super) direct: Option<&'a DirectAddress>,
-    /// The attempts that must not run there.
+    /// The attempts that must not run on the machine.
     pub(super) fences: &'a [Fence],
 }
 
-/// The facts that a machine tells when it is connected.
+/// The facts that a machine reports when it is connected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// `None`: it was not asked for them.
+    /// The GPUs. `None`: they were not requested.
     pub(super) gpus: Option<Vec<Gpu>>,
-    /// Processors. `None`: unknown.
+    /// The number of processors. `None`: unknown.
     pub(super) cores: Option<usize>,
-    /// The part of its memory that programs can still take. `None`: unknown.
+    /// The percentage of its memory that programs can still take. `None`: unknown.
     pub(super) available_memory_percent: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Facts {
     }
 }
 
-/// PURE: reads the available part of the memory from the text of `/proc/meminfo`, which counts in KiB.
+/// PURE: reads the percentage of available memory from the text of `/proc/meminfo`, whose amounts are in KiB.
 fn available_percent(meminfo: &str) -> Option<u64> {
     let number = |name: &str| {
         let mut lines = meminfo.lines().map(str::split_whitespace);
@@ -95,16 +95,16 @@ fn available_percent(meminfo: &str) -> Option<u64> {
     available.parse::<u64>().ok()?.checked_mul(100)?.checked_div(total.parse().ok()?)
 }
 
-/// A session that is open. Dropping it ends its processes here, and the helper there.
+/// An open session. Dropping it ends its processes on this machine, and the helper on the other.
 #[derive(Debug)]
 pub(super) struct Session {
     /// The control connection.
     pub(super) control: ControlConnection,
-    /// Lines of the helper.
+    /// The lines of the helper.
     pub(super) lines: mpsc::Receiver<String>,
     /// The facts that scheduling needs.
     pub(super) facts: Facts,
-    /// The last lines that the helper wrote to its standard error.
+    /// The last lines of the helper's standard error.
     pub(super) errors: LastLines,
     stdin: ChildStdin,
     _helper: Child,
@@ -151,7 +151,7 @@ impl Session {
         Ok(Self { control, lines, facts: Facts::default(), errors, stdin, _helper: helper })
     }
 
-    /// Makes the machine ready. What was given up is fenced before anything else happens there.
+    /// Prepares the machine. The fences come before anything else.
     async fn begin(
         &mut self,
         ssh: &Ssh,
@@ -182,12 +182,13 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer; for the first ones, before which nothing is told.
+    /// Sends a request and waits for its answer. It serves the first requests, before which the helper sends nothing
+    /// else.
     async fn ask(&mut self, id: u64, method: &str, params: &Value) -> Result<Value, String> {
         self.send(&request(id, method, params)).await?;
         let answer = async {
             while let Some(line) = self.lines.recv().await {
-                // A banner is no message.
+                // A banner is not a message.
                 let Ok(mut message) = serde_json::from_str::<Value>(&line) else { continue };
                 if message["id"] != id {
                     continue;
@@ -218,7 +219,7 @@ async fn read_messages(stdout: ChildStdout, sender: mpsc::Sender<String>) {
     loop {
         let mut line = Vec::new();
         let read = (&mut reader).take(MESSAGE_BYTES).read_until(b'\n', &mut line).await;
-        // A longer line or half a line is the end: no message of the helper's is.
+        // A longer or incomplete line ends the session, because the helper sends no such message.
         if read.is_err() || !line.ends_with(b"\n") {
             return;
         }
@@ -228,7 +229,7 @@ async fn read_messages(stdout: ChildStdout, sender: mpsc::Sender<String>) {
     }
 }
 
-/// The last lines that a process wrote to its standard error.
+/// The last lines of a process's standard error.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
@@ -257,7 +258,7 @@ impl LastLines {
         lines.push_back(line.to_owned());
     }
 
-    /// Adds the lines to the reason of an end.
+    /// Appends the lines to the reason for an end.
     pub(super) fn explain(&self, why: String) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
@@ -268,12 +269,12 @@ impl LastLines {
     }
 }
 
-/// A request as a line.
+/// Returns a request as a line.
 pub(super) fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
 
-/// Warns of what a machine can work with and may be the reason of what is odd later.
+/// Warns of properties of a machine that do not prevent trials but may explain later problems.
 fn warn_of_oddities(machine: &str, answers: &[&str]) {
     let answer = |word: &str| answers.iter().find_map(|answer| answer.strip_prefix(word));
     let time = answer("time ").and_then(|time| time.parse().ok());
@@ -284,7 +285,7 @@ fn warn_of_oddities(machine: &str, answers: &[&str]) {
     }
 }
 
-/// Brings the agent and the code, unless they are there: the agent's path and the experiment's folder.
+/// Copies the agent and the code unless the machine has them. Returns the agent's path and the experiment's folder.
 async fn bootstrap(
     ssh: &Ssh,
     machine: &MachineSpec,

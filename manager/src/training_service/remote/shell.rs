@@ -2,10 +2,10 @@
 
 use crate::config::MachineSpec;
 
-/// The mark of our scripts' lines, which a login shell's banner does not have.
+/// The mark of the lines that TrialKeeper's scripts print, which a login shell's banner does not have.
 pub(super) const MARK: &str = "tk:";
 
-/// One word of a Bourne shell.
+/// Quotes a text as one word of a Bourne shell.
 pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

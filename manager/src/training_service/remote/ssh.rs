@@ -1,7 +1,7 @@
-//! The system's `ssh`: one control connection for each machine, commands and forwards over it.
+//! Runs the system's `ssh`: one control connection for each machine, with commands and forwards over it.
 //!
-//! Host keys are always checked. A command never opens a connection of its own when the control connection is gone, which
-//! `ProxyCommand=false` prevents.
+//! Host keys are always checked. `ProxyCommand=false` prevents a command from opening its own connection after the
+//! control connection is gone.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use super::{askpass, host_keys};
 use crate::config::MachineSpec;
 use crate::util::files::write_file;
 
-/// The time that a connection may take from its start, name resolution and all jumps included.
+/// The time limit for opening a connection, including name resolution and all jumps.
 const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
-/// The time that a short command or a forward may take.
+/// The time limit for a short command or a forward.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time that a file may take to be sent, or many to be deleted.
+/// The time limit for sending a file, or for deleting many.
 const COPY_TIMEOUT: Duration = Duration::from_mins(10);
-/// The longest message of ssh's that is kept, in bytes.
+/// The longest message of ssh that is kept, in bytes.
 const SAID_BYTES: u64 = 16 << 10;
-/// The line that a connection prints when it is there.
+/// The line that an established connection prints.
 const CONNECTED: &str = "connected";
 
-/// The command that holds a control connection: it ends with its standard input, and that with the manager, also with one
-/// that is killed.
+/// The command that holds a control connection. It ends with its standard input, which closes with the manager, even a
+/// killed one.
 const HOLD: &str = "exec cat >/dev/null";
 
 /// A control connection. Dropping it ends it.
@@ -47,7 +47,7 @@ impl ControlConnection {
     }
 }
 
-/// The way to a machine.
+/// The connection data of a machine.
 #[derive(Debug, Clone)]
 pub(super) struct Ssh {
     machine: MachineSpec,
@@ -55,17 +55,17 @@ pub(super) struct Ssh {
 }
 
 impl Ssh {
-    /// Names the control socket of a machine; nothing is started.
+    /// Names the control socket of a machine without starting anything.
     pub(super) fn new(machine: &MachineSpec, sockets: &Path, number: usize) -> Self {
         Self { machine: machine.clone(), socket: sockets.join(number.to_string()) }
     }
 
-    /// Checks that the user's SSH configuration has host keys checked, of the machine and of those on the way to it. Returns
-    /// the machine's, as `ssh -G` prints it.
+    /// Checks that the user's SSH configuration has host keys checked, for the machine and for all jump hosts. Returns
+    /// the machine's configuration, as `ssh -G` prints it.
     pub(super) async fn check_configuration(&self) -> Result<String, String> {
         let mut command = Command::new("ssh");
         command.arg("-G");
-        // `knownHosts` of ours would hide what the configuration says.
+        // The manager's own `knownHosts` option would hide the user's configuration.
         for option in self.machine_options() {
             command.arg("-o").arg(option);
         }
@@ -90,7 +90,7 @@ impl Ssh {
     pub(super) async fn connect(&self) -> Result<ControlConnection, String> {
         let configuration = self.check_configuration().await?;
         let askpass = self.write_askpass(&configuration)?;
-        // It is left by a manager that was killed.
+        // A manager that was killed leaves the socket behind.
         drop(std::fs::remove_file(&self.socket));
         let mut command = Command::new("ssh");
         command.args(["-M", "-T", "-S"]).arg(&self.socket);
@@ -103,7 +103,7 @@ impl Ssh {
         match askpass {
             Some(program) => {
                 command.args(["-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=1"]);
-                // Also where there is a terminal.
+                // The program is also used if there is a terminal.
                 command.env("SSH_ASKPASS", program).env("SSH_ASKPASS_REQUIRE", "force");
             }
             None => {
@@ -111,7 +111,7 @@ impl Ssh {
             }
         }
         command.arg("--").arg(&self.machine.host).arg(HOLD);
-        // A group of its own: the terminal's Ctrl-C is for the manager.
+        // The process has its own group, since Ctrl-C at the terminal is meant for the manager.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut ssh = command.spawn().map_err(|error| format!("cannot run ssh: {error}"))?;
@@ -123,7 +123,7 @@ impl Ssh {
             let mut stderr = stderr;
             let mut text = Vec::new();
             drop((&mut stderr).take(SAID_BYTES).read_to_end(&mut text).await);
-            // More of it is thrown away, so that ssh never waits for a reader.
+            // The rest is discarded, so that ssh never waits for a reader.
             drop(tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await);
             String::from_utf8_lossy(&text).into_owned()
         });
@@ -132,7 +132,7 @@ impl Ssh {
         let mut first = (&mut stdout).take(SAID_BYTES);
         match timeout(CONNECT_TIMEOUT, first.read_line(&mut line)).await {
             Ok(Ok(_)) if line.trim() == CONNECTED => {
-                // What a login shell says is thrown away: ssh ends when it cannot write.
+                // The output of a login shell is discarded, because ssh ends when it cannot write.
                 tokio::spawn(async move {
                     drop(tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await);
                 });
@@ -148,7 +148,7 @@ impl Ssh {
         }
     }
 
-    /// Writes the program that answers ssh's questions. `None`: ssh is to ask none.
+    /// Writes the program that answers ssh's questions. `None`: ssh must ask none.
     fn write_askpass(&self, configuration: &str) -> Result<Option<PathBuf>, String> {
         let Some(script) = askpass::script(&self.machine, configuration) else { return Ok(None) };
         let path = self.socket.with_extension("askpass");
@@ -168,13 +168,13 @@ impl Ssh {
             format!("LocalCommand=echo {CONNECTED}"),
         ];
         options.extend(self.machine_options());
-        // The first value of an option counts: these are the user's to choose.
+        // The first value of an option counts, so the user's own values override these.
         let defaults = ["ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
         options.extend(defaults.map(str::to_owned));
         options
     }
 
-    /// The options of the experiment file.
+    /// Returns the options of the experiment file.
     fn machine_options(&self) -> Vec<String> {
         let machine = &self.machine;
         let mut options = Vec::new();
@@ -197,7 +197,7 @@ impl Ssh {
         command
     }
 
-    /// A command that runs `script` in a Bourne shell of the machine, whatever the login shell is.
+    /// Returns a command that runs `script` in a Bourne shell of the machine, regardless of the login shell.
     pub(super) fn script(&self, script: &str) -> Command {
         let mut command = self.over();
         command.args(["-T", "--"]).arg(&self.machine.host);
@@ -205,12 +205,12 @@ impl Ssh {
         command
     }
 
-    /// Runs a short script and returns what it prints.
+    /// Runs a short script and returns its output.
     pub(super) async fn run(&self, script: &str) -> Result<String, String> {
         finished(timeout(COMMAND_TIMEOUT, self.script(script).output()).await)
     }
 
-    /// Runs a script that may take minutes and returns what it prints.
+    /// Runs a script that may take minutes and returns its output.
     pub(super) async fn run_slowly(&self, script: &str) -> Result<String, String> {
         finished(timeout(COPY_TIMEOUT, self.script(script).output()).await)
     }
@@ -234,13 +234,13 @@ impl Ssh {
     }
 }
 
-/// Returns what `ssh -G` prints.
+/// Returns the output of `ssh -G`.
 async fn configuration(mut command: Command) -> Result<String, String> {
     command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
     finished(timeout(COMMAND_TIMEOUT, command.output()).await)
 }
 
-/// A path as ssh reads it in a forward: a colon ends a field, a percent sign begins a token.
+/// Escapes a path for a forward: a colon ends a field, and a percent sign begins a token.
 fn in_forward(path: &str) -> String {
     path.replace('\\', r"\\").replace(':', r"\:").replace('%', "%%")
 }
@@ -257,7 +257,7 @@ fn finished(
     Err(last_line(&said).map_or_else(|| output.status.to_string(), str::to_owned))
 }
 
-/// The last line that is not empty: ssh puts its reason there.
+/// Returns the last line that is not empty, where ssh prints its reason.
 fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
 }

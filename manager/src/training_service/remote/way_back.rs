@@ -1,4 +1,4 @@
-//! The way from a machine's agents to the manager: straight, where they reach its encrypted address, else through a socket
+//! Connects a machine's agents to the manager: directly, if they reach its encrypted address, or else through a socket
 //! that ssh forwards.
 
 use std::io;
@@ -7,28 +7,28 @@ use std::path::Path;
 use super::shell::quoted;
 use super::ssh::Ssh;
 
-/// The address that agents find beside the socket. It leads nowhere, so that no agent tries a port.
+/// The address that agents find next to the socket. It leads nowhere, so that no agent tries a port.
 const NO_ADDRESS: &str = "http://127.0.0.1:0";
-/// The socket in an experiment's folder there.
+/// The name of the socket in an experiment's folder on the machine.
 const SOCKET: &str = "manager.sock";
-/// The name of the socket until it takes the place of the one of an earlier session.
+/// The name of the socket until it replaces that of an earlier session.
 const NEW_SOCKET: &str = "manager.new";
-/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
+/// The longest path that the kernel accepts for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// The file of the authority that agents check the manager's certificate against, in an experiment's folder there.
+/// The file of the authority for the manager's certificate, in an experiment's folder on the machine.
 pub(super) const AUTHORITY: &str = "ca.pem";
 
 /// The address of a manager that other machines may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DirectAddress {
-    /// Base URL; it is encrypted.
+    /// The base URL, which is encrypted.
     pub(super) url: String,
     /// The authority that agents trust, in PEM form. `None`: the public ones.
     pub(super) authority: Option<String>,
 }
 
 impl DirectAddress {
-    /// Takes the manager's address, unless reports would go there in clear.
+    /// Returns the manager's address. `None`: reports would go there unencrypted.
     pub(super) fn of(url: String, ca_file: Option<&Path>) -> io::Result<Option<Self>> {
         if !url.starts_with("https://") {
             return Ok(None);
@@ -38,7 +38,7 @@ impl DirectAddress {
     }
 }
 
-/// Opens the way to the manager for agents whose files are in `root`, and returns the address to be written there.
+/// Opens the connection to the manager for agents whose files are in `root`, and returns the address to write there.
 pub(super) async fn open<'a>(
     ssh: &Ssh,
     agent: &str,
@@ -60,8 +60,8 @@ pub(super) async fn open<'a>(
     })
 }
 
-/// Asks the agent there whether it reaches the manager itself. A machine that has had a socket keeps it: agents that have
-/// seen one call nothing else.
+/// Makes the agent on the machine test whether it reaches the manager directly. A machine that has had a socket keeps
+/// it, because agents that have seen a socket use nothing else.
 async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) -> bool {
     let (agent, url, folder) = (quoted(agent), quoted(&direct.url), quoted(root));
     let trust = match direct.authority {
@@ -74,8 +74,8 @@ async fn is_reached(ssh: &Ssh, agent: &str, root: &str, direct: &DirectAddress) 
     ssh.run(&script).await.is_ok()
 }
 
-/// Forwards a socket in the experiment's folder there to the manager's socket here. Only its owner can enter the folder,
-/// while any user of the machine can take a port as soon as the connection is gone.
+/// Forwards a socket in the experiment's folder on the machine to the manager's socket. Only its owner can enter the
+/// folder. A port, in contrast, is open to any user of the machine as soon as the connection is gone.
 async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
     let new = format!("{root}/{NEW_SOCKET}");
     if new.len() > LONGEST_SOCKET_PATH {
@@ -88,7 +88,7 @@ async fn forward(ssh: &Ssh, root: &str, socket: &Path) -> Result<(), String> {
     ssh.forward(&new, socket).await.map_err(|why| {
         format!("the machine forwards no socket to the manager (AllowStreamLocalForwarding in its sshd_config): {why}")
     })?;
-    // In one step: at no moment is there no socket.
+    // The rename is atomic, so a socket exists at every moment.
     ssh.run(&format!("mv -f {file} {folder}/{SOCKET}")).await?;
     Ok(())
 }

@@ -25,7 +25,7 @@ fn job(name: &str) -> TrialJobSpec {
     }
 }
 
-/// A schedule for parts with these bounds, and these trials.
+/// Returns a schedule for parts with these limits, and these trials.
 fn schedule(limits: &[Option<usize>], trials: &[&str]) -> Schedule {
     let parts = limits.iter().enumerate().map(|(i, limit)| (format!("part {i}"), *limit));
     let mut schedule = Schedule::new(parts);
@@ -35,7 +35,7 @@ fn schedule(limits: &[Option<usize>], trials: &[&str]) -> Schedule {
     schedule
 }
 
-/// Places all trials for which there is room: their names and parts.
+/// Places all trials for which there is room, and returns their names and parts.
 fn place(schedule: &mut Schedule, rooms: &[FreeRoom], now: Instant) -> Vec<(String, usize)> {
     std::iter::from_fn(|| schedule.place_next(rooms, now))
         .map(|(job, part)| (job.trial.to_string(), part))
@@ -82,7 +82,7 @@ fn a_part_at_which_a_trial_waits_gets_no_other_until_that_runs() {
     assert_eq!(news, [(trial("d"), attempt("d"), why.to_owned())]);
     assert_eq!(schedule.news_of_waiting(&rooms, now), [], "a reason is told once");
     schedule.began(&trial("a"));
-    // A late word about an earlier wait changes nothing.
+    // A late report about an earlier wait changes nothing.
     schedule.waits(&trial("a"), &attempt("a"), false);
     assert_eq!(place(&mut schedule, &rooms, now), [("d".to_owned(), 0)]);
     assert_eq!((schedule.counts(0), schedule.counts(1)), ((3, 0), (1, 0)));
@@ -156,7 +156,7 @@ fn a_part_that_cannot_begin_with_trials_does_not_swallow_all() {
     schedule.add(job("a"));
     place(&mut schedule, &rooms, now);
     schedule.began(&trial("a"));
-    // One that ran, and what happens to it then, says nothing of the next.
+    // A trial that has run, and its further fate, says nothing about the next trial.
     schedule.failed_to_begin(&trial("a"), &attempt("a"), now);
     schedule.add(job("b"));
     assert_eq!(place(&mut schedule, &rooms, now), [("b".to_owned(), 0)]);
@@ -168,7 +168,7 @@ fn a_trial_that_may_have_been_submitted_to_a_part_goes_there_only() {
     let mut schedule = schedule(&[None, None], &[]);
     schedule.take_over(&trial("a"), &attempt("a"), 1);
     assert_eq!(schedule.part_of(&trial("a")), Some(1));
-    // The part does not know it: the earlier manager died before it was there, or just after.
+    // The part does not know the trial: the earlier manager died just before or after the submit.
     schedule.remove(&trial("a"), &attempt("a"));
     schedule.bind(&trial("a"), 1);
     schedule.add(job("a"));

@@ -1,4 +1,4 @@
-//! The manager's side of the conformance story: processes of the plugin, jobs, and what becomes of them.
+//! The manager's side of the conformance test: processes of the plugin, jobs, and their ends.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -23,7 +23,7 @@ use super::{SHORT_GRACE, STATE_TIMEOUT, later_version};
 use crate::config::PluginSpec;
 use crate::util::ids;
 
-/// The time in which a plugin must end that was asked to, or was started by hand.
+/// The time limit for the end of a plugin that was closed, or was started by hand.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A plugin under test, and the folder of an experiment.
@@ -41,14 +41,15 @@ pub(super) struct Harness {
 
 impl Harness {
     pub(super) fn new(spec: &PluginSpec, agent: PathBuf) -> Result<Self, Error> {
-        // On the disk of the working directory: what runs elsewhere sees that rather than /tmp.
+        // The folder lies on the disk of the working directory, which a remote platform is more likely to see than
+        // /tmp.
         let place = std::env::current_dir().unwrap_or_else(|_| std::env::temp_dir());
         let failed = |source| Error::Write { path: place.clone(), source };
         let folder = tempfile::Builder::new().prefix(".conformance-").tempdir_in(&place);
         let folder = folder.map_err(failed)?;
         let state_dir = folder.path().join("training-service");
         std::fs::create_dir(&state_dir).map_err(failed)?;
-        // No manager listens there: agents keep what they would deliver.
+        // No manager listens there, so agents keep their reports.
         let url = folder.path().join("manager.url");
         std::fs::write(&url, "http://127.0.0.1:9\n").map_err(failed)?;
         Ok(Self {
@@ -67,7 +68,7 @@ impl Harness {
         self.folder.path().join("training-service")
     }
 
-    /// Returns the plugin's last lines on its standard error.
+    /// Returns the last lines of the plugin's standard error.
     pub(super) fn last_words(&self) -> String {
         self.program.last_words()
     }
@@ -77,7 +78,7 @@ impl Harness {
         Ok(Arc::clone(&process.link))
     }
 
-    /// Starts a process and makes it ready.
+    /// Starts a process and completes the handshake.
     pub(super) async fn open(&mut self) -> Result<Capabilities, String> {
         let started = Link::start(&self.program)?;
         let link = Arc::clone(&started.link);
@@ -92,7 +93,7 @@ impl Harness {
         Ok(hello.capabilities)
     }
 
-    /// Asks, and waits for the result.
+    /// Sends a request and waits for the result.
     pub(super) async fn ask(&self, method: &'static str, params: &Value) -> Result<Value, String> {
         let bound = match method {
             "submit" => SUBMIT_TIMEOUT,
@@ -107,7 +108,7 @@ impl Harness {
         })
     }
 
-    /// Makes a job; it is not submitted.
+    /// Creates a job without submitting it.
     pub(super) fn job(&self, command: &str) -> Job {
         let number = self.jobs.fetch_add(1, Ordering::Relaxed);
         let trial = TrialJobId::new(format!("t{number}")).expect("the id is good");
@@ -118,7 +119,7 @@ impl Harness {
         Job { key, folder, command }
     }
 
-    /// Makes a job that runs until its gate is opened.
+    /// Creates a job that runs until its gate is opened.
     pub(super) fn job_at_gate(&self) -> Job {
         let mut job = self.job("");
         let gate = job.folder.join("gate");
@@ -127,7 +128,7 @@ impl Harness {
         job
     }
 
-    /// Submits a job and waits for nothing.
+    /// Submits a job without waiting for its start.
     pub(super) async fn run(&self, command: &str) -> Result<Job, String> {
         let job = self.job(command);
         self.submit(&job).await?;
@@ -142,10 +143,11 @@ impl Harness {
         Ok(job)
     }
 
-    /// Submits a job that does this on SIGTERM, and waits for its start. Nothing: it ignores the signal.
+    /// Submits a job that runs `action` on SIGTERM, and waits for its start. With an empty action it ignores the
+    /// signal.
     pub(super) async fn run_trapping(&self, action: &str) -> Result<Job, String> {
         let mut job = self.job("");
-        // The trap is there before the start is noted.
+        // The trap is set before the start is recorded.
         job.command = format!("trap '{action}' TERM; {} while :; do sleep 0.05; done", job.command);
         self.submit(&job).await?;
         job.wait_for_start().await?;
@@ -156,7 +158,7 @@ impl Harness {
         self.ask("submit", &job.submission()?).await.map(drop)
     }
 
-    /// Submits a job that is to be refused: returns the remedy. `None`: it was taken.
+    /// Submits a job that should be refused, and returns the remedy. `None`: the plugin accepted it.
     pub(super) async fn submit_refused(&self, job: &Job) -> Result<Option<Remedy>, String> {
         let params = job.submission()?;
         match self.link()?.ask("submit", &params, SUBMIT_TIMEOUT).await {
@@ -166,14 +168,14 @@ impl Harness {
         }
     }
 
-    /// Submits a job, and kills the plugin after a moment, whether it has answered or not.
+    /// Submits a job, and kills the plugin after `delay`, even without an answer.
     pub(super) async fn submit_and_kill(&mut self, job: &Job, delay: Duration) {
-        // Its answer, if any, is lost.
+        // The answer, if any, is lost.
         drop(timeout(delay, self.submit(job)).await);
         self.kill().await;
     }
 
-    /// Ends a job and returns whether the plugin knew it.
+    /// Stops a job and returns whether the plugin knew it.
     pub(super) async fn cancel(&self, job: &Job, force: bool) -> Result<bool, String> {
         let grace_ms = u64::try_from((SHORT_GRACE * 2).as_millis()).unwrap_or(0);
         let params = json!({"key": job.key, "force": force, "grace_ms": grace_ms});
@@ -192,7 +194,7 @@ impl Harness {
         Ok(answer["phase"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until the plugin tells that a job is gone.
+    /// Waits until the plugin reports that a job is gone.
     pub(super) async fn gone(&mut self, job: &Job) -> Result<Gone, String> {
         let until = Instant::now() + STATE_TIMEOUT;
         loop {
@@ -209,7 +211,7 @@ impl Harness {
         }
     }
 
-    /// Adopts a job that has ended or is about to, and waits until that is told.
+    /// Adopts a job that has ended or is about to, and waits for the report of its end.
     pub(super) async fn gone_after_adopt(&mut self, job: &Job) -> Result<Gone, String> {
         let phase = self.adopt(job).await?;
         if phase == "unknown" {
@@ -218,27 +220,27 @@ impl Harness {
         self.gone(job).await
     }
 
-    /// Kills the plugin and all of its process group.
+    /// Kills the plugin and its entire process group.
     pub(super) async fn kill(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         if let Some(pid) = process.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // It may have ended by itself.
+            // The plugin may have ended by itself.
             killpg(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
         drop(process.child.wait().await);
     }
 
-    /// Asks the plugin to end.
+    /// Closes the plugin.
     pub(super) async fn close(&mut self) -> Result<(), String> {
         self.ask("close", &json!({})).await?;
         let Some(mut process) = self.process.take() else { return Ok(()) };
-        // Its standard input is closed with the link.
+        // Giving up the link closes the plugin's standard input.
         process.link.give_up(String::new());
         let ended = timeout(END_TIMEOUT, process.child.wait()).await;
         ended.map(drop).map_err(|_| "it did not end within ten seconds of close".to_owned())
     }
 
-    /// Starts the program as a person would.
+    /// Starts the program as a user would at a terminal.
     pub(super) async fn by_hand(&self) -> Result<(), String> {
         let (name, arguments) = self.program.command.split_first().ok_or("there is no command")?;
         let mut command = Command::new(name);
@@ -253,7 +255,7 @@ impl Harness {
         Ok(())
     }
 
-    /// Offers a version that there is not.
+    /// Offers a version that does not exist.
     pub(super) async fn other_version(&mut self) -> Result<(), String> {
         let started = Link::start(&self.program)?;
         let link = Arc::clone(&started.link);
@@ -268,7 +270,7 @@ impl Harness {
         }
     }
 
-    /// Sends lines that are no requests, and a request that there is not.
+    /// Sends lines that are no requests, and a request with an unknown method.
     pub(super) async fn garbage(&mut self) -> Result<(), String> {
         self.open().await?;
         let link = self.link()?;
@@ -282,7 +284,7 @@ impl Harness {
         self.gone(&job).await.map(drop)
     }
 
-    /// Ends the plugin, and what its jobs have left.
+    /// Ends the plugin and the remaining jobs.
     pub(super) async fn end(mut self) {
         let made = self.jobs.load(Ordering::Relaxed);
         for number in 0..made {

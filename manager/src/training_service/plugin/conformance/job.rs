@@ -1,4 +1,4 @@
-//! A job of the conformance story, as its folder shows it.
+//! A job of the conformance test, observed through the files in its folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::super::wire::Key;
 use super::{SHORT_GRACE, STATE_TIMEOUT};
 use crate::util::files::write_file;
 
-/// The interval at which files are looked at.
+/// The interval between two looks at the files.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A job of the story.
+/// A job of the test.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) key: Key,
@@ -22,7 +22,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Lets the command of a job that waits at its gate end.
+    /// Opens the gate, so that the job's command can end.
     pub(super) fn open_gate(&self) -> Result<(), String> {
         std::fs::write(self.folder.join("gate"), "").map_err(|error| error.to_string())
     }
@@ -32,7 +32,7 @@ impl Job {
         let failed = |error: std::io::Error| format!("cannot prepare a job: {error}");
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         let (token, parameters) = (self.folder.join("token"), self.folder.join("parameter.cfg"));
-        // Whole: the agent of an earlier submission may be reading them.
+        // The file is replaced as a whole, because the agent of an earlier submission may be reading it.
         write_file(&token, 0o600, "a token").map_err(failed)?;
         write_file(&parameters, 0o600, r#"{"parameter_id": 0, "parameters": {}}"#)
             .map_err(failed)?;
@@ -59,13 +59,13 @@ impl Job {
         }))
     }
 
-    /// Returns how often a job's command was started.
+    /// Returns the number of starts of the job's command.
     pub(super) fn starts(&self) -> usize {
         let text = std::fs::read_to_string(self.folder.join("starts")).unwrap_or_default();
         text.lines().count()
     }
 
-    /// Returns what a job's command printed.
+    /// Returns the output of the job's command.
     pub(super) fn output(&self) -> String {
         std::fs::read_to_string(self.folder.join("stdout")).unwrap_or_default()
     }
@@ -74,12 +74,12 @@ impl Job {
         wait_until(|| self.starts() > 0, "a job was not started").await
     }
 
-    /// Returns whether a job's agent has ended.
+    /// Returns whether the job's agent has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.starts() > 0 && !is_locked(&self.folder.join("spool/lock"))
     }
 
-    /// Waits for its end, and at most for this time.
+    /// Waits for the job's end for at most `bound`.
     pub(super) async fn end_within(&self, bound: Duration) {
         drop(timeout(bound, self.wait_for_end()).await);
     }

@@ -36,7 +36,7 @@ fn facts(cores: usize, busy: &[bool]) -> Facts {
     Facts { gpus, cores: Some(cores), available_memory_percent: Some(50) }
 }
 
-/// Machines, and the requests that each would have been sent.
+/// Machines, and the requests that each would have received.
 struct Bed {
     assignments: Assignments,
     now: Instant,
