@@ -74,7 +74,7 @@ pub trait Platform: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Trials cannot run; the error says what is missing and how to mend it.
+    /// Trials cannot run. The error names the problem and the remedy.
     async fn check(&self, context: CheckContext<'_>) -> Result<Box<dyn CheckedPlatform>, BoxError>;
 
     /// Examines each machine that trials may run on, more closely than [`Self::check`]. By default there is nothing to
@@ -90,7 +90,7 @@ pub trait Platform: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Something may be left.
+    /// The removal failed, and parts of the experiment may remain.
     async fn clean(&self, _context: CleanContext<'_>) -> Result<(), BoxError> {
         Ok(())
     }
@@ -115,7 +115,7 @@ pub trait CheckedPlatform: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The service cannot begin; the error says why.
+    /// The service cannot start. The error names the reason.
     async fn start(
         self: Box<Self>,
         context: StartContext<'_>,

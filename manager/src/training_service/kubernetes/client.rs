@@ -51,7 +51,7 @@ pub struct Access {
 /// A kind of object, with the names that the API uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource {
-    /// The API group; empty for the core group.
+    /// The API group, empty for the core group.
     pub group: &'static str,
     /// The version of the group.
     pub version: &'static str,

@@ -72,7 +72,7 @@ impl Platform for KubernetesSpec {
 ///
 /// # Errors
 ///
-/// The cluster cannot be reached, or refuses it.
+/// The cluster cannot be reached, or refuses the deletion.
 pub async fn clean_cluster(access: &Access, id: &ExperimentId) -> Result<(), client::Error> {
     let cluster = Cluster::connect(access).await?;
     cleanup::clean_all(&cluster, id).await?;

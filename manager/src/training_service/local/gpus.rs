@@ -176,7 +176,7 @@ mod tests {
         let indices = Some(vec![0, 2]);
         #[rustfmt::skip]
         let table = [
-            // what it says             wanted                                                GPUs  room           what three trials see
+            // the case                 wanted                                                GPUs  room           what three trials see
             ("left alone",              wanted(None),                                          2,   Some(None),    [None, None, None]),
             ("hidden",                  wanted(Some(0)),                                       2,   Some(None),    [Some(""), Some(""), Some("")]),
             ("hidden where none is",    wanted(Some(0)),                                       0,   Some(None),    [Some(""), Some(""), Some("")]),

@@ -101,7 +101,7 @@ pub async fn probe(
 ///
 /// # Errors
 ///
-/// The program cannot be used, or cannot do it.
+/// The program cannot be used, or cannot remove the experiment.
 pub async fn clean_up(
     spec: &PluginSpec,
     code_directory: &Path,

@@ -28,7 +28,7 @@ const WATCH_S: u32 = 60;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Read")]
 pub struct WatchedObject {
-    /// Its name.
+    /// The name of the object.
     pub name: String,
     /// The `status`, `metadata.deletionTimestamp` and the fields of `spec` that say whether the object may run. For an
     /// event, its message and its subject.

@@ -33,8 +33,8 @@ const BARRIER: &str = "/mnt/frameworkbarrier";
 /// variable holds 128 KiB.
 const INLINE_BYTES: usize = 32 << 10;
 
-/// The part of a pod's grace period that remains for the agent after its trial. It is the sum of 2 s for the output, 5 s
-/// for delivery and a margin.
+/// The part of a pod's grace period that remains for the agent after its trial. It includes 2 s for the output, 5 s for
+/// delivery and a margin.
 const AFTER_S: u64 = 10;
 /// The size at which the agent rotates each stream of output that cannot be read after the pod. The pod keeps twice
 /// this size per stream. The kubelet evicts a pod that exceeds its `ephemeral-storage` limit or its node's disk.

@@ -56,8 +56,8 @@ fn an_image_that_cannot_fetch_the_agent_says_so_at_once() {
 
 #[test]
 fn every_way_to_fetch_the_agent_ends_in_it_and_gives_up_on_silence() {
-    // Each program leaves an agent at the requested path. Files next to it record the program's arguments, its proxy and
-    // its configuration.
+    // Each program leaves an agent at the requested path. Files next to it record the program's arguments, its proxy
+    // and its configuration.
     let agent = "printf '#!/bin/sh\\n[ \"$1\" = version ] || echo agent $https_proxy >&2\\n'";
     let wget = format!(
         "#!/bin/sh\n[ \"$1\" != --version ] || {{ echo GNU Wget; exit; }}\nfor to; do [ \"$last\" = -O ] && out=$to; last=$to; done\n\
