@@ -1,4 +1,4 @@
-//! The sections `tuner`, `assessor` and `advisor`, and what runs the algorithms that are not built in.
+//! The sections `tuner`, `assessor` and `advisor`, and the programs that run algorithms that are not built in.
 
 use std::path::{Path, PathBuf};
 
@@ -26,19 +26,19 @@ pub enum TunerChoice {
     Nni {
         /// The algorithm.
         algorithm: Algorithm,
-        /// `true` if it also stops trials.
+        /// `true` if the algorithm also stops trials.
         advisor: bool,
     },
-    /// A program that speaks ask-and-tell.
+    /// A program that speaks the ask-and-tell protocol.
     Command {
         /// The program and its arguments.
         command: Vec<String>,
-        /// `classArgs`, which it is greeted with.
+        /// `classArgs`, which the greeting of the program contains.
         class_args: Map<String, Value>,
     },
 }
 
-/// The assessor that stops hopeless trials.
+/// The assessor that stops unpromising trials.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AssessorChoice {
     /// A built-in assessor.
@@ -48,7 +48,7 @@ pub enum AssessorChoice {
 }
 
 impl TunerChoice {
-    /// Returns its name for the user.
+    /// Returns the tuner's name for the user.
     pub fn name(&self) -> &str {
         match self {
             Self::Native(spec) => &spec.name,
@@ -65,7 +65,7 @@ impl TunerChoice {
         }
     }
 
-    /// Returns the direction that NNI takes where the tuner's arguments name none.
+    /// Returns the direction that NNI assumes if the tuner's arguments name none.
     fn default_mode(&self) -> Result<OptimizeMode, tuner::Error> {
         match self {
             Self::Native(spec) => spec.default_mode(),
@@ -79,8 +79,8 @@ impl TunerChoice {
         }
     }
 
-    /// Hands the experiment's direction to an algorithm that has an `optimize_mode` for certain. A class
-    /// of the user's own gets the arguments that the user wrote, and a program its greeting.
+    /// Passes the experiment's direction to an algorithm that certainly has an `optimize_mode`. The user's own class
+    /// receives the arguments that the user wrote, and a program receives its greeting.
     fn set_mode(&mut self, mode: OptimizeMode) {
         match self {
             Self::Native(spec) => put_mode(&mut spec.class_args, mode),
@@ -93,12 +93,12 @@ impl TunerChoice {
         }
     }
 
-    /// Returns the section of the experiment file that names it.
+    /// Returns the section of the experiment file that names the tuner.
     pub(super) fn section(&self) -> &'static str {
         if matches!(self, Self::Nni { advisor: true, .. }) { "advisor" } else { "tuner" }
     }
 
-    /// Returns the class of the user's own that is not told the direction.
+    /// Returns the user's own class if it does not receive the direction.
     pub(super) fn class_without_mode(&self) -> Option<&str> {
         match self {
             Self::Nni { algorithm, .. } => algorithm.class_without_mode(),
@@ -106,7 +106,7 @@ impl TunerChoice {
         }
     }
 
-    /// The names that every parameter set has: what `{{name}}` may use. `None`: only the tuner knows them.
+    /// Returns the names in every parameter set, which `{{name}}` may use. `None`: only the tuner knows them.
     pub(super) fn names(&self, space: &SearchSpace) -> Option<Vec<String>> {
         let (batch, own): (_, &[&str]) = match self {
             Self::Native(spec) => (tuner::batch_names(spec, space), spec.own_parameters()),
@@ -118,7 +118,7 @@ impl TunerChoice {
 }
 
 impl AssessorChoice {
-    /// Returns its name for the user.
+    /// Returns the assessor's name for the user.
     pub fn name(&self) -> &str {
         match self {
             Self::Native(spec) => &spec.name,
@@ -135,7 +135,7 @@ impl AssessorChoice {
         }
     }
 
-    /// Returns the class of the user's own that is not told the direction.
+    /// Returns the user's own class if it does not receive the direction.
     pub(super) fn class_without_mode(&self) -> Option<&str> {
         match self {
             Self::Nni(algorithm) => algorithm.class_without_mode(),
@@ -143,7 +143,7 @@ impl AssessorChoice {
         }
     }
 
-    /// Hands the experiment's direction to an assessor that takes one for certain. A class of the user's own gets the
+    /// Passes the experiment's direction to an assessor that certainly takes one. The user's own class receives the
     /// arguments that the user wrote.
     fn set_mode(&mut self, mode: OptimizeMode) -> Result<(), Problem> {
         let (class_args, takes, field) = match self {
@@ -175,16 +175,16 @@ impl AssessorChoice {
 }
 
 impl Algorithm {
-    /// Returns what it makes of the direction; `None` for a class of the user's own.
+    /// Returns the algorithm's use of the direction. `None`: it is the user's own class.
     fn direction_use(&self) -> Option<DirectionUse> {
         match &self.source {
-            // Batch is never one of them: each of these has an `optimize_mode`.
+            // Batch is never one of them, and each of the others has an `optimize_mode`.
             ClassSource::BuiltIn(_) => Some(DirectionUse::Argument(OptimizeMode::Maximize)),
             ClassSource::Class { class, .. } => direction_use(class),
         }
     }
 
-    /// Returns its class if that is the user's own and is not told the direction.
+    /// Returns the class if it is the user's own and does not receive the direction.
     fn class_without_mode(&self) -> Option<&str> {
         let told = self.direction_use().is_some()
             || self.class_args.get("optimize_mode").is_some_and(|mode| !mode.is_null());
@@ -192,7 +192,7 @@ impl Algorithm {
     }
 }
 
-/// Hands several objectives and constraints to the tuner, or says why it cannot follow them.
+/// Passes several objectives and constraints to the tuner, or returns the reason why it cannot follow them.
 pub(super) fn set_goals(
     goals: &Goals,
     space: &SearchSpace,
@@ -209,12 +209,12 @@ pub(super) fn set_goals(
         return Err(Problem::new("tuner", problem));
     };
     spec.goals = goals.clone();
-    // Made only to be checked.
+    // The tuner is built only to check the arguments.
     tuner::build(spec, space, 0).map_err(|error| Problem::new(error.path, error.problem))?;
     Ok(())
 }
 
-/// Has the tuner's points tried so often each.
+/// Makes the tuner repeat each of its points this number of times.
 pub(super) fn set_repeats(repeats: u64, tuner: &mut TunerChoice) -> Result<(), Problem> {
     if repeats <= 1 {
         return Ok(());
@@ -238,9 +238,9 @@ fn put_mode(class_args: &mut Map<String, Value>, mode: OptimizeMode) {
     class_args.insert("optimize_mode".to_owned(), json!(mode.word()));
 }
 
-/// Finds the experiment's direction, and hands it to tuner and assessor.
+/// Determines the experiment's direction, and passes it to tuner and assessor.
 ///
-/// `objective` is what `objective.direction` states.
+/// `objective` is the value of `objective.direction`, if there is one.
 pub(super) fn set_direction(
     objective: Option<Statement>,
     tuner: &mut TunerChoice,
@@ -266,12 +266,12 @@ pub(super) fn set_direction(
     Ok(direction)
 }
 
-/// Tuners of NNI whose spaces may hold what no other knows.
+/// Tuners of NNI whose spaces may hold entries that no other tuner knows.
 const ANY_SPACE: [&str; 3] = ["PPO", "RegularizedEvolutionTuner", "NetworkMorphism"];
 
-/// Returns whether the tuner makes of the search space what it likes: a class or a program of the user's own, or one of
-/// [`ANY_SPACE`]. The space is checked first, so this looks ahead. Where no algorithm is named at all, that is told
-/// when the section is checked, and not that the space is wrong for it.
+/// Returns whether the tuner interprets the search space itself. That holds for the user's own class or program, and
+/// for [`ANY_SPACE`]. The space is checked first, so this function looks ahead. If no algorithm is named, the check of
+/// the section reports that, rather than a fault of the space.
 pub(super) fn takes_any_space(top: &Section) -> bool {
     let section = top.look("tuner").or_else(|| top.look("advisor"));
     let Some(members) = section.and_then(Value::as_object) else { return false };
@@ -284,7 +284,7 @@ pub(super) fn takes_any_space(top: &Section) -> bool {
     }
 }
 
-/// The section `tuner`, or `advisor`, NNI's older name for a tuner that also stops trials.
+/// Reads the section `tuner`, or `advisor`, which is NNI's older name for a tuner that also stops trials.
 pub(super) fn tuner(
     top: &mut Section,
     space: &SearchSpace,
@@ -339,17 +339,17 @@ pub(super) fn tuner(
     Ok(choice)
 }
 
-/// NNI's advisor that runs in NNI's dispatcher where the section is called `advisor`, as NNI calls it. A `tuner` of this name is
-/// the built-in one.
+/// NNI's advisor, which runs in NNI's dispatcher if the section is called `advisor`, as in NNI. A `tuner` of this name
+/// is the built-in one.
 const NNI_ADVISOR: &str = "BOHB";
 
-/// The proper name of an algorithm that NNI's dispatcher runs.
+/// Returns the proper name of an algorithm that NNI's dispatcher runs.
 fn nni_name(section: &str, name: &str) -> Option<&'static str> {
     let is_advisor = section == "advisor" && folded(name) == folded(NNI_ADVISOR);
     tuner::nni_name(name).or(is_advisor.then_some(NNI_ADVISOR))
 }
 
-/// A built-in tuner, whose arguments are checked.
+/// Returns a built-in tuner after a check of its arguments.
 fn native(
     section: &str,
     name: &str,
@@ -364,12 +364,12 @@ fn native(
         Problem::new(path, error.problem)
     };
     let spec = TunerSpec::new(name, class_args).map_err(in_section)?;
-    // Made only to be checked.
+    // The tuner is built only to check the arguments.
     tuner::build(&spec, space, 0).map_err(in_section)?;
     Ok(spec)
 }
 
-/// The section `assessor`.
+/// Reads the section `assessor`.
 pub(super) fn assessor(
     top: &mut Section,
     tuner: &TunerChoice,
@@ -398,7 +398,7 @@ pub(super) fn assessor(
         What::Name(name) => {
             let in_section = |error: assessor::Error| Problem::new(error.path, error.problem);
             let spec = AssessorSpec::new(&name, class_args).map_err(in_section)?;
-            // Made only to be checked.
+            // The assessor is built only to check the arguments.
             assessor::build(&spec).map_err(in_section)?;
             AssessorChoice::Native(spec)
         }
@@ -417,8 +417,8 @@ pub(super) fn assessor(
     Ok(Some(choice))
 }
 
-/// `pythonInterpreter`: a name for `PATH` to find, or a path, relative to the file's folder. Symbolic links
-/// are left: a virtual environment's interpreter is one, and means what it is called.
+/// Reads `pythonInterpreter`: a name to find in `PATH`, or a path relative to the file's folder. Symbolic links are not
+/// resolved, because the interpreter of a virtual environment is a link whose name matters.
 pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<String>, Problem> {
     let Some(given) = top.string("pythonInterpreter")? else { return Ok(None) };
     if !given.contains('/') {
@@ -432,7 +432,8 @@ pub(super) fn interpreter(top: &mut Section, base: Base<'_>) -> Result<Option<St
     Ok(Some(path.to_string_lossy().into_owned()))
 }
 
-/// The interpreter as it is started: a path if it is given as one, else a name for `PATH` to find.
+/// Returns the interpreter in the form in which it is started: a path if one is given, or else a name to find in
+/// `PATH`.
 pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
     if !given.contains('/') {
         return PathBuf::from(given);
@@ -443,7 +444,7 @@ pub(super) fn interpreter_path(given: &str, base: Base<'_>) -> PathBuf {
     }
 }
 
-/// An algorithm in canonical form.
+/// Returns an algorithm in canonical form.
 fn written(name: &str, class_args: &Map<String, Value>) -> Value {
     let mut algorithm = json!({"name": name});
     if !class_args.is_empty() {
@@ -513,7 +514,7 @@ impl NamedAlgorithm {
     }
 }
 
-/// A program and its arguments.
+/// Reads a program and its arguments.
 fn words(fields: &Section, command: &Value) -> Result<Vec<String>, Problem> {
     let words: Option<Vec<String>> = match command {
         Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),

@@ -1,7 +1,7 @@
-//! Finds all faults of an experiment file that can be found at once. [`check`] stops at the first fault. So that fault
-//! is repaired in a copy, by a value that is certainly good, and the copy is checked again.
+//! Finds all faults of an experiment file that can be found at once. [`check`] stops at the first fault. That fault is
+//! then repaired in a copy by a certainly valid value, and the copy is checked again.
 //!
-//! It must not report a fault that its own repair caused: faults that depend on a repaired section are left out.
+//! A repair must not cause a fault that is reported. Faults that depend on a repaired section are therefore left out.
 
 use serde_json::{Value, json};
 
@@ -10,11 +10,11 @@ use super::check::check;
 use super::section::Problem;
 use crate::util::nearest::folded;
 
-/// The most faults that are reported; a user with more begins anew.
+/// The greatest number of faults that are reported.
 const MOST: usize = 20;
 
-/// Pairs of fields that are checked against each other: once one of the first is repaired, faults of the others are
-/// left out.
+/// Pairs of field lists that are checked against each other. After a repair of a field in the first list, faults of the
+/// second list are left out.
 const DEPENDENT: [(&[&str], &[&str]); 3] = [
     (
         &["searchSpace", "searchSpaceFile", "the search space"],
@@ -48,7 +48,7 @@ const DEPENDENT: [(&[&str], &[&str]); 3] = [
     ),
 ];
 
-/// The faults of a document whose first is known, in the order in which they are found.
+/// Returns the faults of a document, starting with the known first one, in the order of their discovery.
 pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> Vec<Problem> {
     let (mut told, mut repaired) = (Vec::new(), Vec::new());
     let mut next = Some(first);
@@ -62,7 +62,7 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
         if doubtful || repaired.contains(&section) {
             break;
         }
-        // A field that is misspelt is missing, too.
+        // A misspelt field also counts as missing.
         let meant = format!("`{}`", problem.path);
         let is_meant = |known: &Problem| known.what.contains(&meant);
         if !(problem.what.starts_with("is missing") && told.iter().any(is_meant)) {
@@ -82,7 +82,7 @@ pub(super) fn problems(mut document: Value, base: Base<'_>, first: Problem) -> V
     told
 }
 
-/// The field of the document that a problem is about.
+/// Returns the top-level field that a problem is about.
 fn section_of(problem: &Problem) -> &str {
     match &problem.file {
         Some(_) => "searchSpace",
@@ -90,7 +90,7 @@ fn section_of(problem: &Problem) -> &str {
     }
 }
 
-/// Puts something good in the place of a section, or nothing where nothing must be there.
+/// Replaces a section by a valid one, or removes it if it is not required.
 fn repair(document: &mut Value, section: &str) -> bool {
     let Some(members) = document.as_object_mut() else { return false };
     let (gone, good): (&[&str], _) = match section {
@@ -98,11 +98,11 @@ fn repair(document: &mut Value, section: &str) -> bool {
             let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
             (&["searchSpace", "searchSpaceFile"], Some(("searchSpace", space)))
         }
-        // A program takes any space: one that was right for the tuner must not be wrong for its substitute.
+        // A program accepts any space, so a space that suited the tuner also suits its substitute.
         "tuner" | "advisor" => {
             (&["tuner", "advisor"], Some(("tuner", json!({"command": ["true"]}))))
         }
-        // How many GPUs a trial gets is checked before, and asks the service for more.
+        // The number of GPUs of a trial is checked earlier, and makes demands on the service.
         "trainingService" => {
             (&["trainingService", "trialGpuNumber"], Some((section, json!({"platform": "local"}))))
         }

@@ -1,10 +1,10 @@
-//! The folder that an experiment's relative paths start from, and the files that must be there. A file that the user
-//! writes now must name files that exist. An experiment that was stored earlier is read without them: its results are
-//! there long after its code has gone.
+//! The base folder of an experiment's relative paths, and the requirement that files exist. A new file must name
+//! existing files. A stored experiment is read without that requirement, because its results remain long after its code
+//! has gone.
 
 use std::path::Path;
 
-/// The folder of relative paths, and whether the files that they name must exist.
+/// The base folder of relative paths, and whether the files that they name must exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base<'a> {
     pub(super) folder: &'a Path,

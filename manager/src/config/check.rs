@@ -1,4 +1,4 @@
-//! A document in v2 form -> a checked spec and its canonical form.
+//! Checks a document in v2 form, and returns a specification with its canonical form.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::search::search_space::SearchSpace;
 use crate::search::tuner::CHECKPOINT_FOLDER;
 use crate::util::nearest::advice;
 
-/// The fields of NNI 3.0's `ExperimentConfig`, in its order, then TrialKeeper's.
+/// The fields of NNI 3.0's `ExperimentConfig`, in its order, followed by TrialKeeper's.
 const FIELDS: [&str; 37] = [
     "experimentName",
     "experimentType",
@@ -58,17 +58,17 @@ const FIELDS: [&str; 37] = [
     "tags",
 ];
 
-/// Where `tunerPatience` is absent, and between what it must lie.
+/// The default of `tunerPatience`, and its limits.
 const DEFAULT_TUNER_PATIENCE: Duration = Duration::from_mins(15);
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_hours(7 * 24);
 
-/// The most trials of one point: what is more is a slip of the finger.
+/// The greatest number of trials of one point. A larger number is a typing error.
 const MOST_REPEATS: u64 = 1000;
 
 const LOG_LEVELS: [&str; 7] = ["trace", "debug", "info", "warning", "error", "fatal", "critical"];
 
-/// Checks a document. Relative paths are relative to `base`.
+/// Checks a document. Relative paths refer to `base`.
 #[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn check(document: Value, base: Base<'_>) -> Result<ExperimentSpec, Problem> {
     let mut top = Section::open("", document, &FIELDS)?;
@@ -221,7 +221,7 @@ impl SearchLimits {
     }
 }
 
-/// The algorithms of a search, and what they make better.
+/// The algorithms of a search, and their objective.
 struct Algorithms {
     tuner: TunerChoice,
     assessor: Option<AssessorChoice>,
@@ -254,7 +254,7 @@ impl Algorithms {
     }
 }
 
-/// Reads `trialConcurrency`, which must be there.
+/// Reads `trialConcurrency`, which is required.
 fn concurrency(top: &mut Section, canonical: &mut Canonical) -> Result<usize, Problem> {
     let Some(concurrency) = top.integer("trialConcurrency", 1)? else {
         let problem = "is missing; say how many trials may run at a time";
@@ -268,7 +268,7 @@ fn concurrency(top: &mut Section, canonical: &mut Canonical) -> Result<usize, Pr
     })
 }
 
-/// Reads `codeSnapshot` into the training service and returns it. `None`: the file does not say.
+/// Reads `codeSnapshot` into the training service and returns it. `None`: the file does not set it.
 fn code_snapshot(
     top: &mut Section,
     service: &mut TrainingServiceSpec,
@@ -279,7 +279,7 @@ fn code_snapshot(
     Ok(Some(wanted))
 }
 
-/// Reads `recordPackages`. `None`: the file does not say.
+/// Reads `recordPackages`. `None`: the file does not set it.
 fn record_packages(
     top: &mut Section,
     service: &TrainingServiceSpec,
@@ -298,7 +298,7 @@ struct ObjectiveFields {
     stated: Option<Statement>,
 }
 
-/// `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
+/// Reads `objective`: the metric's name, or an object of `metric` and `direction`, both optional.
 fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<ObjectiveFields, Problem> {
     if !top.look("objective").is_some_and(Value::is_object) {
         let metric = top.string("objective")?;
@@ -325,7 +325,7 @@ fn objective(top: &mut Section, canonical: &mut Canonical) -> Result<ObjectiveFi
     Ok(ObjectiveFields { metric, stated })
 }
 
-/// `targetMetric`: a finite number.
+/// Reads `targetMetric`, a finite number.
 fn target(top: &mut Section) -> Result<Option<f64>, Problem> {
     let Some(value) = top.take("targetMetric") else { return Ok(None) };
     match value.as_f64().filter(|number| number.is_finite()) {
@@ -337,7 +337,7 @@ fn target(top: &mut Section) -> Result<Option<f64>, Problem> {
     }
 }
 
-/// A number of things that are counted one by one.
+/// Reads a count, at least `least`.
 fn counted(top: &mut Section, name: &str, least: u64) -> Result<Option<u32>, Problem> {
     Ok(top.integer(name, least)?.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
 }
@@ -353,7 +353,7 @@ fn duration(
     Ok(Some(duration))
 }
 
-/// `tunerPatience`: long enough for a word, and not for ever.
+/// Reads `tunerPatience`, which is long enough for an answer and has an upper limit.
 fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Problem> {
     let Some(patience) = duration(top, "tunerPatience", canonical)? else {
         return Ok(DEFAULT_TUNER_PATIENCE);
@@ -365,7 +365,7 @@ fn patience(top: &mut Section, canonical: &mut Canonical) -> Result<Duration, Pr
     Err(top.fault("tunerPatience", problem))
 }
 
-/// Fields that NNI's manager or dispatcher obeys and that change nothing here: checked and kept.
+/// Checks and keeps fields that NNI's manager or dispatcher uses and that have no effect in TrialKeeper.
 fn without_effect(
     top: &mut Section,
     base: Base<'_>,

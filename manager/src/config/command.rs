@@ -1,16 +1,16 @@
-//! PURE: `{{name}}` in a trial command. The placeholder gives way to the parameter's value, quoted for `bash` and for a
-//! plain `sh`. The shell then sees exactly that value, whatever is in it. The placeholder may stand bare, within
-//! quotes, or within `$(...)` or backquotes. Here-documents are not understood: a value in one is treated as bare.
+//! PURE: `{{name}}` in a trial command. The parameter's value replaces the placeholder, quoted for `bash` and for a
+//! plain `sh`, so that the shell sees exactly that value. The placeholder may stand bare, within quotes, or within
+//! `$(...)` or backquotes. Here-documents are not recognised: a value in one is treated as bare.
 //!
-//! `{{FC_...}}` is left for `FrameworkController`, and so is whatever is no name at all (`{{ $1 }}`).
+//! `{{FC_...}}` is left for `FrameworkController`, and so is text that is not a name (`{{ $1 }}`).
 
 use serde_json::Value;
 
 use crate::search::search_space::Parameters;
 use crate::util::nearest::advice;
 
-/// The command with every `{{name}}` replaced that names one of the parameters. A string stands for
-/// itself, everything else for its JSON.
+/// Returns the command with every `{{name}}` replaced that names one of the parameters. A string is inserted as it is,
+/// any other value as JSON.
 pub fn render_command(command: &str, parameters: &Parameters) -> String {
     let mut shell = Shell::default();
     let mut rendered = String::with_capacity(command.len() + 32);
@@ -35,7 +35,7 @@ pub fn render_command(command: &str, parameters: &Parameters) -> String {
     rendered
 }
 
-/// Refuses a command with a placeholder that names no parameter, or that does not end.
+/// Refuses a command with a placeholder that names no parameter, or that has no end.
 pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
     for piece in pieces(command) {
         if let Piece::Text(text) = piece
@@ -44,7 +44,7 @@ pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
             let opened = opened.trim_start();
             let end = opened.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
             let name = &opened[..end.unwrap_or(opened.len())];
-            // Anything else may be of another language's: what is meant cannot be known.
+            // Any other name may belong to another language, so its meaning is unknown.
             if names.contains(&name) {
                 return Err(format!("{{{{{name} is not closed; write {{{{{name}}}}}"));
             }
@@ -63,7 +63,7 @@ pub(super) fn check(command: &str, names: &[&str]) -> Result<(), String> {
 
 enum Piece<'a> {
     Text(&'a str),
-    /// `{{name}}`, and the character after it.
+    /// A `{{name}}`, and the character after it.
     Name {
         name: &'a str,
         whole: &'a str,
@@ -71,7 +71,7 @@ enum Piece<'a> {
     },
 }
 
-/// Takes a command apart at its placeholders.
+/// Splits a command at its placeholders.
 fn pieces(command: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = command;
     std::iter::from_fn(move || {
@@ -90,7 +90,7 @@ fn pieces(command: &str) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// Where the first placeholder starts and ends, and its name.
+/// Returns the start and end of the first placeholder, and its name.
 fn placeholder(text: &str) -> Option<(usize, usize, &str)> {
     let close = text.find("}}")?;
     let Some(open) = text[..close].rfind("{{") else {
@@ -106,7 +106,7 @@ fn is_identifier(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the text for a value in a command.
+/// Returns the text of a value in a command.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -119,11 +119,11 @@ fn plain(value: &Value) -> String {
 /// The position of a reader in a shell command.
 #[derive(Debug, Default)]
 struct Shell {
-    /// The quotes around this place, outermost first; empty at the top.
+    /// The quotes around this position, outermost first. The list is empty at the top level.
     within: Vec<Within>,
-    /// The last character was a backslash that speaks for the next.
+    /// Set if the last character was a backslash that escapes the next.
     escaped: bool,
-    /// The last character was a `$` that a `(` or a quote may follow.
+    /// Set if the last character was a `$` that a `(` or a quote may follow.
     dollar: bool,
     word: Word,
 }
@@ -131,19 +131,19 @@ struct Shell {
 /// The position of a reader in a word.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// Before it, where `#` starts a comment.
+    /// Before a word, where `#` starts a comment.
     #[default]
     Before,
-    /// Inside.
+    /// Inside a word.
     Inside,
-    /// Inside, behind an open brace: commas and `..` mean something to `bash`.
+    /// Inside a word, after an open brace, where commas and `..` are special to `bash`.
     Braces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Single,
-    /// `$'...'`, in which `bash` knows backslashes.
+    /// `$'...'`, in which `bash` interprets backslashes.
     Escapes,
     Double,
     Comment,
@@ -186,7 +186,7 @@ impl Shell {
         }
         self.word = match c {
             ' ' | '\t' | '\n' | ';' | '&' | '|' | '<' | '>' | '(' => Word::Before,
-            // What was opened starts anew; what was closed belongs to a word.
+            // An opening character starts a new word, and a closing one belongs to a word.
             '`' if self.within.last() == Some(&Within::Backquotes) => Word::Before,
             '{' => Word::Braces,
             _ if self.word == Word::Before => Word::Inside,
@@ -206,11 +206,12 @@ impl Shell {
         }
     }
 
-    /// The text that the shell reads as `value` at this place.
+    /// Returns the text that the shell reads as `value` at this position.
     fn quote(&self, value: &str, next: Option<char>) -> String {
         let mut text = match self.within.last() {
             Some(Within::Single) => value.replace('\'', r"'\''"),
-            // In a pair of quotes of its own: a plain `sh` knows no `$'...'` and would take a backslash for one.
+            // The value has its own pair of quotes, because a plain `sh` does not know `$'...'` and would keep a
+            // backslash.
             Some(Within::Escapes) => format!("''{}'$'", value.replace('\'', r"'\''")),
             Some(Within::Double) => escape(value, &['\\', '"', '$', '`']),
             Some(Within::Comment) => value.replace('\n', " "),
@@ -222,7 +223,7 @@ impl Shell {
                 }
             }
         };
-        // Backquotes take one layer of backslashes off what they enclose.
+        // Backquotes remove one layer of backslashes from their content.
         for _ in self.within.iter().filter(|place| **place == Within::Backquotes) {
             text = escape(&text, &['\\', '`', '$']);
         }
@@ -230,7 +231,7 @@ impl Shell {
     }
 }
 
-/// Returns whether any shell leaves a word alone.
+/// Returns whether every shell leaves a word unchanged.
 fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
     const KEYWORDS: [&str; 17] = [
         "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for",
@@ -248,7 +249,7 @@ fn is_bare(value: &str, word: Word, next: Option<char>) -> bool {
         }
 }
 
-/// Puts a backslash before some characters.
+/// Inserts a backslash before some characters.
 fn escape(text: &str, special: &[char]) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,30 +1,30 @@
-//! PURE: the direction of the objective. It is one fact of an experiment, wherever the file states it: in
-//! `objective.direction`, in the tuner's arguments, in the assessor's, or nowhere.
+//! PURE: the direction of the objective. An experiment has one direction, which the file may state in
+//! `objective.direction`, in the arguments of the tuner or the assessor, or nowhere.
 
 use super::section::Problem;
 use crate::search::class_args::OptimizeMode;
 
-/// One field that states the direction.
+/// A field that states the direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Statement {
-    /// The field, such as `tuner.classArgs.optimize_mode`.
+    /// The path of the field, such as `tuner.classArgs.optimize_mode`.
     pub(super) path: String,
     pub(super) mode: OptimizeMode,
 }
 
-/// The direction that holds.
+/// The direction of the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Direction {
     pub(super) mode: OptimizeMode,
-    /// `true` if no field states it, so that it is the tuner's default.
+    /// `true` if no field states the direction, which is then the tuner's default.
     pub(super) assumed: bool,
 }
 
-/// Returns the direction that all statements agree on, or the tuner's `default` where there is none.
+/// Returns the direction that all statements agree on, or the tuner's `default` without any statement.
 ///
 /// # Errors
 ///
-/// If two fields contradict each other; names both.
+/// Two fields contradict each other. The error names both.
 pub(super) fn agree(statements: &[Statement], default: OptimizeMode) -> Result<Direction, Problem> {
     let Some((first, others)) = statements.split_first() else {
         return Ok(Direction { mode: default, assumed: true });
@@ -90,11 +90,11 @@ const HIGHER_IS_BETTER: [&str; 22] = [
     "kappa",
 ];
 
-/// Returns a warning if a metric's name suggests that the other direction is meant, as in a maximised `val_loss`.
+/// Returns a warning if a metric's name suggests the other direction, as for a maximised `val_loss`.
 pub(super) fn warning(metric: &str, mode: OptimizeMode) -> Option<String> {
     let lower = metric.to_lowercase();
     let words: Vec<_> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    // scikit-learn's `neg_mean_squared_error` turns the direction round; so may others' names.
+    // scikit-learn's `neg_mean_squared_error` reverses the direction, and other names may, too.
     if words.iter().any(|word| ["neg", "negative", "minus", "inverse", "inv"].contains(word)) {
         return None;
     }

@@ -1,11 +1,11 @@
-//! YAML or JSON text -> JSON value. Says line and column of what cannot be read, and takes no key twice.
+//! Converts YAML or JSON text to a JSON value. Errors name line and column, and duplicate keys are refused.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Reads a document: JSON where it is JSON, else YAML.
+/// Reads a document as JSON, or else as YAML.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
@@ -23,7 +23,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     };
     match serde_saphyr::from_str::<Document>(text) {
         Ok(document) => Ok(document.0),
-        // What looks like JSON was meant as JSON.
+        // Text that looks like JSON was meant as JSON.
         Err(_) if text.trim_start().starts_with('{') => Err(json_problem(&json)),
         Err(error) => Err(yaml_problem(&error)),
     }
@@ -37,7 +37,7 @@ fn json_problem(error: &serde_json::Error) -> String {
 }
 
 fn yaml_problem(error: &serde_saphyr::Error) -> String {
-    // The plain message; its place is said here, in the words of the other messages.
+    // The message without a location, which is added below in the wording of the other messages.
     let plain = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
     let cause = plain.lines().next().unwrap_or_default();
     match error.location() {
@@ -51,7 +51,7 @@ fn yaml_problem(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// Any JSON value, with every key once.
+/// A JSON value in which every key occurs once.
 struct Document(Value);
 
 impl<'de> Deserialize<'de> for Document {
@@ -142,7 +142,7 @@ mod tests {
         let table = [
             ("a: 1",                       json!({"a": 1})),
             ("a: 1.0",                     json!({"a": 1.0})),
-            // PyYAML takes the next one for a string.
+            // PyYAML reads the next one as a string.
             ("a: 1e-4",                    json!({"a": 0.0001})),
             ("a: '1'",                     json!({"a": "1"})),
             ("a: -7",                      json!({"a": -7})),
@@ -177,7 +177,7 @@ mod tests {
             let found = parse(text).map_err(|found| {
                 assert!(found.starts_with(problem) && !found.contains('\n'), "{found}");
             });
-            // A trailing comma is good YAML.
+            // A trailing comma is valid YAML.
             assert!(found.is_err() || problem.ends_with("comma"), "{found:?}");
         }
     }

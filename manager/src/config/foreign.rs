@@ -1,20 +1,21 @@
-//! PURE: recognises the files and the words of other tools, and says what they are called here.
+//! PURE: recognises the files and the terms of other tools, and names their counterparts in TrialKeeper.
 
 use serde_json::{Map, Value};
 
 use crate::util::nearest::folded;
 
-/// A kind of file that another tool reads.
+/// A kind of file of another tool.
 struct Format {
-    /// Its name for the user.
+    /// The name for the user.
     name: &'static str,
-    /// The keys by which a document was recognised; none if it is not one.
+    /// Returns the keys by which a document was recognised, or none.
     recognise: fn(&Map<String, Value>) -> Vec<&'static str>,
-    /// Its words, and their counterparts here.
+    /// The tool's terms, and their counterparts in TrialKeeper.
     counterparts: &'static [(&'static str, &'static str)],
 }
 
-/// Fields that only TrialKeeper's files have: a document with one of them is an experiment file, however wrong.
+/// Fields that only TrialKeeper's files have. A document with one of them is an experiment file, regardless of its
+/// faults.
 const EXPERIMENT_FIELDS: [&str; 8] = [
     "searchSpace",
     "searchSpaceFile",
@@ -95,7 +96,7 @@ const FORMATS: [Format; 4] = [
     },
 ];
 
-/// The tool whose file a document is, and the counterparts of its fields; `None` for an experiment file.
+/// Returns the tool whose file a document is, and the counterparts of its fields. `None`: it is an experiment file.
 pub(super) fn recognise(document: &Value) -> Option<String> {
     let members = document.as_object()?;
     if members.keys().any(|key| EXPERIMENT_FIELDS.iter().any(|ours| folded(ours) == folded(key))) {
@@ -118,8 +119,8 @@ pub(super) fn recognise(document: &Value) -> Option<String> {
     ))
 }
 
-/// The name of a top-level field that another tool calls `word`, such as `maxTrialNumber` for `n_trials`; case and underscores
-/// count nothing. `None` for a word that no tool has, or that has no field of its own here.
+/// Returns the top-level field that another tool calls `word`, such as `maxTrialNumber` for `n_trials`. Case and
+/// underscores do not matter. `None`: no tool has the word, or it has no counterpart.
 pub(super) fn counterpart(word: &str) -> Option<&'static str> {
     let plain = folded(word);
     let rows = FORMATS.iter().flat_map(|format| format.counterparts);
@@ -131,7 +132,7 @@ pub(super) fn counterpart(word: &str) -> Option<&'static str> {
     .find(|here| here.starts_with(char::is_alphabetic) && !here.contains(' '))
 }
 
-/// The keys of `wanted` that a document has.
+/// Returns the keys of `wanted` that a document has.
 fn present(members: &Map<String, Value>, wanted: &[&'static str]) -> Vec<&'static str> {
     wanted.iter().copied().filter(|key| members.contains_key(*key)).collect()
 }
@@ -169,7 +170,7 @@ fn ray(members: &Map<String, Value>) -> Vec<&'static str> {
     if found.len() > 1 {
         return found;
     }
-    // `tune run -f`: experiments by their names.
+    // `tune run -f` maps names to experiments.
     let inner = members.values().next().and_then(Value::as_object);
     let inner = inner.map(|inner| present(inner, &KEYS)).unwrap_or_default();
     if members.len() == 1 && inner.len() > 1 { inner } else { Vec::new() }
@@ -185,7 +186,7 @@ fn optuna(members: &Map<String, Value>) -> Vec<&'static str> {
     if study.len() > 1 {
         return study;
     }
-    // As `distribution_to_json` writes them.
+    // The form that `distribution_to_json` writes.
     let named = |name: &str| {
         let is_named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(name);
         members.values().any(is_named)

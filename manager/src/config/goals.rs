@@ -8,7 +8,8 @@ use crate::search::class_args::OptimizeMode;
 use crate::search::goals::{Constraint, Goals, Objective};
 use crate::util::nearest::advice;
 
-/// Reads `objectives` and `constraints`. `objective` is the one that is named by itself, `target` the result that ends the search.
+/// Reads `objectives` and `constraints`. `objective` is the field of that name, and `target` is the result that ends
+/// the search.
 pub(super) fn goals(
     top: &mut Section,
     objective: Option<&str>,
@@ -48,14 +49,14 @@ pub(super) fn goals(
     Ok(Goals { objectives, constraints })
 }
 
-/// The direction of the first of the objectives.
+/// Returns the direction of the first objective.
 pub(super) fn first_direction(goals: &Goals) -> Option<Statement> {
     let first = goals.objectives.first()?;
     Some(Statement { path: "objectives[0].direction".to_owned(), mode: first.mode })
 }
 
-/// Makes the one objective of an experiment with constraints the first of the objectives, and leaves nothing where one objective is
-/// all there is.
+/// Makes the only objective of an experiment with constraints the first entry of the objectives. Returns no goals if
+/// there is only one objective and no constraint.
 pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: OptimizeMode) -> Goals {
     match objective {
         _ if goals.constraints.is_empty() && !goals.has_several_objectives() => Goals::default(),
@@ -67,7 +68,7 @@ pub(super) fn with_direction(goals: Goals, objective: Option<&str>, mode: Optimi
     }
 }
 
-/// A list of sections; empty where the field is absent.
+/// Reads a list of sections, which is empty if the field is absent.
 fn list<T>(
     top: &mut Section,
     name: &str,

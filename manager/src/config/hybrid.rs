@@ -1,7 +1,7 @@
-//! The list form of `trainingService`: several training services in one experiment, as NNI's hybrid mode has them.
+//! The list form of `trainingService`: several training services in one experiment, as in NNI's hybrid mode.
 //!
-//! Each part is a section as it would stand alone, and may say how many trials it takes at a time. Trials are the same
-//! wherever they run: parts share the command and the code, and once one of them runs copies of the code, all do.
+//! Each part is a complete section, and may limit its concurrent trials. Trials are the same on every part. The parts
+//! share the command and the code, and if one of them runs copies of the code, all do.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::inherited::{ALWAYS_COPIED, Service, ServiceSection};
 use super::section::Problem;
 use crate::util::nearest::folded;
 
-/// The field of a part that bounds its trials.
+/// The field of a part that limits its trials.
 const PART_LIMIT: &str = "trialConcurrency";
 
 /// Several training services.
@@ -25,13 +25,13 @@ pub struct HybridSpec {
 /// One of several training services.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HybridPart {
-    /// Its `platform`.
+    /// The `platform` of the part.
     pub platform: String,
-    /// Its section.
+    /// The section of the part.
     pub spec: TrainingServiceSpec,
-    /// `trialGpuNumber` of its trials.
+    /// The `trialGpuNumber` of its trials.
     pub gpus: Option<u32>,
-    /// `trialConcurrency` of the part, at least 1. `None`: that of the experiment is the only bound.
+    /// The `trialConcurrency` of the part, at least 1. `None`: only the experiment's limit applies.
     pub limit: Option<usize>,
 }
 
@@ -40,7 +40,7 @@ impl HybridSpec {
         self.parts.iter().map(|part| part.spec.section())
     }
 
-    /// Sets whether trials of this machine run copies of the code.
+    /// Sets whether trials on this machine run copies of the code.
     fn set_local_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         let sections = self.parts.iter_mut().map(|part| part.spec.section_mut());
         let mut local = sections.filter(|section| section.is_local());
@@ -83,7 +83,7 @@ impl ServiceSection for HybridSpec {
     }
 }
 
-/// Reads the list; `read` reads one section.
+/// Reads the list. `read` reads one section.
 pub(super) fn section(
     parts: Vec<Value>,
     read: impl Fn(Value) -> Result<Service, Problem>,
@@ -129,7 +129,7 @@ pub(super) fn section(
     })
 }
 
-/// Takes the bound on the part's trials out of its section.
+/// Removes the limit of the part's trials from its section.
 fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem> {
     let Some(members) = value.as_object_mut() else { return Ok(None) };
     let key = members.keys().find(|key| folded(key) == folded(PART_LIMIT)).cloned();
@@ -142,14 +142,14 @@ fn take_limit(value: &mut Value, number: usize) -> Result<Option<usize>, Problem
     })
 }
 
-/// The platform as it is written; whether there is such a one is said where the section is read.
+/// Returns the platform as written. The reader of the section checks whether it exists.
 fn platform_name(value: &Value) -> String {
     let mut members = value.as_object().into_iter().flatten();
     let platform = members.find(|(key, _)| folded(key) == "platform");
     platform.and_then(|(_, name)| name.as_str()).unwrap_or_default().to_owned()
 }
 
-/// Refuses parts whose trials would not be the same, and parts that would take each other's jobs for their own.
+/// Refuses parts whose trials would differ, and parts that would mistake each other's jobs for their own.
 fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Problem> {
     let mut kubernetes = None;
     for (number, (_, _, service)) in services.iter().enumerate() {
@@ -176,13 +176,13 @@ fn check_alike(services: &[(Option<usize>, String, Service)]) -> Result<(), Prob
     Ok(())
 }
 
-/// The problem of a section that stands in a list.
+/// Returns the problem of a section in a list.
 fn numbered(problem: Problem, number: usize) -> Problem {
     let others = problem.others.into_iter().map(|other| numbered(other, number)).collect();
     Problem { path: numbered_path(&problem.path, number), others, ..problem }
 }
 
-/// The path of a field of the section that stands at this place of the list.
+/// Returns the path of a field of the section at this position in the list.
 fn numbered_path(path: &str, number: usize) -> String {
     match path.strip_prefix("trainingService") {
         Some(rest) if rest.is_empty() || rest.starts_with('.') => {
@@ -192,7 +192,7 @@ fn numbered_path(path: &str, number: usize) -> String {
     }
 }
 
-/// The name of the platform of a stored experiment: of several it is NNI's `hybrid`.
+/// Returns the name of a stored experiment's platform, which is NNI's `hybrid` if there are several.
 pub fn stored_platform(canonical: &Value) -> &str {
     let service = &canonical["trainingService"];
     if service.is_array() { "hybrid" } else { service["platform"].as_str().unwrap_or_default() }

@@ -1,4 +1,4 @@
-//! The fields that a platform's section inherits from the top level, and the result that every platform's section has.
+//! The fields that a platform's section inherits from the top level, and the common result of reading a section.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,61 +9,61 @@ use super::TrainingServiceSpec;
 use super::base::Base;
 use super::section::{Problem, Section, Shared};
 
-/// The facts that other parts of the manager read from a section, whichever service it is for. The defaults are those
-/// of a service whose trials run on other machines, with a copy of the code.
+/// The facts that other parts of the manager read from a section of any service. The defaults are those of a service
+/// whose trials run on other machines, with a copy of the code.
 pub trait ServiceSection {
-    /// Returns the address under which trials are to reach the manager. `None`: the section names none.
+    /// Returns the address at which trials reach the manager. `None`: the section names none.
     fn advertise(&self) -> Option<&str> {
         None
     }
 
-    /// Returns whether trials run a copy of the code that the manager makes when the search starts.
+    /// Returns whether trials run a copy of the code that the manager makes at the start of the search.
     fn needs_code(&self) -> bool {
         true
     }
 
-    /// Returns whether trials run on this machine: in its files, with its packages.
+    /// Returns whether trials run on this machine, with its files and packages.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// Returns whether trials run on other machines, all or some.
+    /// Returns whether all or some trials run on other machines.
     fn is_elsewhere(&self) -> bool {
         !self.is_local()
     }
 
-    /// Takes `codeSnapshot` over, which stands at the file's top level.
+    /// Applies `codeSnapshot` from the file's top level.
     ///
     /// # Errors
     ///
-    /// The service cannot do it; the text says why, and continues the field's name.
+    /// The service does not support the value. The text gives the reason and continues the field's name.
     fn set_code_snapshot(&mut self, wanted: bool) -> Result<(), &'static str> {
         if wanted == self.needs_code() { Ok(()) } else { Err(ALWAYS_COPIED) }
     }
 
-    /// Lowers the time that a trial may take to start to `limit`.
+    /// Reduces the time limit for a trial's start to `limit`.
     fn limit_start_up(&mut self, _limit: Duration) {}
 }
 
-/// The answer to `codeSnapshot: false` of a service whose trials run elsewhere.
+/// The error for `codeSnapshot: false` of a service whose trials run elsewhere.
 pub(super) const ALWAYS_COPIED: &str = "is false, but trials elsewhere always run a copy that is made when the search starts; leave it out";
 
-/// The section `trainingService`, with what it inherits.
+/// A section `trainingService` with its inherited fields.
 pub(super) struct Service {
     pub(super) spec: TrainingServiceSpec,
     /// The trial's command.
     pub(super) command: String,
-    /// Every command, the trial's among them, and the field where it stands.
+    /// Every command, including the trial's, and the field that holds it.
     pub(super) commands: Vec<(String, String)>,
     pub(super) code: PathBuf,
     pub(super) gpus: Option<u32>,
     pub(super) canonical: Value,
 }
 
-/// The fields that every platform's section may have, and what they inherit where they are missing.
+/// The fields that every platform's section may have, and the inherited values.
 pub(super) struct Inherited {
     pub(super) own: Shared,
-    /// The command and the field where it stands.
+    /// The command and the field that holds it.
     pub(super) command: Option<(String, String)>,
     pub(super) code: PathBuf,
     pub(super) gpus: Option<u32>,

@@ -1,8 +1,8 @@
 //! The section `trainingService` of the platforms on Kubernetes. `frameworkcontroller` has NNI 3.0's
-//! `FrameworkControllerConfig`, the fields of its v1 form beside it, and TrialKeeper's own. `kubernetes` has the same
-//! fields, and those of one role at the section's own level. `kubeflow` has NNI 3.0's `KubeflowConfig`.
+//! `FrameworkControllerConfig`, the fields of its v1 form, and TrialKeeper's own. `kubernetes` has the same fields, and
+//! those of a single role at the section's own level. `kubeflow` has NNI 3.0's `KubeflowConfig`.
 //!
-//! It reads files that the section names (a template), and talks to no cluster.
+//! The reader also reads files that the section names (a template), and contacts no cluster.
 
 mod cache;
 mod kind;
@@ -34,14 +34,15 @@ use super::section::{Canonical, Problem, Section, Shared, kind, resolve};
 use super::{TrainingServiceSpec, units};
 use crate::util::nearest::advice;
 
-/// The time in which a trial's pods must start, where nothing is said: large images take their time.
+/// The default of the time limit for the start of a trial's pods, which allows for large images.
 const START_UP_DEADLINE: Duration = Duration::from_mins(30);
-/// The default where trials wait in a queue. Kueue takes back after 30 minutes what has not started, and tries it again for ever.
+/// The default for trials that wait in a queue. Kueue takes back a trial that has not started after 30 minutes, and
+/// retries it without end.
 const QUEUED_START_UP_DEADLINE: Duration = Duration::from_mins(25);
-/// The user that trials run as, where nothing is said: none in particular, and not root.
+/// The default user id of trials. It belongs to no particular user, and is not root.
 const USER: u64 = 65_532;
 
-/// The fields of NNI 3.0, v1's `configPath` and `uploadRetryCount`, and TrialKeeper's.
+/// The fields of NNI 3.0, `configPath` and `uploadRetryCount` of v1, and TrialKeeper's.
 const FIELDS: [&str; 33] = [
     "platform",
     "trialCommand",
@@ -78,65 +79,65 @@ const FIELDS: [&str; 33] = [
     "cache",
 ];
 
-/// Trials as objects on Kubernetes.
+/// The specification of trials as objects on Kubernetes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubernetesSpec {
     /// The kind of object that runs an attempt.
     pub workload: WorkloadKind,
-    /// `queue` (TrialKeeper's): the `LocalQueue` of Kueue that trials wait in. `None`: none.
+    /// `queue` (TrialKeeper's): the `LocalQueue` of Kueue in which trials wait. `None`: no queue.
     pub queue: Option<String>,
     /// `priorityClass` (TrialKeeper's): the `WorkloadPriorityClass` of Kueue. `None`: the queue's default.
     pub priority_class: Option<String>,
-    /// `kubeconfig` (TrialKeeper's): which file says where the cluster is. `None`: `KUBECONFIG`, `~/.kube/config`, or
-    /// the pod that the manager runs in.
+    /// `kubeconfig` (TrialKeeper's): the file that describes the cluster. `None`: `KUBECONFIG`, `~/.kube/config`, or
+    /// the pod that runs the manager.
     pub kubeconfig: Option<PathBuf>,
     /// `context` (TrialKeeper's). `None`: the kubeconfig's current one.
     pub context: Option<String>,
-    /// `namespace`. `None`: the context's, else `default`.
+    /// `namespace`. `None`: the namespace of the context, or `default`.
     pub namespace: Option<String>,
     /// `serviceAccountName` of the pods.
     pub service_account: Option<String>,
-    /// `mounts` (TrialKeeper's): volumes beside, such as data sets.
+    /// `mounts` (TrialKeeper's): additional volumes, such as data sets.
     pub mounts: Vec<MountSpec>,
-    /// `cache` (TrialKeeper's): where pods keep the agent and the code for later ones. `None`: nowhere.
+    /// `cache` (TrialKeeper's): the folder where pods keep the agent and the code for later pods. `None`: no cache.
     pub cache: Option<CacheSpec>,
-    /// `storage`: how code reaches the pods.
+    /// `storage`: the way by which code reaches the pods.
     pub storage: StorageSpec,
     /// `taskRoles`, at least one.
     pub roles: Vec<RoleSpec>,
-    /// `configPath`'s Framework (TrialKeeper's: `template`), to be completed.
+    /// The Framework in `configPath` (TrialKeeper's: `template`), to be completed.
     pub template: Option<Value>,
     /// `agent` and `agentImage` (TrialKeeper's).
     pub agent: AgentSource,
-    /// `advertise` (TrialKeeper's), else `nniManagerIp`: what pods are to use as the manager's address.
+    /// `advertise` (TrialKeeper's), or else `nniManagerIp`: the manager's address for pods.
     pub advertise: Option<String>,
     /// `imagePullPolicy` (TrialKeeper's).
     pub image_pull_policy: Option<String>,
-    /// `imagePullSecrets` (TrialKeeper's): names of secrets that are in the namespace.
+    /// `imagePullSecrets` (TrialKeeper's): names of secrets in the namespace.
     pub image_pull_secrets: Vec<String>,
     /// `nodeSelector` (TrialKeeper's).
     pub node_selector: BTreeMap<String, String>,
-    /// `tolerations` (TrialKeeper's), as Kubernetes has them.
+    /// `tolerations` (TrialKeeper's), in the form of Kubernetes.
     pub tolerations: Vec<Value>,
     /// `runAsUser` (TrialKeeper's): the pods' user id. 0 is root.
     pub run_as_user: u64,
-    /// `startUpDeadline` (TrialKeeper's): how long a pod may take to start before its trial has failed.
+    /// `startUpDeadline` (TrialKeeper's): the time limit for the start of a pod. After it, the trial has failed.
     pub start_up_deadline: Duration,
-    /// `handOver` (TrialKeeper's): when the next trial may be submitted.
+    /// `handOver` (TrialKeeper's): the event after which the next trial may be submitted.
     pub hand_over: HandOver,
-    /// `metricsFrom` (TrialKeeper's): role and index whose metrics are the trial's.
+    /// `metricsFrom` (TrialKeeper's): the role and index of the pod that reports the trial's metrics.
     pub metrics_from: (String, u64),
-    /// `barrierImage` (TrialKeeper's): pods wait for one another with `frameworkbarrier` from this image. `None`: they
-    /// meet at the manager.
+    /// `barrierImage` (TrialKeeper's): the image of `frameworkbarrier`, by which pods wait for one another. `None`:
+    /// they meet at the manager.
     pub barrier_image: Option<String>,
 }
 
-/// The end of a trial after which the next one may be submitted.
+/// The event after which the next trial may be submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandOver {
-    /// `handOver: verdict`: its agent has said how its command ended. Its pod goes meanwhile.
+    /// `handOver: verdict`: the agent has reported the end of its command. Its pod terminates meanwhile.
     Verdict,
-    /// `handOver: object`: its object has ended, and its pod with it.
+    /// `handOver: object`: the object has ended, and its pod with it.
     Object,
 }
 
@@ -164,12 +165,12 @@ impl ServiceSection for KubernetesSpec {
     }
 }
 
-/// The way of the agent into a pod.
+/// The way in which the agent gets into a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentSource {
-    /// `agent: auto`: the image's own `trialkeeper`, else the manager's, which the pod fetches.
+    /// `agent: auto`: the image's own `trialkeeper`, or else the manager's, which the pod fetches.
     Auto,
-    /// `agent: image`: the image has a `trialkeeper`.
+    /// `agent: image`: the image contains a `trialkeeper`.
     Image,
     /// `agent: copy`: an init container of this image copies it.
     Copy(String),
@@ -203,7 +204,7 @@ pub(super) fn kubeflow(
     Ok(service)
 }
 
-/// Reads the section.
+/// Reads the section of the other platforms on Kubernetes.
 #[expect(clippy::too_many_lines, reason = "one line or two for each field, in the file's order")]
 pub(super) fn section(
     workload: WorkloadKind,
@@ -246,7 +247,7 @@ pub(super) fn section(
     workload::check_roles(workload, &fields, &roles)?;
     canonical.put("taskRoles", roles.iter().map(RoleSpec::canonical).collect::<Vec<_>>());
     canonical.put("reuseMode", fields.boolean("reuseMode")?.unwrap_or(true));
-    // NNI counts its uploads. TrialKeeper's are repeated until they succeed or the manager is stopped.
+    // NNI limits its uploads. TrialKeeper repeats them until they succeed or the manager is stopped.
     canonical.put("uploadRetryCount", fields.integer("uploadRetryCount", 0)?);
     let namespace = checked(&mut fields, "namespace", syntax::namespace)?;
     canonical.put("namespace", &namespace);
@@ -365,8 +366,8 @@ fn agent(
     }
 }
 
-/// `metricsFrom`: `role:index` or `role`. Where nothing is said, the first task of the first role whose success is the
-/// trial's: a parameter server, which others use to put first, is only ended when the workers are done.
+/// Reads `metricsFrom`: `role:index` or `role`. The default is the first task of the first role whose success makes the
+/// trial succeed. A parameter server, which other tools list first, only ends after the workers are done.
 fn metrics_from(
     fields: &Section,
     written: Option<String>,
@@ -393,7 +394,7 @@ fn metrics_from(
     }
 }
 
-/// A field that Kubernetes has an opinion on.
+/// Reads a field with a check by the rules of Kubernetes.
 fn checked(
     fields: &mut Section,
     field: &str,
@@ -415,7 +416,7 @@ fn one_of(fields: &mut Section, field: &str, known: &[&str]) -> Result<Option<St
     Err(fields.fault(field, format!("`{word}` is not known; {advice}")))
 }
 
-/// Names of objects.
+/// Reads a list of object names.
 fn names(fields: &mut Section, field: &str) -> Result<Vec<String>, Problem> {
     let Some(value) = fields.take(field) else { return Ok(Vec::new()) };
     let list = value.as_array().and_then(|list| {

@@ -1,4 +1,4 @@
-//! The fields that say whose search it is and how it is found, and the points that it begins with.
+//! The fields that describe a search (its owner and its tags), and the points that it begins with.
 
 use serde_json::Value;
 
@@ -10,10 +10,10 @@ use crate::search::tuner;
 
 /// The longest owner or tag, in characters.
 const MOST_CHARACTERS: usize = 60;
-/// The most tags.
+/// The greatest number of tags.
 const MOST_TAGS: usize = 20;
 
-/// Returns what is wrong with a text that lists show on one line. `None`: nothing.
+/// Returns the problem of a text that lists show on one line. `None`: there is none.
 pub(super) fn label_fault(text: &str) -> Option<String> {
     let length = text.chars().count();
     if text.trim().is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn label_fault(text: &str) -> Option<String> {
     text.chars().any(char::is_control).then(|| "must be one line of text".to_owned())
 }
 
-/// `owner`: a text on one line.
+/// Reads `owner`, a text on one line.
 pub(super) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
     let owner = top.string("owner")?;
     match owner.as_deref().and_then(label_fault) {
@@ -34,7 +34,7 @@ pub(super) fn owner(top: &mut Section) -> Result<Option<String>, Problem> {
     }
 }
 
-/// `tags`: a list of texts, each once.
+/// Reads `tags`, a list of distinct texts.
 pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
     let Some(value) = top.take("tags") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
@@ -62,7 +62,7 @@ pub(super) fn tags(top: &mut Section) -> Result<Vec<String>, Problem> {
     Ok(tags)
 }
 
-/// `initialTrials`: a list of parameter maps.
+/// Reads `initialTrials`, a list of parameter maps.
 pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Problem> {
     let Some(value) = top.take("initialTrials") else { return Ok(Vec::new()) };
     let Value::Array(entries) = value else {
@@ -86,8 +86,8 @@ pub(super) fn initial_trials(top: &mut Section) -> Result<Vec<Parameters>, Probl
     points.collect()
 }
 
-/// Checks the points of a new experiment against its space and its limit. One that is stored has tried them, and may have
-/// another space and limit since.
+/// Checks the points of a new experiment against its space and its limit. A stored experiment has tried them, and may
+/// have another space and limit since.
 pub(super) fn check_points(spec: &ExperimentSpec) -> Result<(), Problem> {
     let native = if let TunerChoice::Native(native) = &spec.tuner { Some(native) } else { None };
     let sets = native.and_then(|native| tuner::batch_sets(native, &spec.search_space));

@@ -1,5 +1,5 @@
-//! PURE: the place of a field in a file's text. The text is read a second time for it, and only when something is wrong: a checked
-//! document knows no lines.
+//! PURE: the location of a field in a file's text. A checked document has no line numbers, so the text is parsed a
+//! second time, and only after an error.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 use crate::util::nearest::folded;
 
-/// A place in a text, both counted from 1; columns are characters.
+/// A location in a text. Both numbers count from 1, and columns are characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
     /// The line.
@@ -29,31 +29,31 @@ impl From<serde_saphyr::Location> for Location {
     }
 }
 
-/// A text whose fields can be found. JSON is read as the YAML that it is.
+/// A text in which fields can be located. JSON is read as YAML, which includes it.
 #[derive(Debug)]
 pub(super) struct Places(Node);
 
 impl Places {
-    /// Reads a text that was read as a document before. `None`: it cannot be read so.
+    /// Parses a text that was read as a document before. `None`: it cannot be parsed again.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         serde_saphyr::from_str(text).ok().map(Self)
     }
 
-    /// The place of a field, such as `trainingService.taskRoles[0].name`; of one that is missing, the place of the object where
-    /// it belongs. `None`: that is the whole document.
+    /// Returns the location of a field, such as `trainingService.taskRoles[0].name`. For a missing field it is the
+    /// location of the object that should contain it. `None`: that object is the whole document.
     pub(super) fn find(&self, path: &str) -> Option<Location> {
         self.walk(path).0
     }
 
-    /// The place of a field that must be there.
+    /// Returns the location of a field that must exist.
     pub(super) fn find_exactly(&self, path: &str) -> Option<Location> {
         let (place, rest) = self.walk(path);
         place.filter(|_| rest.is_empty())
     }
 
-    /// Follows a path as far as it leads: the last place, and what is left of the path.
+    /// Follows a path as far as it leads. Returns the last location and the rest of the path.
     fn walk<'a>(&self, path: &'a str) -> (Option<Location>, &'a str) {
         let (mut node, mut rest, mut place) = (&self.0, path, None);
         while let Some((at, child, left)) = node.step(rest) {
@@ -63,7 +63,7 @@ impl Places {
     }
 }
 
-/// A value, with the places of what is in it.
+/// A value, with the locations of its parts.
 #[derive(Debug)]
 enum Node {
     Map(Vec<(String, Location, Self)>),
@@ -72,11 +72,11 @@ enum Node {
 }
 
 impl Node {
-    /// The first step of a path: where it leads, and the rest of the path.
+    /// Follows the first step of a path. Returns the location, the value and the rest of the path.
     fn step<'a>(&self, path: &'a str) -> Option<(Location, &Self, &'a str)> {
         match self {
             Self::Map(members) => {
-                // A key may have dots in it: the longest that fits is meant.
+                // A key may contain dots, so the longest match counts.
                 let below = |key: &str| {
                     path.strip_prefix(key)
                         .filter(|left| left.is_empty() || left.starts_with(['.', '[']))
@@ -200,7 +200,7 @@ assessor: *t
             ("trainingService.taskRoles[1]",        Some((7, 7))),
             ("searchSpace.a.b._value[1]",           Some((9, 36))),
             ("searchSpace.a._type",                 Some((11, 5))),
-            // Missing: the object where it belongs.
+            // The field is missing, so the object that should contain it is reported.
             ("trainingService.storage.server",      Some((3, 1))),
             ("trainingService.taskRoles[9].name",   Some((5, 3))),
             ("trialConcurrency",                    None),

@@ -1,15 +1,15 @@
-//! PURE: the classes of NNI's own algorithms, and what each makes of the direction.
+//! PURE: the classes of NNI's own algorithms, and their use of the direction.
 
 use crate::search::class_args::OptimizeMode;
 
-/// The use that a class of NNI makes of the direction.
+/// The way in which a class of NNI uses the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DirectionUse {
     /// The class has an `optimize_mode`, with this default.
     Argument(OptimizeMode),
     /// The class has no `optimize_mode` and needs none.
     Ignores,
-    /// The class has no `optimize_mode` and expects results that grow.
+    /// The class has no `optimize_mode` and expects growing results.
     OnlyMaximizes,
 }
 
@@ -39,7 +39,7 @@ const CLASSES: [(&str, DirectionUse); 18] = {
     ]
 };
 
-/// Returns what a class makes of the direction; `None` for a class that is not NNI's.
+/// Returns the way in which a class uses the direction. `None`: the class is not NNI's.
 pub(super) fn direction_use(class: &str) -> Option<DirectionUse> {
     let inner = class.strip_prefix("nni.")?;
     let (_, name) = inner.rsplit_once('.')?;

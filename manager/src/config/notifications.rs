@@ -1,5 +1,5 @@
-//! PURE: the section `notifications`: whom to tell, of what, and how. Secrets are named here, never held: they
-//! are read where they are used.
+//! PURE: the section `notifications`: the recipients, the events and the means. The section names the sources of
+//! secrets, which are read only when needed.
 
 use std::path::PathBuf;
 
@@ -21,16 +21,16 @@ const FIELDS: [&str; 8] = [
     "events",
 ];
 
-/// An event that others may be notified of.
+/// An event that causes a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// The experiment is done, or was stopped.
     ExperimentEnded,
-    /// Failures hold the search up (`maxConsecutiveFailures`).
+    /// Failures hold the search (`maxConsecutiveFailures`).
     FailureBudgetReached,
-    /// Something is wrong with a tuner or an assessor outside the manager.
+    /// An external tuner or assessor has a problem.
     TunerTrouble,
-    /// The adviser works again.
+    /// The external tuner or assessor works again.
     TunerRecovered,
     /// The store cannot be written.
     ManagerDegraded,
@@ -39,7 +39,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All, in the order in which they are documented.
+    /// All events, in the order of the documentation.
     pub const ALL: [Self; 6] = [
         Self::ExperimentEnded,
         Self::FailureBudgetReached,
@@ -49,7 +49,7 @@ impl EventKind {
         Self::ManagerRecovered,
     ];
 
-    /// The word for it, in files and in notifications.
+    /// Returns the word for the event in files and notifications.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ExperimentEnded => "experiment_ended",
@@ -62,42 +62,42 @@ impl EventKind {
     }
 }
 
-/// Whom to tell of what.
+/// The recipients and the events of notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotificationsSpec {
-    /// `events`: of these; all if absent.
+    /// `events`: the events to report, or all if absent.
     pub events: Vec<EventKind>,
-    /// A server.
+    /// The server that receives notifications.
     pub webhook: Option<WebhookSpec>,
     /// `command`: a line for `/bin/sh -c`, run in the trials' code directory.
     pub command: Option<String>,
 }
 
-/// A server that gets notifications.
+/// A server that receives notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookSpec {
-    /// Where its URL is.
+    /// The source of the URL.
     pub url: SecretSource,
-    /// Where its bearer token is. `None`: it wants none.
+    /// The source of the bearer token. `None`: the server needs none.
     pub token: Option<SecretSource>,
-    /// `webhookCaFile`: authorities beside the public ones, PEM.
+    /// `webhookCaFile`: additional certificate authorities in PEM form.
     pub ca_file: Option<PathBuf>,
 }
 
-/// Where a text is that may be a secret.
+/// The source of a text that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SecretSource {
-    /// In the experiment file; only what is no secret belongs there.
+    /// A text in the experiment file, which must not be a secret.
     Given(String),
     /// The first line of this file.
     File(PathBuf),
-    /// In this variable of the manager's environment.
+    /// This variable of the manager's environment.
     Variable(String),
 }
 
 impl NotificationsSpec {
-    /// The variables of the manager's environment that hold a secret. Only the manager may read them: trials, tuners and
-    /// assessors are started without them.
+    /// Returns the variables of the manager's environment that hold secrets. Only the manager may read them. Trials,
+    /// tuners and assessors start without them.
     pub fn secret_variables(&self) -> Vec<String> {
         let Some(WebhookSpec { url, token, ca_file: _ }) = &self.webhook else { return Vec::new() };
         let variable = |source: &SecretSource| match source {
@@ -108,7 +108,7 @@ impl NotificationsSpec {
     }
 }
 
-/// Reads the section, and its canonical form.
+/// Reads the section, and returns its canonical form with it.
 pub(super) fn notifications(
     top: &mut Section,
     base: Base<'_>,
@@ -122,7 +122,7 @@ pub(super) fn notifications(
     {
         return Err(section.fault("webhookUrl", "must begin with http:// or https://"));
     }
-    // Its errors do not hold the address.
+    // The error messages do not contain the address.
     if let Some(SecretSource::Given(url)) = &url
         && let Err(error) = reqwest::Url::parse(url)
     {
@@ -150,7 +150,7 @@ pub(super) fn notifications(
     Ok(Some((NotificationsSpec { events, webhook, command }, Value::Object(canonical))))
 }
 
-/// One of `NAME`, `NAMEFile` and `NAMEVariable`.
+/// Reads one of `NAME`, `NAMEFile` and `NAMEVariable`.
 fn source(
     section: &mut Section,
     name: &str,

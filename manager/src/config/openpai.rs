@@ -1,4 +1,4 @@
-//! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that speaks with `OpenPAI`.
+//! The section `trainingService` of `platform: openpai`: NNI's fields, for the plugin that communicates with `OpenPAI`.
 
 use std::path::Path;
 
@@ -92,8 +92,8 @@ pub(super) fn section(
     })
 }
 
-/// Returns the interpreter of the environment that this program is installed in, which has the module; else the one on
-/// the PATH.
+/// Returns the interpreter of the environment in which this program is installed, because it has the module, or else
+/// the one in `PATH`.
 fn python() -> String {
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name("python3"));
     let beside = beside.filter(|program| program.is_file());
@@ -105,7 +105,7 @@ fn required(section: &mut Section, name: &str, example: &str) -> Result<String, 
     value.ok_or_else(|| section.fault(name, format!("is missing; {example}")))
 }
 
-/// Reads `host`: an address of the web portal, with `https://` where it names no scheme.
+/// Reads `host`, an address of the web portal. The default scheme is `https://`.
 fn host(section: &mut Section) -> Result<String, Problem> {
     let host =
         required(section, "host", "the address of OpenPAI, such as https://pai.example.org")?;
@@ -124,7 +124,7 @@ fn host(section: &mut Section) -> Result<String, Problem> {
     }
 }
 
-/// Reads `token` or `tokenFile`, of which there is one.
+/// Reads `token` or `tokenFile`, exactly one of which must be set.
 fn token(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Result<(), Problem> {
     let token = section.string("token")?;
     let file = section.string("tokenFile")?.map(|file| resolve(&file, base));
@@ -143,7 +143,7 @@ fn token(section: &mut Section, settings: &mut Canonical, base: Base<'_>) -> Res
     Ok(())
 }
 
-/// Reads `openpaiConfig` or `openpaiConfigFile`: a job of protocol 2.
+/// Reads `openpaiConfig` or `openpaiConfigFile`, a job of protocol 2.
 fn job(section: &mut Section, base: Base<'_>) -> Result<Option<Value>, Problem> {
     let inline = section.take("openpaiConfig");
     let file = section.string("openpaiConfigFile")?;
@@ -170,7 +170,7 @@ fn read(section: &Section, file: &Path) -> Result<Value, Problem> {
     document::parse(&bytes).map_err(fault)
 }
 
-/// Returns why a job cannot run trials. `OpenPAI` checks the rest.
+/// Returns the reason why a job cannot run trials. `OpenPAI` checks the rest.
 fn fault_of_job(job: &Value) -> Option<String> {
     if !job.is_object() {
         return Some(format!("expected a job of OpenPAI's protocol 2, found {}", kind(job)));
@@ -203,7 +203,7 @@ fn command_of_job(job: &Value) -> Option<(String, String)> {
     (!command.trim().is_empty()).then_some((path, command))
 }
 
-/// Reads `trialCpuNumber` and `trialMemorySize`, which a job of the user's own has itself.
+/// Reads `trialCpuNumber` and `trialMemorySize`, which the user's own job contains itself.
 fn sizes(section: &mut Section, settings: &mut Canonical, in_job: bool) -> Result<(), Problem> {
     let cpus = section.integer("trialCpuNumber", 1)?;
     let memory = section.take("trialMemorySize").map(|size| units::memory_mib(&size));

@@ -22,17 +22,17 @@ const PLUGIN_FIELDS: [&str; 9] = [
     "reuseMode",
 ];
 
-/// A training service of the user's own.
+/// The user's own training service.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PluginSpec {
-    /// `command`: a program and its arguments, at least one word. It is run in the trial code directory.
+    /// `command`: a program and its arguments, at least one word. It runs in the trial code directory.
     pub command: Vec<String>,
-    /// `settings`: an object that is handed to the program as it is.
+    /// `settings`: an object that the program receives unchanged.
     pub settings: Value,
-    /// `nniManagerIp`: the address under which trials reach the manager. `None`: a guess, or `--advertise`.
+    /// `nniManagerIp`: the address at which trials reach the manager. `None`: a guess, or `--advertise`.
     pub advertise: Option<String>,
-    /// Address of the platform that trials run at, where the manager knows it: trials reach the manager from there.
-    /// `None`: the manager listens as for trials of this machine, unless the user says otherwise.
+    /// The address of the platform that runs the trials, if the manager knows it. Trials reach the manager from there.
+    /// `None`: the manager listens as for trials on this machine, unless the user configures otherwise.
     pub api_server: Option<String>,
 }
 

@@ -1,8 +1,8 @@
-//! Algorithms that `nnictl algo register` has made known to NNI, found by their names.
+//! Finds algorithms that `nnictl algo register` has registered with NNI, by their names.
 //!
-//! NNI keeps them in `registered_algorithms.yml` of its configuration folder, which depends on the interpreter. A name
-//! that is neither built in nor NNI's own is replaced by the class that was registered under it. That happens once,
-//! when the file is loaded: the stored form has the class, and needs no registry.
+//! NNI keeps them in `registered_algorithms.yml` in its configuration folder, which depends on the interpreter. A name
+//! that is neither built in nor NNI's own is replaced by its registered class. That happens once, when the file is
+//! loaded. The stored form contains the class, and needs no registry.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +15,15 @@ use crate::search::assessor;
 use crate::search::tuner;
 use crate::util::nearest::folded;
 
-/// NNI 3.0's name for the file (`nni/tools/package_utils/config_manager.py`).
+/// The name of the file in NNI 3.0 (`nni/tools/package_utils/config_manager.py`).
 const REGISTRY: &str = "registered_algorithms.yml";
 
-/// An algorithm name that was looked for and not found: what to add to the message about it.
+/// An algorithm name that was not found, and an addition to the message about it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotRegistered {
-    /// The field, such as `tuner.name`.
+    /// The path of the field, such as `tuner.name`.
     pub(super) path: String,
-    /// The path where it was looked for.
+    /// The file that was searched.
     pub(super) note: String,
 }
 
@@ -60,13 +60,14 @@ pub(super) fn resolve(document: &mut Value, base: Base<'_>) -> Vec<NotRegistered
     missing
 }
 
-/// A field under any of its spellings.
+/// Returns a field under any of its spellings.
 fn member<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let wanted = folded(name);
     members.iter().find(|(key, _)| folded(key) == wanted).map(|(_, value)| value)
 }
 
-/// The file of registered algorithms that NNI reads under `python`; an error says what there is instead.
+/// Returns the file of registered algorithms that NNI reads under `python`, and its content. An error describes what
+/// was found instead.
 fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
     let file = find_nni_config(python)?.join(REGISTRY);
     let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -75,16 +76,17 @@ fn registry(python: &Path) -> Result<(PathBuf, Value), String> {
     Ok((file, registry))
 }
 
-/// An algorithm of the registry.
+/// An algorithm in the registry.
 #[derive(Debug, PartialEq)]
 struct Registered {
     class: String,
-    /// Arguments that the registration fixes, unless the experiment gives them.
+    /// The arguments of the registration, which those of the experiment override.
     class_args: Map<String, Value>,
     is_advisor: bool,
 }
 
-/// Finds an algorithm by its name or alias, as NNI does (`AlgoMeta.load`): in any case, and never one of NNI's own.
+/// Finds an algorithm by its name or alias as NNI does (`AlgoMeta.load`): regardless of case, and never one of NNI's
+/// own.
 fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
     let kinds: &[&str] =
         if section == "assessor" { &["assessors"] } else { &["tuners", "advisors"] };
@@ -108,7 +110,7 @@ fn find(registry: &Value, section: &str, name: &str) -> Option<Registered> {
     })
 }
 
-/// Puts a class in the place of the name. A tuner that was registered as an advisor goes where advisors stand.
+/// Replaces the name by a class. A tuner that was registered as an advisor moves to the advisor's section.
 fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
     let wanted = folded(section);
     let Some(key) = members.keys().find(|key| folded(key) == wanted).cloned() else { return };
@@ -124,7 +126,7 @@ fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
             Value::Object(merged)
         }
         Value::Null => Value::Object(found.class_args),
-        // What is no object is refused with its own words.
+        // The check of the section refuses a value that is not an object.
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => given,
     };
     algorithm.insert("classArgs".to_owned(), class_args);
@@ -140,7 +142,7 @@ fn put(members: &mut Map<String, Value>, section: &str, found: Registered) {
 mod tests {
     use super::*;
 
-    /// As NNI 3.0 writes it, with what NNI 2.5 left in it.
+    /// A file as NNI 3.0 writes it, with remains of NNI 2.5.
     const FILE: &str = "
 tuners:
 - {builtinName: demotuner, className: demo_tuner.DemoTuner, source: user, nniVersion: '3.0'}

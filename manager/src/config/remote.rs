@@ -49,17 +49,17 @@ const MACHINE: [&str; 18] = [
     "sshPassphraseFile",
 ];
 
-/// Where `machinePatience` is absent: as long as Kubernetes waits for a node before it runs its pods elsewhere.
+/// The default of `machinePatience`. Kubernetes waits as long for a node before it runs its pods elsewhere.
 const DEFAULT_PATIENCE: Duration = Duration::from_mins(5);
 
-/// Machines that run trials.
+/// The machines that run trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
-    /// `machineList`, at least one; their names differ.
+    /// `machineList`, at least one machine. The names are distinct.
     pub machines: Vec<MachineSpec>,
-    /// `machinePatience`: how long a machine may be out of reach before its trials run elsewhere.
+    /// `machinePatience`: the time for which a machine may be out of reach before its trials run elsewhere.
     pub patience: Duration,
-    /// `nniManagerIp`: the address under which the machines may reach the manager.
+    /// `nniManagerIp`: the address at which the machines may reach the manager.
     pub advertise: Option<String>,
 }
 
@@ -72,42 +72,42 @@ impl ServiceSection for RemoteSpec {
 /// A machine of `machineList`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineSpec {
-    /// `name`; else `host`, with the user and the port where they are given.
+    /// `name`, or else `host` with the user and the port if they are given.
     pub name: String,
     /// A host name, an address or an alias of the SSH configuration.
     pub host: String,
-    /// `None`: the SSH configuration's.
+    /// The port. `None`: that of the SSH configuration.
     pub port: Option<u16>,
-    /// `None`: the SSH configuration's.
+    /// The user. `None`: that of the SSH configuration.
     pub user: Option<String>,
-    /// `None`: the SSH configuration's keys and agent.
+    /// The key file. `None`: the keys and the agent of the SSH configuration.
     pub key_file: Option<PathBuf>,
-    /// `passwordFile`: the file of the password, which only its owner can read.
+    /// `passwordFile`: the file with the password, which only its owner can read.
     pub password_file: Option<PathBuf>,
-    /// `sshPassphraseFile`: the file of the key's passphrase, likewise.
+    /// `sshPassphraseFile`: the file with the key's passphrase, which only its owner can read.
     pub passphrase_file: Option<PathBuf>,
-    /// `knownHosts: strict`: a machine whose key is not known is refused. Else its first key is written down.
+    /// `knownHosts: strict`: a machine with an unknown key is refused. Otherwise its first key is recorded.
     pub strict: bool,
-    /// A machine to go through.
+    /// A jump host.
     pub proxy_jump: Option<String>,
     /// Further options for `ssh -o`.
     pub options: Vec<String>,
-    /// Folder for the experiments' files. `None`: `~/.local/share/trialkeeper/remote`.
+    /// The folder for the experiments' files. `None`: `~/.local/share/trialkeeper/remote`.
     pub directory: Option<String>,
     /// `useActiveGpu`.
     pub use_active_gpu: bool,
     /// `maxTrialNumberPerGpu`, at least 1.
     pub max_trial_number_per_gpu: u64,
-    /// `gpuIndices`. `None`: all.
+    /// `gpuIndices`. `None`: all GPUs.
     pub gpu_indices: Option<Vec<u64>>,
-    /// `maxTrialNumber`. `None`: as many as the GPUs allow; without GPUs, one for each processor.
+    /// `maxTrialNumber`. `None`: as many as the GPUs allow, or one for each processor without GPUs.
     pub max_trial_number: Option<u64>,
-    /// Folder of the interpreter, for the beginning of a trial's PATH.
+    /// The folder of the interpreter, which a trial's PATH begins with.
     pub python_path: Option<String>,
 }
 
 impl MachineSpec {
-    /// A machine of which the host alone is given.
+    /// Returns a machine with default settings and this host.
     pub fn new(host: &str) -> Self {
         Self {
             name: host.to_owned(),
@@ -193,7 +193,7 @@ fn machine_list(section: &mut Section) -> Result<Vec<Value>, Problem> {
     Err(section.fault("machineList", problem))
 }
 
-/// Reads one machine; also its canonical form.
+/// Reads one machine, and returns its canonical form with it.
 fn machine(
     path: &str,
     value: Value,
@@ -255,7 +255,7 @@ fn machine(
     Ok((machine, canonical))
 }
 
-/// Refuses secrets in the experiment file, which others may read and which is stored.
+/// Refuses secrets in the experiment file, because other users may read it and the manager stores it.
 fn refuse_secrets(section: &mut Section) -> Result<(), Problem> {
     for secret in ["password", "sshPassphrase"] {
         if section.string(secret)?.is_some() {
@@ -298,7 +298,7 @@ fn port(section: &mut Section) -> Result<Option<u16>, Problem> {
     port.map_err(|_| section.fault("port", "expected a port, 1 to 65535"))
 }
 
-/// Reads `knownHosts`: true if a machine whose key is not known is refused.
+/// Reads `knownHosts`. Returns true if a machine with an unknown key is refused.
 fn strict(section: &mut Section) -> Result<bool, Problem> {
     match section.string("knownHosts")?.as_deref() {
         None | Some("acceptNew") => Ok(false),
@@ -310,7 +310,7 @@ fn strict(section: &mut Section) -> Result<bool, Problem> {
     }
 }
 
-/// Returns a machine as it is stored.
+/// Returns a machine in its stored form.
 fn canonical(machine: &MachineSpec) -> Value {
     let mut canonical = Canonical(Map::new());
     canonical.put("host", &machine.host);
@@ -334,7 +334,7 @@ fn canonical(machine: &MachineSpec) -> Value {
     Value::Object(canonical.0)
 }
 
-/// A word that ssh cannot take for an option.
+/// Reads a word that ssh cannot mistake for an option.
 fn word(section: &mut Section, name: &str) -> Result<Option<String>, Problem> {
     let word = section.string(name)?;
     match word.as_deref() {
@@ -345,7 +345,7 @@ fn word(section: &mut Section, name: &str) -> Result<Option<String>, Problem> {
     }
 }
 
-/// `sshOptions`; one that turns the check of host keys off is refused.
+/// Reads `sshOptions`. An option that disables the check of host keys is refused.
 fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
     let Some(value) = section.take("sshOptions") else { return Ok(Vec::new()) };
     let options: Option<Vec<String>> = serde_json::from_value(value).ok();
@@ -362,7 +362,8 @@ fn options(section: &mut Section) -> Result<Vec<String>, Problem> {
     Ok(options)
 }
 
-/// A path of this machine: `~/` is the user's home, a relative one is below the experiment file's folder.
+/// Resolves a path on this machine: `~/` is the user's home, and a relative path starts at the experiment file's
+/// folder.
 fn own_path(text: &str, base: Base<'_>) -> PathBuf {
     match (text.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),

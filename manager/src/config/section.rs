@@ -1,5 +1,5 @@
 //! One object of an experiment file: its fields by name, in any case and with or without underscores. Each field is
-//! checked for its type, and a field that does not belong is an error.
+//! checked for its type, and an unknown field is an error.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,13 +13,13 @@ use crate::util::nearest::{advice, folded, nearest};
 /// A problem with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// Such as `trainingService.gpuIndices`.
+    /// The path of the field, such as `trainingService.gpuIndices`.
     pub(super) path: String,
     /// The problem, and the allowed values.
     pub(super) what: String,
-    /// The file where it stands, if it is not the experiment file.
+    /// The file that contains the field, if it is not the experiment file.
     pub(super) file: Option<PathBuf>,
-    /// Where it stands in its file. `None`: not known, or the whole file.
+    /// The location of the field in its file. `None`: unknown, or the whole file.
     pub(super) at: Option<Location>,
     /// Further problems with fields of the same object.
     pub(super) others: Vec<Self>,
@@ -30,18 +30,18 @@ impl Problem {
         Self { path: path.into(), what: problem.into(), file: None, at: None, others: Vec::new() }
     }
 
-    /// The fault of the same field in another file.
+    /// Returns the problem as one of the same field in another file.
     pub(super) fn in_other_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
     }
 
-    /// The error of an experiment file that has this problem.
+    /// Returns the error of an experiment file with this problem.
     pub(super) fn in_file(self, experiment: &Path) -> Error {
         Self::all_in_file(vec![self], experiment)
     }
 
-    /// The error of an experiment file that has these problems, at least one.
+    /// Returns the error of an experiment file with these problems, at least one.
     pub(super) fn all_in_file(problems: Vec<Self>, experiment: &Path) -> Error {
         let mut problems: Vec<Self> = problems.into_iter().flat_map(Self::each).collect();
         if problems.len() == 1 {
@@ -59,15 +59,15 @@ impl Problem {
         Error { file: experiment.to_owned(), at: None, problem }
     }
 
-    /// The problem and the others of its object, each alone.
+    /// Splits the problem and the others of its object into separate problems.
     pub(super) fn each(mut self) -> Vec<Self> {
         let others = std::mem::take(&mut self.others);
         std::iter::once(self).chain(others.into_iter().flat_map(Self::each)).collect()
     }
 }
 
-/// Names that are far from what is meant by them, folded: NNI's older ones, those of `tk.search` in Python, and one that all write
-/// first. The words of other tools are in `foreign`.
+/// Names that differ much from their meaning, folded. They are NNI's older names, those of `tk.search` in Python, and a
+/// common first guess. The terms of other tools are in `foreign`.
 const MEANT: [(&str, &str); 8] = [
     ("name", "experimentName"),
     ("maxtrials", "maxTrialNumber"),
@@ -87,7 +87,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// Takes an object whose fields are among `known`.
+    /// Opens an object whose fields are among `known`.
     pub(super) fn open(path: &str, value: Value, known: &[&str]) -> Result<Self, Problem> {
         let Value::Object(members) = value else {
             let found = kind(&value);
@@ -117,8 +117,8 @@ impl Section {
         section.without_unknown(&unknown, known)
     }
 
-    /// The section, unless it has unknown fields. Each fault names the field that is meant or nearest. The last fault
-    /// without a known meaning lists all allowed fields.
+    /// Returns the section, unless it has unknown fields. Each fault names the intended or most similar field. The last
+    /// fault without a known meaning lists all allowed fields.
     fn without_unknown(self, unknown: &[String], known: &[&str]) -> Result<Self, Problem> {
         let last = unknown.iter().rposition(|key| self.meant(key, known).is_none());
         let mut problems = unknown.iter().enumerate().map(|(i, key)| {
@@ -140,7 +140,7 @@ impl Section {
         Err(first)
     }
 
-    /// The field among `known`, or the member of one, that goes by an older or another tool's name.
+    /// Returns the field among `known`, or the member of one, for a name of an older version or of another tool.
     fn meant(&self, key: &str, known: &[&str]) -> Option<&'static str> {
         let plain = folded(key);
         let older = MEANT.iter().find(|(word, _)| *word == plain).map(|(_, name)| *name);
@@ -150,27 +150,27 @@ impl Section {
         older.filter(is_known).or_else(theirs).filter(is_known)
     }
 
-    /// Where this section stands; empty at the top.
+    /// Returns the path of this section, which is empty at the top.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path of a field of this section.
+    /// Returns the path of a field of this section.
     pub(super) fn at(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// A look at a field; `null` counts as absent.
+    /// Returns a reference to a field. A `null` counts as absent.
     pub(super) fn look(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
-    /// A field as it is; `null` counts as absent.
+    /// Takes a field unchanged. A `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.fields.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// A string that is not empty.
+    /// Takes a string that is not empty.
     pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
@@ -184,7 +184,7 @@ impl Section {
         }
     }
 
-    /// A string, where `""` counts as absent: NNI's own loader writes it for a field that is not set.
+    /// Takes a string. An empty one counts as absent, because NNI's own loader writes `""` for an unset field.
     pub(super) fn string_or_unset(&mut self, name: &str) -> Result<Option<String>, Problem> {
         if self.look(name).and_then(Value::as_str) == Some("") {
             self.fields.shift_remove(name);
@@ -192,7 +192,7 @@ impl Section {
         self.string(name)
     }
 
-    /// `true` or `false`.
+    /// Takes `true` or `false`.
     pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.take(name) {
             None => Ok(None),
@@ -203,7 +203,7 @@ impl Section {
         }
     }
 
-    /// An integer of at least `least`.
+    /// Takes an integer of at least `least`.
     pub(super) fn integer(&mut self, name: &str, least: u64) -> Result<Option<u64>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_u64().filter(|number| *number >= least) {
@@ -216,7 +216,7 @@ impl Section {
         }
     }
 
-    /// GPU indices: a list, one integer, or `"0,1"`.
+    /// Takes GPU indices: a list, one integer, or `"0,1"`.
     pub(super) fn indices(&mut self, name: &str) -> Result<Option<Vec<u64>>, Problem> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let indices: Option<Vec<u64>> = match &value {
@@ -238,7 +238,7 @@ impl Section {
         Ok(Some(indices))
     }
 
-    /// A problem with one field of this section.
+    /// Returns a problem with one field of this section.
     pub(super) fn fault(&self, name: &str, problem: impl Into<String>) -> Problem {
         Problem::new(self.at(name), problem)
     }
@@ -256,7 +256,7 @@ pub(super) fn kind(value: &Value) -> String {
     }
 }
 
-/// The canonical form as it grows. What is not set is not in it.
+/// The canonical form under construction. It omits fields that are not set.
 pub(super) struct Canonical(pub(super) Map<String, Value>);
 
 impl Canonical {
@@ -268,7 +268,7 @@ impl Canonical {
     }
 }
 
-/// The fields that stand at the top level or in the training service.
+/// The fields that may be at the top level or in the training service.
 pub(super) struct Shared {
     pub(super) command: Option<String>,
     pub(super) code: Option<PathBuf>,
@@ -295,7 +295,7 @@ impl Shared {
     }
 }
 
-/// An absolute path without `.`, `..` and symbolic links, as far as it exists; `~` is the home directory.
+/// Returns an absolute path without `.`, `..` and symbolic links, as far as it exists. `~` is the home directory.
 pub(super) fn resolve(path: &str, base: Base<'_>) -> PathBuf {
     let home = || std::env::var_os("HOME").map(PathBuf::from);
     let path = match path.strip_prefix('~') {

@@ -1,4 +1,4 @@
-//! The section `trainingService`: finds the platform and has its module read the fields.
+//! The section `trainingService`. It finds the platform, whose module reads the fields.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use super::section::{Problem, Section, Shared, kind};
 use super::{hybrid, kubernetes, local, openpai, plugin, remote};
 use crate::util::nearest::folded;
 
-/// Platforms that NNI knows and this build does not.
+/// Platforms that NNI knows and this build does not support.
 const OTHER_PLATFORMS: [&str; 5] = ["aml", "dlc", "adl", "dlts", HYBRID];
-/// NNI's name for several platforms.
+/// NNI's name for an experiment on several platforms.
 pub(super) const HYBRID: &str = "hybrid";
 
 /// Reads the section `trainingService`.
@@ -54,17 +54,17 @@ fn one(
 /// The platforms of this build.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Platform {
-    /// This machine.
+    /// Trials run on this machine.
     Local,
-    /// Machines that are reached over SSH.
+    /// Trials run on machines that are reached over SSH.
     Remote,
-    /// A program of the user's own.
+    /// Trials run through the user's own program.
     Plugin,
-    /// `OpenPAI`.
+    /// Trials run on `OpenPAI`.
     OpenPai,
-    /// Kubernetes, with objects of this kind.
+    /// Trials run on Kubernetes, as objects of this kind.
     Kubernetes(WorkloadKind),
-    /// Kubernetes, with objects of the training operator's; the section says of which kind.
+    /// Trials run on Kubernetes, as objects of the training operator. The section names the kind.
     Kubeflow,
 }
 
@@ -73,7 +73,7 @@ const PLATFORMS: [(&str, Platform); 9] = [
     ("remote", Platform::Remote),
     ("plugin", Platform::Plugin),
     ("openpai", Platform::OpenPai),
-    // NNI's older name.
+    // The older name in NNI.
     ("pai", Platform::OpenPai),
     ("kubernetes", Platform::Kubernetes(WorkloadKind::Job)),
     ("frameworkcontroller", Platform::Kubernetes(WorkloadKind::Framework)),
@@ -81,7 +81,7 @@ const PLATFORMS: [(&str, Platform); 9] = [
     ("trainer", Platform::Kubernetes(WorkloadKind::TrainJob)),
 ];
 
-/// Which platform is wanted, before its fields are looked at.
+/// Finds the requested platform, before its fields are read.
 fn platform(service: &Value) -> Result<Platform, Problem> {
     let Some(members) = service.as_object() else {
         return Ok(Platform::Local); // No object: said where it is opened.
@@ -90,7 +90,7 @@ fn platform(service: &Value) -> Result<Platform, Problem> {
     check_platform("trainingService.platform", field.map(|(_, value)| value))
 }
 
-/// Finds the platform of this name, which stands at `path`; an error says what this build has instead.
+/// Finds the platform with this name, which is at `path`. An error lists the platforms of this build.
 pub(super) fn check_platform(path: &str, name: Option<&Value>) -> Result<Platform, Problem> {
     let has =
         "local, remote, plugin, openpai, kubernetes, kubeflow, trainer and frameworkcontroller";

@@ -14,14 +14,14 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Returns NNI's own reading of some documents.
+/// Returns the results of NNI's own reader for some documents.
 fn nni(part: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../fixtures/config/nni_configs.json")).unwrap();
     all[part].as_array().unwrap().clone()
 }
 
-/// A directory with an experiment file in it.
+/// Creates a directory with an experiment file.
 fn written(text: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("experiment.yml");
@@ -37,7 +37,7 @@ fn loaded(text: &str) -> Result<ExperimentSpec, String> {
     })
 }
 
-/// A good document with some fields replaced; `null` removes one.
+/// Returns a valid document with some fields replaced. A `null` removes a field.
 fn with(changes: &Value) -> Value {
     let mut document = json!({
         "searchSpace": {"lr": {"_type": "uniform", "_value": [0, 1]}},
@@ -95,7 +95,7 @@ fn the_canonical_form_is_nnis_and_comes_back_as_the_same_spec() {
             .replace("HOME", &std::env::var("HOME").unwrap());
         let spec = load(&file).unwrap();
         assert_eq!(spec.canonical.to_string(), expected);
-        // As the store gives it back.
+        // The document in the form that the store returns.
         let stored: Value = serde_json::from_str(&spec.canonical.to_string()).unwrap();
         assert_eq!(from_canonical(&stored).unwrap(), spec);
     }
@@ -103,7 +103,7 @@ fn the_canonical_form_is_nnis_and_comes_back_as_the_same_spec() {
 
 #[test]
 fn an_empty_string_that_nni_writes_for_an_unset_field_is_absent() {
-    // NNI 3.0 writes it for FrameworkController and Kubeflow; a local file can have it from an older loader.
+    // NNI 3.0 writes it for FrameworkController and Kubeflow, and an older loader may have written it to a local file.
     let service = json!({"platform": "local", "trialCommand": "", "trialCodeDirectory": ""});
     let spec = loaded(&with(&json!({"trainingService": service})).to_string()).unwrap();
     assert_eq!(spec.trial_command, "python3 trial.py");
@@ -257,7 +257,7 @@ fn a_tuner_of_ones_own_has_a_space_of_its_own() {
         (json!({"tuner": null, "advisor": class, "searchSpace": own}), None),
         (json!({"tuner": {"command": ["search"]}, "searchSpace": own}), None),
         (json!({"tuner": {"name": "PPOTuner"}, "searchSpace": nas}),  None),
-        // What the parameters are called is not known then.
+        // The names of the parameters are unknown in this case.
         (json!({"tuner": class, "searchSpace": own, "trialCommand": "t {{depth}}"}), None),
         (json!({"tuner": class, "trialCommand": "t {{depth}}"}),      Some("trialCommand: {{depth}} names no parameter")),
         (json!({"tuner": class, "searchSpace": [own]}),               Some("searchSpace: expected an object of parameters, found a list")),
@@ -265,7 +265,7 @@ fn a_tuner_of_ones_own_has_a_space_of_its_own() {
         (json!({"tuner": {"name": "TPE"}, "searchSpace": own}),       Some("searchSpace.layers.min: unknown")),
         (json!({"tuner": {"name": "PBT"}, "searchSpace": {}}),        Some("searchSpace: is empty")),
         (json!({"tuner": null, "searchSpace": {}}),                   Some("searchSpace: is empty")),
-        // A slip in the tuner is told, and not a fault of the space for another one.
+        // A typing error in the tuner is reported, rather than a fault of the space for another tuner.
         (json!({"tuner": {"clasName": "m.C"}, "searchSpace": own, "debug": 1}), Some("2 problems\n  line 1, column 192: debug: expected true or false, found 1\n  line 1, column 135: tuner.clasName: unknown field")),
     ];
     for (changes, message) in table {
@@ -304,7 +304,7 @@ fn all_faults_and_only_faults_are_reported_at_once() {
          &["trialConcurrency", "maxExperimentDuration", "maxTrialNumber", "tuner.name"][..]),
         (json!({"trialComand": "x", "trialCommand": null, "trialConcurrency": null, "colour": 1}),
          &["trialComand", "colour", "trialConcurrency"]),
-        // What is written for a space that is wrong is not held against a right one.
+        // Fields that were written for a faulty space are not judged by a valid one.
         (json!({"searchSpace": {"lr": {"_type": "gauss", "_value": []}}, "trialCommand": "t {{lr}}", "maxTrialNumber": "x"}),
          &["searchSpace.lr._type", "maxTrialNumber"]),
         (json!({"trainingService": {"platform": "local", "gpus": 1}, "trialGpuNumber": 1, "objective": 5}),
@@ -316,7 +316,7 @@ fn all_faults_and_only_faults_are_reported_at_once() {
         assert_eq!(lines[0], format!("{} problems", expected.len()), "{problem}");
         assert_eq!(lines.len(), 1 + expected.len(), "{problem}");
         for (line, path) in lines[1..].iter().zip(expected) {
-            // A missing field of the document has no place.
+            // A missing field of the document has no location.
             let line = match line.strip_prefix("  line 1, column ") {
                 Some(rest) => rest.split_once(": ").unwrap().1,
                 None => line.trim_start(),
@@ -448,7 +448,8 @@ fn trials_elsewhere_run_a_snapshot_anyway() {
     }
 }
 
-/// The algorithms of `spec` have the direction, and one of the user's own is told of that has not.
+/// Checks that the algorithms of `spec` have the direction, and that the rule is reported for the user's own algorithm
+/// without one.
 fn expect_told(spec: &ExperimentSpec, mode: OptimizeMode, rule: &str) {
     let tuner = match &spec.tuner {
         TunerChoice::Native(tuner) => &tuner.class_args,
@@ -518,7 +519,7 @@ fn an_experiment_has_one_direction() {
                 );
                 assert_eq!(spec.assumed_direction().is_some(), assumed, "{rule}");
                 expect_told(&spec, mode, rule);
-                // What is stored says the same when the experiment is resumed.
+                // The stored form means the same when the experiment is resumed.
                 let again = from_canonical(&spec.canonical).unwrap();
                 assert_eq!(again, spec, "{rule}");
             }

@@ -1,5 +1,5 @@
-//! Durations and amounts of memory as people write them (NNI 3.0, `nni/experiment/config/utils/public.py`,
-//! and what NNI trips over: numbers in quotes, `4g`, `100ms`, `1h30m`).
+//! Reads durations and amounts of memory in common notations. They are those of NNI 3.0
+//! (`nni/experiment/config/utils/public.py`) and those that NNI rejects: numbers in quotes, `4g`, `100ms`, `1h30m`.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ const MEBIBYTES: [(&str, f64); 14] = [
     ("tb", 1_048_576.0),
 ];
 
-/// A duration such as `90`, `"1.5h"` or `"1h30m"`: seconds where no unit is given. Fractions of a second are rounded
-/// up, as NNI does, unless the unit is `ms`.
+/// Reads a duration such as `90`, `"1.5h"` or `"1h30m"`, in seconds if there is no unit. It rounds fractions of a
+/// second up, as NNI does, unless the unit is `ms`.
 pub fn duration(value: &Value) -> Result<Duration, String> {
     let form = "a duration such as 90, 90s, 10m, 1.5h or 2d";
     let seconds = amount(value, &SECONDS).ok_or_else(|| wrong(value, form))?;
@@ -53,7 +53,7 @@ pub fn duration(value: &Value) -> Result<Duration, String> {
     }
 }
 
-/// An amount of memory such as `8192` or `"8gb"`, in MiB, rounded up: MiB where no unit is given. All
+/// Reads an amount of memory such as `8192` or `"8gb"`, in MiB if there is no unit. It returns MiB, rounded up. All
 /// units are powers of 1024, as in NNI.
 pub fn memory_mib(value: &Value) -> Result<u64, String> {
     let form = "an amount of memory such as 8192, 8192mb or 8gb";
@@ -70,7 +70,7 @@ pub fn memory_mib(value: &Value) -> Result<u64, String> {
     Ok(mebibytes as u64)
 }
 
-/// A number, or numbers with units that add up.
+/// Reads a number, or numbers with units that add up.
 fn amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     let text = match value {
         Value::Number(number) => return number.as_f64(),
@@ -93,7 +93,7 @@ fn amount(value: &Value, units: &[(&str, f64)]) -> Option<f64> {
     Some(total)
 }
 
-/// A decimal number. Rust's own parser would also take `inf`, `nan` and a sign.
+/// Reads a decimal number. Rust's own parser would also accept `inf`, `nan` and a sign.
 fn number(text: &str) -> Option<f64> {
     let digits = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     if digits { text.parse().ok() } else { None }

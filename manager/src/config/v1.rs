@@ -1,5 +1,5 @@
-//! PURE: the v1 (legacy) form -> the v2 form of the same fields, after NNI 3.0's
-//! `nni/experiment/config/convert.py`. What that converter loses, such as the namespace, is kept here.
+//! PURE: converts the v1 (legacy) form to the v2 form of the same fields, after NNI 3.0's
+//! `nni/experiment/config/convert.py`. It keeps fields that NNI's converter loses, such as the namespace.
 
 use serde_json::{Map, Value, json};
 
@@ -7,20 +7,21 @@ use super::section::{Problem, Section};
 use super::service;
 use crate::util::nearest::folded;
 
-/// A document in v2 form, and where its fields stood in v1.
+/// A document in v2 form, and the v1 paths of its fields.
 #[derive(Debug)]
 pub(super) struct Converted {
     pub(super) v2: Value,
-    /// v2 path -> v1 path, also of what could stand there. Of several the last counts.
+    /// Maps v2 paths to v1 paths, including those of possible fields. The last entry for a path counts.
     names: Vec<(String, String)>,
 }
 
-/// Examples in messages, in v2's and in v1's words.
+/// Examples in messages, in the terms of v2 and of v1.
 const EXAMPLES: [(&str, &str); 2] =
     [("{name: Random}", "{builtinTunerName: Random}"), ("dockerImage: ", "image: ")];
 
 impl Converted {
-    /// A problem of the v2 form in v1's words: its path, and the fields that its text names in backquotes.
+    /// Converts a problem of the v2 form to the terms of v1: its path, and the fields that its text names in
+    /// backquotes.
     pub(super) fn original(&self, problem: Problem) -> Problem {
         let pieces = problem.what.split('`').enumerate();
         let pieces = pieces.map(|(i, piece)| match i % 2 {
@@ -32,7 +33,7 @@ impl Converted {
         Problem { path: self.path(&problem.path), what, others, ..problem }
     }
 
-    /// The v1 path of a v2 path.
+    /// Returns the v1 path for a v2 path.
     fn path(&self, path: &str) -> String {
         let below = |v2: &str| {
             path.strip_prefix(v2).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -50,13 +51,14 @@ pub(super) fn is_v1(document: &Value) -> bool {
     platform_of(document).is_some()
 }
 
-/// The value of the field that only the v1 form has.
+/// Returns the value of the field that only the v1 form has.
 fn platform_of(document: &Value) -> Option<&Value> {
     let mut members = document.as_object()?.iter();
     members.find(|(key, _)| folded(key) == "trainingserviceplatform").map(|(_, value)| value)
 }
 
-/// Refuses a platform that is not built in: its fields are not known either, so this comes before them.
+/// Refuses a platform that is not built in. The check comes first, because the fields of such a platform are also
+/// unknown.
 pub(super) fn check_platform(document: &Value) -> Result<(), Problem> {
     let Some(name) = platform_of(document).filter(|name| !name.is_null()) else { return Ok(()) };
     if name == service::HYBRID {
@@ -97,7 +99,7 @@ const TOP: [&str; 41] = [
     "paiConfig",
     "frameworkcontrollerConfig",
     "sharedStorage",
-    // TrialKeeper's, under the same names in both forms.
+    // TrialKeeper's fields, which have the same names in both forms.
     "objective",
     "pythonInterpreter",
     "tunerPatience",
@@ -110,7 +112,7 @@ const TOP: [&str; 41] = [
     "tags",
 ];
 
-/// Same name, or v1 name -> v2 name.
+/// Maps v1 names to v2 names, which may be equal.
 type Renames = &'static [(&'static str, &'static str)];
 
 const COMMON: Renames = &[
@@ -161,7 +163,7 @@ const MACHINE: Renames = &[
     ("maxTrialNumPerGpu", "maxTrialNumberPerGpu"),
     ("useActiveGpu", "useActiveGpu"),
     ("pythonPath", "pythonPath"),
-    // TrialKeeper's.
+    // A field of TrialKeeper.
     ("name", "name"),
     ("knownHosts", "knownHosts"),
     ("proxyJump", "proxyJump"),
@@ -177,7 +179,7 @@ const PAI: Renames = &[
     ("userName", "username"),
     ("token", "token"),
     ("reuse", "reuseMode"),
-    // TrialKeeper's, under the same names in both forms.
+    // TrialKeeper's fields, which have the same names in both forms.
     ("tokenFile", "tokenFile"),
     ("caFile", "caFile"),
 ];
@@ -221,7 +223,7 @@ const CLUSTER: Renames = &[
     ("namespace", "namespace"),
     ("configPath", "configPath"),
     ("uploadRetryCount", "uploadRetryCount"),
-    // TrialKeeper's, under the same names in both forms.
+    // TrialKeeper's fields, which have the same names in both forms.
     ("kubeconfig", "kubeconfig"),
     ("context", "context"),
     ("advertise", "advertise"),
@@ -256,9 +258,9 @@ pub(super) fn convert(document: Value) -> Result<Converted, Problem> {
 }
 
 struct Converter {
-    /// v2 path -> v1 path of what could be given.
+    /// Maps v2 paths to v1 paths of possible fields.
     possible: Vec<(String, String)>,
-    /// The names of the fields that the document has.
+    /// Maps v2 paths to v1 paths of fields that the document has.
     names: Vec<(String, String)>,
 }
 
@@ -313,7 +315,7 @@ impl Converter {
         Ok(v2)
     }
 
-    /// The parts of a hybrid experiment: the platforms that `hybridConfig` names.
+    /// Returns the parts of a hybrid experiment: the platforms that `hybridConfig` names.
     fn hybrid(&mut self, v1: &mut Section) -> Result<Vec<Value>, Problem> {
         const NAMES: &str = "hybridConfig.trainingServicePlatforms";
         let expected =
@@ -530,7 +532,7 @@ impl Converter {
         let azure: Renames = &[
             ("accountName", "azureAccount"),
             ("azureShare", "azureShare"),
-            // TrialKeeper's.
+            // A field of TrialKeeper.
             ("azureKeyFile", "azureKeyFile"),
         ];
         let vault: Renames = &[("vaultName", "keyVaultName"), ("name", "keyVaultKey")];
@@ -553,7 +555,7 @@ impl Converter {
         Ok(())
     }
 
-    /// One object whose fields are only renamed.
+    /// Converts an object whose fields are only renamed.
     fn object(
         &mut self,
         v1_path: &str,
@@ -567,12 +569,12 @@ impl Converter {
         Ok(Value::Object(v2))
     }
 
-    /// Remembers where something stood in v1.
+    /// Records the v1 path of a field.
     fn name(&mut self, v2: &str, v1: &str) {
         self.names.push((v2.to_owned(), v1.to_owned()));
     }
 
-    /// Remembers where fields could stand in v1: the error for a missing field names that place.
+    /// Records the v1 paths of possible fields, which the error for a missing field names.
     fn possible(&mut self, renames: Renames, v1_path: &str, v2_path: &str) {
         let at = |path: &str, name: &str| {
             if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
@@ -581,7 +583,7 @@ impl Converter {
         self.possible.extend(names);
     }
 
-    /// Moves fields, and remembers where they stood.
+    /// Moves fields, and records their v1 paths.
     fn rename(
         &mut self,
         v1: &mut Section,

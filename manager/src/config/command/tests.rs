@@ -61,7 +61,7 @@ fn a_placeholder_without_a_parameter_is_refused() {
 const SH: &str = "/bin/sh";
 const BASH: &str = "/bin/bash";
 
-/// Returns the words that the shell hands to the program.
+/// Returns the words that the shell passes to the program.
 fn through(shell: &str, command: &str) -> String {
     let output = Command::new(shell).arg("-c").arg(command).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -76,7 +76,7 @@ proptest! {
     fn the_shell_sees_the_value(
         value in prop_oneof!["[^\0\r\n]{0,12}", "[-a-z0-9 '\"\\\\$`(){}#!~*?;&|<>=.,\t\n]{0,12}", "[a-z]{1,4}"],
     ) {
-        // Command substitution drops newlines at the end.
+        // Command substitution removes newlines at the end.
         prop_assume!(!value.ends_with('\n'));
         let values = parameters(&json!({"v": value}));
         #[rustfmt::skip]
@@ -103,7 +103,7 @@ proptest! {
                 prop_assert_eq!(&through(shell, &rendered), expected, "{}: {}", shell, rendered);
             }
         }
-        // What only `bash` understands.
+        // Constructs that only `bash` understands.
         #[rustfmt::skip]
         let table = [
             "printf %s $'{{v}}'",

@@ -1,4 +1,4 @@
-//! PURE: `cache`: a folder that outlives pods, in which they find the agent and the code that earlier pods fetched.
+//! PURE: `cache`, a folder that outlives pods and holds the agent and the code that earlier pods fetched.
 
 use serde_json::{Value, json};
 
@@ -9,14 +9,14 @@ use crate::config::section::{Problem, Section};
 /// The folder of a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheSpec {
-    /// `hostPath`: a folder of each node.
+    /// `hostPath`: a folder on each node.
     HostPath(String),
-    /// `claimName`: a claim of the namespace.
+    /// `claimName`: a claim in the namespace.
     Claim(String),
 }
 
 impl CacheSpec {
-    /// Returns the volume, as a pod's `volumes` have it, without its name.
+    /// Returns the volume in the form of a pod's `volumes`, without its name.
     pub fn volume(&self) -> Value {
         match self {
             Self::HostPath(path) => json!({"hostPath": {"path": path}}),
@@ -24,7 +24,7 @@ impl CacheSpec {
         }
     }
 
-    /// Returns the field as it is stored.
+    /// Returns the field in its stored form.
     pub(super) fn canonical(&self) -> Value {
         match self {
             Self::HostPath(path) => json!({"hostPath": path}),
@@ -65,7 +65,7 @@ mod tests {
     use super::super::tests::{document, loaded, spec};
     use super::*;
 
-    /// An experiment file of a platform, with changes of its section.
+    /// Returns an experiment file of a platform, with changes to its section.
     fn section(platform: &str, changes: &Value) -> String {
         let mut section = if platform == "kubeflow" {
             let worker = json!({"replicas": 1, "dockerImage": "i", "command": "c"});

@@ -1,6 +1,6 @@
-//! The kinds of Kubernetes objects that an experiment file can ask for.
+//! The kinds of Kubernetes objects that an experiment file can request.
 
-/// The name of the only role where the file gives none.
+/// The name of the only role if the file gives none.
 pub(super) const ROLE: &str = "worker";
 
 /// The kind of object that runs an attempt of a trial job.
@@ -10,22 +10,22 @@ pub enum WorkloadKind {
     Framework,
     /// A Job of `batch/v1`.
     Job,
-    /// A `JobSet`: a Job for each of several roles.
+    /// A `JobSet`, with a Job for each of several roles.
     JobSet,
-    /// A `TrainJob` of Kubeflow Trainer's.
+    /// A `TrainJob` of Kubeflow Trainer.
     TrainJob,
-    /// A `TFJob` of the training operator's.
+    /// A `TFJob` of the training operator.
     TfJob,
-    /// A `PyTorchJob` of the training operator's.
+    /// A `PyTorchJob` of the training operator.
     PyTorchJob,
-    /// An `XGBoostJob` of the training operator's.
+    /// An `XGBoostJob` of the training operator.
     XgBoostJob,
-    /// A `PaddleJob` of the training operator's.
+    /// A `PaddleJob` of the training operator.
     PaddleJob,
 }
 
 impl WorkloadKind {
-    /// The platform's name in the experiment file.
+    /// Returns the platform's name in the experiment file.
     pub fn platform(self) -> &'static str {
         match self {
             Self::Framework => "frameworkcontroller",
@@ -35,7 +35,7 @@ impl WorkloadKind {
         }
     }
 
-    /// The kind of the object, as its API names it.
+    /// Returns the kind of the object, with the name that its API uses.
     pub fn object(self) -> &'static str {
         match self {
             Self::Framework => "Framework",
@@ -49,9 +49,9 @@ impl WorkloadKind {
         }
     }
 
-    /// The kind of the object that a template of the user's is.
+    /// Returns the kind of object in the user's template.
     pub(super) fn template(self) -> &'static str {
-        // Its pod is what a Job's is.
+        // The pod has the same form as a Job's.
         if self == Self::TrainJob { "Job" } else { self.object() }
     }
 
@@ -60,12 +60,12 @@ impl WorkloadKind {
         matches!(self, Self::Job | Self::TrainJob)
     }
 
-    /// Returns true if the pods of all trials are made from one template, which none of them may change.
+    /// Returns true if the pods of all trials come from one template, which no trial may change.
     pub fn shares_pod_template(self) -> bool {
         self == Self::TrainJob
     }
 
-    /// Returns a sentence about a cluster where nothing stands in the way.
+    /// Returns a sentence about a cluster without any problem.
     pub fn good_news(self) -> &'static str {
         match self {
             Self::Framework => {

@@ -1,5 +1,5 @@
-//! PURE: the section of `platform: kubeflow`, NNI's `KubeflowConfig`: a trial is a job of the training operator, and its
-//! roles are fields of the section. It becomes a section with `taskRoles`, which the other kinds have.
+//! PURE: the section of `platform: kubeflow`, NNI's `KubeflowConfig`. A trial is a job of the training operator, and
+//! its roles are fields of the section. The section is converted to one with `taskRoles`, as the other kinds have it.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use super::role::RoleSpec;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::{advice, folded};
 
-/// A kind of the training operator's, as an experiment file names it and fills it.
+/// A kind of the training operator, with its name and its roles in an experiment file.
 #[derive(Debug)]
 struct OperatorKind {
-    /// The word in `operator`: the operator that had this kind before one operator had them all.
+    /// The value of `operator`: the earlier operator of this kind, before one operator served all kinds.
     operator: &'static str,
     workload: WorkloadKind,
     /// The roles of the kind.
     roles: &'static [&'static str],
-    /// The role that a trial cannot do without.
+    /// The required role.
     required: &'static str,
 }
 
@@ -48,13 +48,13 @@ const KINDS: [OperatorKind; 4] = [
     },
 ];
 
-/// The roles that a section may have, the one that decides first.
+/// The roles that a section may have. The deciding one comes first.
 const ROLES: [&str; 3] = ["master", "worker", "ps"];
 
-/// The versions of NNI's files. Only v1 is served today, and is what is sent for all of them.
+/// The versions in NNI's files. Clusters serve only v1 today, which is sent for all of them.
 const VERSIONS: [&str; 4] = ["v1alpha2", "v1beta1", "v1beta2", "v1"];
 
-/// Fields of a role: NNI's, and `privateRegistryAuthPath` of its v1 form.
+/// The fields of a role: NNI's, and `privateRegistryAuthPath` of its v1 form.
 const ROLE_FIELDS: [&str; 8] = [
     "replicas",
     "command",
@@ -66,32 +66,32 @@ const ROLE_FIELDS: [&str; 8] = [
     "privateRegistryAuthPath",
 ];
 
-/// Fields that other kinds have.
+/// Fields that only other kinds have.
 const MEANINGLESS: [(&str, &str); 3] = [
     ("configPath", "is FrameworkController's; a job of the training operator has no template"),
     ("template", "has no meaning here; a job of the training operator has no template"),
     ("barrierImage", "is FrameworkController's; pods of the training operator meet at the manager"),
 ];
 
-/// A section in the form that all kinds share.
+/// A section in the common form.
 #[derive(Debug)]
 pub(super) struct Converted {
     pub(super) workload: WorkloadKind,
     pub(super) section: Value,
-    /// `operator` and `apiVersion` as they are stored.
+    /// `operator` and `apiVersion` in their stored form.
     pub(super) kept: Vec<(&'static str, Value)>,
-    /// Shared path -> path in the experiment file.
+    /// Maps paths in the common form to paths in the experiment file.
     names: Vec<(String, String)>,
 }
 
 impl Converted {
-    /// Returns a problem of the shared form in the words of the section.
+    /// Returns a problem of the common form in the terms of the section.
     pub(super) fn original(&self, problem: Problem) -> Problem {
         let others = problem.others.into_iter().map(|other| self.original(other)).collect();
         Problem { path: self.path(&problem.path), others, ..problem }
     }
 
-    /// Returns the path in the experiment file of a path in the shared form.
+    /// Returns the path in the experiment file for a path in the common form.
     pub(super) fn path(&self, path: &str) -> String {
         let below = |shared: &str| {
             path.strip_prefix(shared).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -144,7 +144,7 @@ pub(super) fn convert(section: Value) -> Result<Converted, Problem> {
         names.push((shared, path));
         roles.push(entry);
     }
-    // What is stored of a section has its roles in the shared form.
+    // The stored form of a section has its roles in the common form.
     let is_stored = has(&members, "taskRoles") && roles.is_empty();
     if !is_stored {
         if !roles.iter().any(|role| role["name"] == kind.required) {
@@ -221,7 +221,7 @@ fn missing_role(kind: &OperatorKind) -> String {
     )
 }
 
-/// Refuses roles that the kind cannot have. A `TFJob` with a role that it does not know would never end.
+/// Refuses roles that the kind does not support. A `TFJob` with an unknown role would never end.
 pub(super) fn check_roles(
     workload: WorkloadKind,
     fields: &Section,
@@ -249,7 +249,7 @@ fn has(members: &Map<String, Value>, field: &str) -> bool {
     members.keys().any(|key| folded(key) == folded(field))
 }
 
-/// Takes a field in any spelling; `null` is a field that is not there.
+/// Takes a field in any spelling. A `null` counts as absent.
 fn take(members: &mut Map<String, Value>, field: &str) -> Option<Value> {
     let key = members.keys().find(|key| folded(key) == folded(field))?.clone();
     members.shift_remove(&key).filter(|value| !value.is_null())
@@ -263,7 +263,7 @@ mod tests {
     use super::super::tests::{document, loaded, spec};
     use super::*;
 
-    /// The document of a section, with changes.
+    /// Returns the document of a section, with changes.
     fn kubeflow(changes: &Value) -> String {
         let worker = json!({"replicas": 1, "dockerImage": "i", "codeDirectory": "."});
         let mut section = json!({"platform": "kubeflow", "operator": "tf-operator", "apiVersion": "v1", "worker": worker});
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(again.training_service, whole.training_service);
     }
 
-    /// NNI's own example file, which its documents show.
+    /// Returns NNI's own example file from its documentation.
     fn legacy() -> String {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         std::fs::read_to_string(path.join("fixtures/config/kubeflow_v1.yml")).unwrap()

@@ -1,4 +1,4 @@
-//! PURE: `mounts`: volumes beside the trial's own, such as data sets, for the pods of every role.
+//! PURE: `mounts`, additional volumes such as data sets for the pods of every role.
 
 use serde_json::{Map, Value, json};
 
@@ -7,29 +7,29 @@ use super::syntax;
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
 
-/// A volume that trials find in their pods.
+/// An additional volume in the trials' pods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MountSpec {
     /// `name`: a DNS label, unique in the section.
     pub name: String,
     /// `path`: the absolute path in the pod.
     pub path: String,
-    /// `readOnly`. `true` where nothing is said, but for an `emptyDir`.
+    /// `readOnly`. The default is `true`, except for an `emptyDir`.
     pub read_only: bool,
-    /// The volume, as a pod's `volumes` have it, without its name.
+    /// The volume in the form of a pod's `volumes`, without its name.
     pub volume: Value,
 }
 
 const FIELDS: [&str; 8] =
     ["name", "path", "readOnly", "claimName", "nfs", "emptyDir", "image", "hostPath"];
 const SOURCES: [&str; 5] = ["claimName", "nfs", "emptyDir", "image", "hostPath"];
-/// Longest name: a volume's has 63 characters, and begins with `data-`.
+/// The longest name: a volume's name has at most 63 characters, and begins with `data-`.
 const LONGEST_NAME: usize = 58;
-/// Folders of the agent's and of the shared disk's.
+/// The folders of the agent and of the shared disk.
 const RESERVED: [&str; 5] =
     ["/trialkeeper", "/trialkeeper-agent", "/trialkeeper-cache", "/run/trialkeeper", "/tmp/mount"];
 
-/// Reads the mounts, and their canonical form.
+/// Reads the mounts, and returns their canonical form with them.
 pub(super) fn read(
     workload: WorkloadKind,
     host_path_allowed: bool,
@@ -154,7 +154,7 @@ fn volume(
     }
 }
 
-/// Returns the field `hostPath`, whose value is `path`, where the section allows folders of nodes.
+/// Returns the value `path` of the field `hostPath`, if the section allows folders of nodes.
 pub(super) fn host_path(fields: &Section, path: String, allowed: bool) -> Result<String, Problem> {
     if !allowed {
         let what = "gives trials a folder of the node's own; `allowHostPath: true` in `trainingService` allows it, and `claimName` is safer";

@@ -1,5 +1,5 @@
-//! `taskRoles`: groups of like pods. Each is a list entry of the experiment file and an entry of the same name in the
-//! user's template. Each of the two completes the other.
+//! The `taskRoles`: groups of identical pods. Each is a list entry in the experiment file and an entry of the same name
+//! in the user's template. The two complete each other.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,20 @@ use crate::config::section::{Canonical, resolve};
 use crate::config::section::{Problem, Section, kind};
 use crate::config::units;
 
-/// A group of like pods.
+/// A group of identical pods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoleSpec {
     /// `name`: `^[a-z0-9]{1,63}$`.
     pub name: String,
     /// `taskNumber`, at least 1.
     pub task_number: u64,
-    /// `dockerImage`. `None`: the template's.
+    /// `dockerImage`. `None`: the template's image.
     pub image: Option<String>,
-    /// `command`, else the trial's, else the template's; a shell line.
+    /// `command`, or else the trial's, or else the template's, as a shell line.
     pub command: String,
-    /// `gpuNumber`. `None`: GPUs are left alone; `Some(0)`: hidden.
+    /// `gpuNumber`. `None`: GPUs are left unchanged. `Some(0)`: GPUs are hidden.
     pub gpus: Option<u64>,
-    /// `cpuNumber` as Kubernetes writes it: `4`, `500m`.
+    /// `cpuNumber` in the notation of Kubernetes: `4`, `500m`.
     pub cpu: Option<String>,
     /// `memorySize` in MiB.
     pub memory_mib: Option<u64>,
@@ -35,12 +35,12 @@ pub struct RoleSpec {
     pub registry_auth: Option<PathBuf>,
 }
 
-/// When a Framework is done: -1 is never.
+/// The condition for the completion of a Framework. A value of -1 disables it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletionPolicy {
-    /// As soon as so many tasks of the role have failed, it has failed.
+    /// The number of failed tasks of the role that makes it fail.
     pub min_failed: i64,
-    /// As soon as so many tasks of the role have succeeded, it has succeeded.
+    /// The number of successful tasks of the role that makes it succeed.
     pub min_succeeded: i64,
 }
 
@@ -56,7 +56,7 @@ const FIELDS: [&str; 9] = [
     "privateRegistryAuthPath",
 ];
 
-/// The roles of the file and of its template, and the field that says each one's command.
+/// Reads the roles of the file and of its template, each with the field that holds its command.
 pub(super) fn read(
     fields: &mut Section,
     inherited: &Inherited,
@@ -110,11 +110,11 @@ struct Around<'a> {
     inherited: &'a Inherited,
     templates: &'a [(String, Value)],
     base: Base<'a>,
-    /// There is no other role.
+    /// Set if there is no other role.
     alone: bool,
-    /// It is the first.
+    /// Set if the role is the first.
     first: bool,
-    /// The role whose metrics count, where that is said.
+    /// The role that reports the metrics, if the file names it.
     main: Option<&'a str>,
 }
 
@@ -173,7 +173,7 @@ fn role(fields: &mut Section, around: &Around<'_>) -> Result<(RoleSpec, String),
     Ok((role, command_path))
 }
 
-/// `name`: FrameworkController allows fewer names than Kubernetes.
+/// Reads `name`, for which FrameworkController allows fewer values than Kubernetes.
 fn role_name(fields: &mut Section) -> Result<String, Problem> {
     let Some(name) = fields.string("name")? else {
         return Err(fields.fault("name", "is missing; for example: worker"));
@@ -187,7 +187,7 @@ fn role_name(fields: &mut Section) -> Result<String, Problem> {
     Ok(name)
 }
 
-/// `cpuNumber`: a number, or what Kubernetes would write.
+/// Reads `cpuNumber`: a number, or an amount in the notation of Kubernetes.
 fn cpu(fields: &mut Section) -> Result<Option<String>, Problem> {
     let Some(value) = fields.take("cpuNumber") else { return Ok(None) };
     let millis = match &value {
@@ -217,7 +217,7 @@ fn policy(
     let field = "frameworkAttemptCompletionPolicy";
     let from_template = || template.and_then(|role| role.get(field).cloned());
     let Some(value) = fields.take(field).or_else(from_template) else {
-        // The trial is done when the pods that work are: those of the role that reports.
+        // The trial is done when all working pods are done, which are those of the reporting role.
         let all = i64::try_from(tasks).unwrap_or(-1);
         return Ok(CompletionPolicy {
             min_failed: 1,
@@ -238,7 +238,7 @@ fn policy(
         }
     };
     let failed = count("minFailedTaskCount")?;
-    // NNI's v2 form has the one spelling; v1 and FrameworkController have the other.
+    // NNI's v2 form has one spelling, while v1 and FrameworkController have the other.
     let (short, long) = (count("minSucceedTaskCount")?, count("minSucceededTaskCount")?);
     if short.is_some() && long.is_some() && short != long {
         return Err(policy.fault("minSucceededTaskCount", "differs from `minSucceedTaskCount`"));
@@ -249,7 +249,7 @@ fn policy(
     })
 }
 
-/// A container's command and arguments as a shell line.
+/// Returns a container's command and arguments as a shell line.
 fn command_of(container: &Value) -> Option<String> {
     let words = ["command", "args"].iter().filter_map(|field| container.get(*field)?.as_array());
     let words: Vec<&str> = words.flatten().filter_map(Value::as_str).collect();
@@ -270,7 +270,7 @@ fn quoted(word: &str) -> String {
 }
 
 impl RoleSpec {
-    /// The canonical form.
+    /// Returns the canonical form.
     pub(super) fn canonical(&self) -> Value {
         let mut canonical = Canonical(Map::new());
         canonical.put("name", &self.name);

@@ -1,4 +1,4 @@
-//! PURE: `storage`: how a trial's code reaches its pods. NNI 3.0's `K8sNfsConfig` and
+//! PURE: `storage`, the way by which a trial's code reaches its pods. It covers NNI 3.0's `K8sNfsConfig` and
 //! `K8sAzureStorageConfig`, and two ways without shared files.
 
 use serde_json::{Map, Value, json};
@@ -9,25 +9,25 @@ use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::advice;
 
-/// The way of the code to the pods.
+/// The way by which the code reaches the pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorageSpec {
     /// TrialKeeper's, and the default: the agent fetches the code from the manager.
     Http,
-    /// TrialKeeper's: the code is in the image.
+    /// TrialKeeper's: the image contains the code.
     Image,
     /// `K8sNfsConfig`.
     Nfs {
-        /// Host name or address.
+        /// The host name or address.
         server: String,
         /// The exported path.
         path: String,
     },
-    /// v1's `pvc`.
+    /// The `pvc` of v1.
     Pvc {
-        /// The claim, in the namespace (TrialKeeper's). `None`: the template mounts it.
+        /// The claim in the namespace (TrialKeeper's). `None`: the template mounts it.
         claim: Option<String>,
-        /// Where NNI's manager finds the claim mounted; kept, and not needed here.
+        /// The mount point of the claim at NNI's manager, which is kept and not needed.
         path: String,
     },
     /// `K8sAzureStorageConfig`.
@@ -36,9 +36,9 @@ pub enum StorageSpec {
         account: String,
         /// The file share.
         share: String,
-        /// `keyVaultName`: the Key Vault that holds the account's key.
+        /// `keyVaultName`: the Key Vault with the account's key.
         vault: Option<String>,
-        /// `keyVaultKey`: the key's name in it.
+        /// `keyVaultKey`: the name of the key in the vault.
         vault_key: Option<String>,
         /// `azureKeyFile` (TrialKeeper's): a file with the account's key.
         key_file: Option<String>,
@@ -60,7 +60,7 @@ const FIELDS: [&str; 10] = [
 
 const KINDS: [&str; 5] = ["http", "image", "nfs", "pvc", "azureStorage"];
 
-/// Reads `storage`: a word or an object.
+/// Reads `storage`, a word or an object.
 pub(super) fn read(
     path: &str,
     value: Option<Value>,
@@ -69,7 +69,7 @@ pub(super) fn read(
     let Some(value) = value else { return Ok(StorageSpec::Http) };
     let value = if value.is_string() { json!({"storageType": value}) } else { value };
     let mut fields = Section::open(path, value, &FIELDS)?;
-    // NNI's Python objects say it twice.
+    // NNI's Python objects state it twice.
     let (first, second) = (fields.string("storageType")?, fields.string("storage")?);
     if let (Some(first), Some(second)) = (&first, &second)
         && plain(first) != plain(second)
@@ -120,7 +120,7 @@ pub(super) fn read(
     Ok(storage)
 }
 
-/// A kind's word without case and dashes, and one for what has two.
+/// Returns the word for a kind without case and dashes, and one word for a kind with two.
 fn plain(word: &str) -> String {
     let plain = crate::util::nearest::folded(word);
     if plain == "azurefile" { "azurestorage".to_owned() } else { plain }
@@ -134,7 +134,7 @@ fn absolute(at: &str, path: String) -> Result<String, Problem> {
 }
 
 impl StorageSpec {
-    /// Returns whether the agents fetch the code from the manager, into the pod or onto the share.
+    /// Returns whether the agents fetch the code from the manager, into the pod or to the share.
     pub fn needs_code(&self) -> bool {
         match self {
             Self::Image => false,
@@ -142,7 +142,7 @@ impl StorageSpec {
         }
     }
 
-    /// The canonical form.
+    /// Returns the canonical form.
     pub(super) fn canonical(&self) -> Value {
         let mut fields = Map::new();
         let mut put = |name: &str, value: Option<&String>| {

@@ -1,6 +1,6 @@
-//! PURE: the checks of values that Kubernetes would refuse, often only later: in a pod that waits, or in every trial.
-//! `FrameworkController` reads all Frameworks of a cluster at once. It reads none as long as one of them has a field of
-//! another type than it knows.
+//! PURE: checks of values that Kubernetes would refuse, often only later in a waiting pod or in every trial.
+//! `FrameworkController` reads all Frameworks of a cluster at once. It reads none while one of them has a field of an
+//! unexpected type.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,12 +10,12 @@ use serde_path_to_error::Segment;
 use crate::config::section::{Problem, kind};
 use crate::util::nearest::advice;
 
-/// Fields that hold amounts, by the name of the object around them or by their own. Kubernetes takes them as numbers,
-/// too.
+/// Fields that hold amounts, by the name of the enclosing object or by their own. Kubernetes also accepts them as
+/// numbers.
 const AMOUNTS: [&str; 3] = ["requests", "limits", "overhead"];
 const AMOUNT: [&str; 2] = ["sizeLimit", "divisor"];
 
-/// Reads `value` as what Kubernetes takes for it. The path of what is wrong begins with `at`.
+/// Reads `value` as the type that Kubernetes uses. The path of an error begins with `at`.
 pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, Problem> {
     let mut plain = value.clone();
     amounts(at, &mut plain)?;
@@ -46,7 +46,7 @@ pub(super) fn typed<T: DeserializeOwned>(at: &str, value: &Value) -> Result<T, P
     })
 }
 
-/// Refuses fields of `value` that are not in `typed`, which was read from it: they would have no effect.
+/// Refuses fields of `value` that are missing in `typed`, which was read from it, because they would have no effect.
 pub(super) fn no_unknown(at: &str, value: &Value, typed: &impl Serialize) -> Result<(), Problem> {
     let read = serde_json::to_value(typed).unwrap_or_default();
     compare(at, value, &read)
@@ -75,7 +75,7 @@ fn compare(at: &str, value: &Value, read: &Value) -> Result<(), Problem> {
     }
 }
 
-/// Checks the amounts (`500m`, `2Gi`) in an object, and makes texts of those that are numbers.
+/// Checks the amounts (`500m`, `2Gi`) in an object, and converts numbers to text.
 fn amounts(at: &str, value: &mut Value) -> Result<(), Problem> {
     match value {
         Value::Object(members) => members.iter_mut().try_for_each(|(name, member)| {
@@ -118,7 +118,7 @@ fn amount(at: &str, value: &mut Value) -> Result<(), Problem> {
     Err(Problem::new(at, what))
 }
 
-/// Kubernetes' `Quantity`.
+/// Returns whether a text is a `Quantity` of Kubernetes.
 fn is_amount(text: &str) -> bool {
     let text = text.strip_prefix(['+', '-']).unwrap_or(text);
     let number = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -133,7 +133,7 @@ fn is_amount(text: &str) -> bool {
             || exponent().is_some())
 }
 
-/// The library's words for a type, for a person.
+/// Returns the library's term for a type in the user's language.
 fn plainly(expected: &str) -> &str {
     match expected {
         "a sequence" => "a list",
@@ -148,13 +148,13 @@ fn plainly(expected: &str) -> &str {
     }
 }
 
-/// Checks an image's name as container runtimes have it: `host:port/path:tag@digest`.
+/// Checks an image's name by the rules of container runtimes: `host:port/path:tag@digest`.
 pub(super) fn image(name: &str) -> Result<(), String> {
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (name, None),
     };
-    // What stands before the first slash is a host where it could be no part of a path.
+    // The part before the first slash is a host if it cannot be part of a path.
     let path = match rest.split_once('/') {
         Some((host, path))
             if host == "localhost"
@@ -180,7 +180,7 @@ pub(super) fn image(name: &str) -> Result<(), String> {
         })
     };
     let printable = name.chars().all(|c| c.is_ascii_graphic());
-    // The controller puts a task's number and the like there.
+    // The controller inserts a task's number and similar values.
     if name.contains("{{FC_")
         || printable
             && path.split('/').all(is_component)
@@ -200,7 +200,7 @@ pub(super) fn image(name: &str) -> Result<(), String> {
     ))
 }
 
-/// `[a-z0-9]+` with single dots, one or two underscores, or dashes in between.
+/// Matches `[a-z0-9]+` with single dots, one or two underscores, or dashes in between.
 fn is_component(part: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     part.starts_with(alphanumeric)
@@ -314,7 +314,7 @@ pub(super) fn toleration(at: &str, value: &Value) -> Result<(), Problem> {
     named("value", label_value(&own))
 }
 
-/// Returns whether `FrameworkController` accepts it as the name of a Framework or a task role.
+/// Returns whether `FrameworkController` accepts the name for a Framework or a task role.
 pub fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())

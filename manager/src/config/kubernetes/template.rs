@@ -1,5 +1,5 @@
-//! The user's own Framework or Job, which is completed: from its file, or in the experiment file itself. What is built upon is
-//! checked, and the rest as far as Kubernetes' types go.
+//! The user's own Framework or Job, from a file or from the experiment file itself. The manager completes it. The parts
+//! that the manager relies on are checked fully, and the rest by the types of Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::config::document;
 use crate::config::section::resolve;
 use crate::config::section::{Problem, Section};
 
-/// A Framework as its controller reads it.
+/// A Framework in the form that its controller reads.
 #[derive(Deserialize)]
 struct FrameworkDocument {
     #[expect(dead_code, reason = "its types are what matters")]
@@ -43,7 +43,7 @@ struct Spec {
 struct Role {
     name: Option<String>,
     task_number: Option<u64>,
-    /// Read, and checked, where the experiment file's is.
+    /// The reader of the experiment file's field checks this one, too.
     framework_attempt_completion_policy: Option<Value>,
     task: Option<Task>,
 }
@@ -63,7 +63,7 @@ struct RetryPolicy {
     max_retry_count: Option<i32>,
 }
 
-/// The template of a section: `configPath` names its file, `template` is it.
+/// Reads the template of a section from the file `configPath`, or from the field `template`.
 pub(super) fn read(
     workload: WorkloadKind,
     fields: &mut Section,
@@ -90,7 +90,7 @@ pub(super) fn read(
     with_roles(workload, read).map(Some).map_err(|problem| problem.in_other_file(&path))
 }
 
-/// A Job's template in the form of a Framework's: its pod template is that of its only role.
+/// Converts a Job's template to the form of a Framework's, in which its pod template belongs to the only role.
 fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem> {
     let spec = template.get("spec");
     let is_stored = spec.is_some_and(|spec| spec.get("taskRoles").is_some());
@@ -112,7 +112,7 @@ fn with_roles(workload: WorkloadKind, template: Value) -> Result<Value, Problem>
     }))
 }
 
-/// The roles of a template by name, each checked for what will be built upon.
+/// Returns the roles of a template by name, after a check of the parts that the manager relies on.
 pub(super) fn roles(template: Option<&Value>) -> Result<Vec<(String, Value)>, Problem> {
     let Some(template) = template else { return Ok(Vec::new()) };
     let framework: FrameworkDocument = typed("the template", template).map_err(|problem| {

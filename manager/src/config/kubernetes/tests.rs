@@ -1,4 +1,4 @@
-//! The section against NNI's own files and against what people get wrong.
+//! Tests of the section: against NNI's own files and against common mistakes.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub(super) fn spec(document: &str) -> KubernetesSpec {
     *spec
 }
 
-/// A file of NNI's, as its users have it.
+/// Returns one of NNI's own files, in the form that its users have.
 fn nni(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/config").join(name);
     std::fs::read_to_string(path).unwrap()

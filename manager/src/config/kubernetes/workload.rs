@@ -1,4 +1,4 @@
-//! The checks of a section against the kind of object that it asks for.
+//! The checks of a section against the requested kind of object.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::role::{CompletionPolicy, RoleSpec};
 use crate::config::section::{Problem, Section};
 use crate::util::nearest::folded;
 
-/// Fields of a role that may stand in the section itself where there is one role.
+/// The fields of a role that the section itself may have if there is one role.
 const ROLE_FIELDS: [&str; 7] = [
     "dockerImage",
     "taskNumber",
@@ -19,9 +19,11 @@ const ROLE_FIELDS: [&str; 7] = [
     "privateRegistryAuthPath",
 ];
 
-/// Longest name of one of several roles: a trial's name, the role's, two numbers and a suffix make a pod's.
+/// The longest name of one of several roles. A pod's name consists of the trial's, the role's, two numbers and a
+/// suffix.
 const LONGEST_ROLE: usize = 16;
-/// Returns the section with `taskRoles`: a Job and a `TrainJob` have one role, whose fields may stand in the section itself.
+/// Returns the section with `taskRoles`. A Job and a `TrainJob` have one role, whose fields may be in the section
+/// itself.
 pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     let Value::Object(members) = section else { return section };
     let names: Vec<String> = members.keys().map(|key| folded(key)).collect();
@@ -37,12 +39,12 @@ pub(super) fn with_roles(workload: WorkloadKind, section: Value) -> Value {
     Value::Object(rest)
 }
 
-/// Returns the kind that runs these roles: several are no Job but a `JobSet`.
+/// Returns the kind that runs these roles. Several roles need a `JobSet` instead of a Job.
 pub(super) fn for_roles(workload: WorkloadKind, roles: &[RoleSpec]) -> WorkloadKind {
     if workload == WorkloadKind::Job && roles.len() > 1 { WorkloadKind::JobSet } else { workload }
 }
 
-/// Refuses roles that the kind cannot have.
+/// Refuses roles that the kind does not support.
 pub(super) fn check_roles(
     workload: WorkloadKind,
     fields: &Section,
@@ -77,7 +79,7 @@ pub(super) fn check_roles(
     Ok(())
 }
 
-/// Refuses roles that a `JobSet` cannot have.
+/// Refuses roles that a `JobSet` does not support.
 fn check_job_set(fields: &Section, roles: &[RoleSpec]) -> Result<(), Problem> {
     for (i, role) in roles.iter().enumerate() {
         if role.name.len() > LONGEST_ROLE {
@@ -143,7 +145,7 @@ mod tests {
 
     const POD: &str = "{spec: {containers: [{name: mine, image: i, command: [python3, t.py]}]}}";
 
-    /// The section of a Job, with changes.
+    /// Returns the section of a Job, with changes.
     fn job(changes: &Value) -> String {
         let mut section = json!({"platform": "kubernetes", "dockerImage": "i"});
         for (field, value) in changes.as_object().unwrap() {
@@ -153,7 +155,7 @@ mod tests {
         document(&section).to_string()
     }
 
-    /// Asserts that what is stored of a file reads as it was written.
+    /// Asserts that the stored form of a file reads back as the same specification.
     fn assert_reads_again(file: &str, template: &str) {
         let whole = loaded(file, template).unwrap();
         let mut section = whole.canonical["trainingService"].clone();

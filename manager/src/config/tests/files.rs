@@ -1,4 +1,4 @@
-//! An error for a missing file or folder names the field, in the words of the form that the user wrote.
+//! Tests of missing files and folders: the error names the field in the form that the user wrote.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn a_stored_experiment_is_read_after_its_files_have_gone() {
         std::fs::remove_file(directory.path().join("file")).unwrap();
         std::fs::remove_file(directory.path().join("space")).unwrap();
         assert_eq!(from_canonical(&spec.canonical).unwrap(), spec, "{field}");
-        // Its trials cannot be started without them; the search space is in the stored form.
+        // The trials cannot start without these files, but the stored form contains the search space.
         match check_stored_files(&spec.canonical) {
             Ok(()) => assert_eq!(field, ""),
             Err(error) => assert!(!field.is_empty() && error.problem.contains(field), "{error}"),

@@ -1,4 +1,4 @@
-//! Several objectives and constraints in an experiment file.
+//! Tests of several objectives and constraints in an experiment file.
 
 use serde_json::{Value, json};
 

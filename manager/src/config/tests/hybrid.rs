@@ -1,4 +1,4 @@
-//! The list form of `trainingService`, and NNI's first form of it.
+//! Tests of the list form of `trainingService`, and of NNI's first form of it.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn several_training_services_are_read() {
     ]))
     .unwrap();
     let own = |name: &str, limit| (name.to_owned(), limit, true);
-    // Trials of this machine run the same copy of the code as the others.
+    // Trials on this machine run the same copy of the code as the others.
     assert_eq!(parts_of(&spec), [own("local", Some(2)), own("remote", None), own("plugin", None)]);
     let section = spec.training_service.section();
     assert_eq!((section.is_local(), section.is_elsewhere()), (true, true));

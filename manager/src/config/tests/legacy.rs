@@ -1,4 +1,4 @@
-//! Files of NNI's first form: how they are converted, and how they are refused.
+//! Tests of files in NNI's first form: their conversion and their refusal.
 
 use super::*;
 

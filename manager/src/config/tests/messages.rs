@@ -1,4 +1,4 @@
-//! Where messages say that something stands, and what they list.
+//! Tests of the locations and the lists in messages.
 
 use super::*;
 

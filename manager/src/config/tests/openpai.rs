@@ -1,4 +1,4 @@
-//! Files for `OpenPAI`: NNI's fields, and the errors that name them.
+//! Tests of files for `OpenPAI`: NNI's fields, and the errors that name them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Points that are tried several times, and populations that are trained in steps.
+//! Tests of points that are tried several times, and of populations that are trained in steps.
 
 use serde_json::{Value, json};
 
