@@ -1,5 +1,5 @@
-//! The advisers of an experiment: its tuner and its assessor, built in or outside, behind one interface. A built-in
-//! adviser answers at once; one outside answers later, through [`Advice::next_event`]. This module decides nothing
+//! The advisers of an experiment, behind one interface: its tuner and its assessor, built-in or external. A built-in
+//! adviser answers at once, an external one later through [`Advice::next_event`]. This module makes no decisions
 //! itself.
 
 use serde_json::Value;
@@ -12,19 +12,19 @@ use crate::search::assessor::{Assessor, Bounds, Judgement};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::{Outcome, Proposal, Tuner};
 
-/// The advisers of one experiment. At least one of `tuner` and `outside` proposes.
+/// The advisers of one experiment. At least one of `tuner` and `outside` makes proposals.
 #[derive(Debug)]
 pub struct Advice {
     /// A built-in tuner.
     pub tuner: Option<Box<dyn Tuner>>,
     /// A built-in assessor.
     pub assessor: Option<Box<dyn Assessor>>,
-    /// The adviser outside this process.
+    /// The external adviser, in another process.
     pub outside: Option<ExternalAdviser>,
 }
 
 impl Advice {
-    /// A trial tries the parameters of a proposal, since before this manager was started.
+    /// Enters a trial that tries the parameters of a proposal since before the start of this manager.
     pub(super) fn adopt(&mut self, trial: &TrialJobId, id: Option<u64>, parameters: &Parameters) {
         if let (Some(tuner), Some(id)) = (&mut self.tuner, id) {
             tuner.adopt(id, parameters);
@@ -32,7 +32,7 @@ impl Advice {
         self.launched(trial, id, parameters);
     }
 
-    /// A trial tries these parameters.
+    /// Enters a trial that tries these parameters.
     pub(super) fn launched(
         &mut self,
         trial: &TrialJobId,
@@ -46,7 +46,7 @@ impl Advice {
         });
     }
 
-    /// Results from elsewhere are known.
+    /// Teaches the tuner results from elsewhere.
     pub(super) fn import(&mut self, samples: Vec<Sample>) {
         if samples.is_empty() {
             return;
@@ -57,14 +57,14 @@ impl Advice {
         self.order(|| Order::Import(samples));
     }
 
-    /// The search space is another from now on. `tuner`: the built-in one for it, where there is one, taught
-    /// everything.
+    /// Changes the search space. `tuner` is the built-in tuner for the new space, if there is one, with everything
+    /// learned.
     pub(super) fn space(&mut self, space: &Value, tuner: Option<Box<dyn Tuner>>) {
         self.tuner = tuner;
         self.order(|| Order::Space(space.clone()));
     }
 
-    /// Parameters are wanted. `None`: they will be heard.
+    /// Requests parameters. `None`: the answer comes as an event.
     pub(super) fn propose(&mut self, id: u64) -> Option<Proposal> {
         match (&mut self.tuner, &self.outside) {
             (Some(tuner), _) => Some(tuner.propose(id)),
@@ -76,7 +76,7 @@ impl Advice {
         }
     }
 
-    /// A running trial has taken another step.
+    /// Enters a new step of a running trial.
     pub(super) fn step(
         &mut self,
         trial: &TrialJobId,
@@ -88,7 +88,7 @@ impl Advice {
         self.judge(trial, steps)
     }
 
-    /// Judges a running trial by all of its steps; an assessor outside judges by itself.
+    /// Judges a running trial by all of its steps. An external assessor judges by itself.
     pub(super) fn judge(&mut self, trial: &TrialJobId, steps: &Steps) -> Judgement {
         match &mut self.assessor {
             Some(assessor) => assessor.judge(trial.as_str(), &steps.history()),
@@ -96,28 +96,28 @@ impl Advice {
         }
     }
 
-    /// An intermediate result that is not to be judged by what is built in.
+    /// Enters an intermediate result that the built-in assessor must not judge.
     pub(super) fn seen(&mut self, trial: &TrialJobId, sequence: u64, value: &MetricValue) {
         if self.outside.as_ref().is_some_and(|outside| outside.assesses) {
-            // NNI's assessors see numbers: an object's other members are not theirs.
+            // NNI's assessors receive numbers, and no other members of an object.
             let number = value.number().unwrap_or(f64::NAN);
             let trial = trial.clone();
             self.order(|| Order::Step { trial, sequence, value: number.into() });
         }
     }
 
-    /// Returns the bounds at which a running trial will be stopped, while at most `others` more succeed, as far as an
-    /// agent can be told.
+    /// Returns the bounds at which a running trial will be stopped, while at most `others` more succeed. They are
+    /// limited to what an agent can evaluate.
     pub(super) fn bounds(&self, steps: &Steps, others: usize) -> Option<Bounds> {
         self.assessor.as_ref()?.bounds(steps.history().len(), others)
     }
 
-    /// Returns whether anybody wants to see intermediate results.
+    /// Returns whether any adviser uses intermediate results.
     pub(super) fn assesses(&self) -> bool {
         self.assessor.is_some() || self.outside.as_ref().is_some_and(|outside| outside.assesses)
     }
 
-    /// A trial has ended: what an assessor learns from it.
+    /// Teaches the assessor the end of a trial.
     pub(super) fn assessed(&mut self, trial: &TrialJobId, state: JobState, steps: &Steps) {
         if let Some(assessor) = &mut self.assessor
             && state != JobState::SysCanceled
@@ -126,7 +126,7 @@ impl Advice {
         }
     }
 
-    /// A trial has ended: what a tuner learns from it.
+    /// Teaches the tuner the end of a trial.
     pub(super) fn observe(
         &mut self,
         trial: &TrialJobId,
@@ -144,7 +144,7 @@ impl Advice {
         self.order(|| Order::Ended { trial: trial.clone(), state, result });
     }
 
-    /// Waits for a message of the adviser outside; for ever where there is none.
+    /// Waits for a message of the external adviser, without end if there is none.
     pub(super) async fn next_event(&mut self) -> AdviserEvent {
         match &mut self.outside {
             Some(outside) => outside.heard().await,
@@ -152,22 +152,22 @@ impl Advice {
         }
     }
 
-    /// Returns the name of the adviser outside, for the user.
+    /// Returns the name of the external adviser, for the user.
     pub(super) fn outside_name(&self) -> &str {
         self.outside.as_ref().map_or("", |outside| &outside.name)
     }
 
-    /// Returns the name of the adviser outside that gives trials up.
+    /// Returns the name of the external adviser that stops trials.
     pub(super) fn outside_assessor_name(&self) -> &str {
         self.outside.as_ref().map_or("", |outside| &outside.assessor_name)
     }
 
-    /// Returns whether the search cannot go on without those outside.
+    /// Returns whether the search depends on an external adviser.
     pub(super) fn depends(&self) -> bool {
         self.outside.as_ref().is_some_and(|outside| outside.tunes)
     }
 
-    /// Lets those outside end.
+    /// Closes the external adviser.
     pub(super) async fn close(&mut self) {
         if let Some(outside) = self.outside.take() {
             outside.close().await;

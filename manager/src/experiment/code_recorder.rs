@@ -1,5 +1,5 @@
-//! Records which code each attempt is started with. It works beside the experiment's task and never delays a trial: a
-//! directory that trials share is read just after the attempt's start.
+//! Records the code with which each attempt starts. It works beside the experiment's task and never delays a trial. It
+//! reads a shared code directory just after the attempt's start.
 
 use std::io;
 use std::time::Duration;
@@ -12,15 +12,16 @@ use trial_protocol::{AttemptId, TrialJobId};
 use crate::code_archive::version::{CodeTracker, CodeVersion};
 use crate::store::Store;
 
-/// The time that the end of a search waits for records that are still to be made.
+/// The time limit for unfinished records at the end of a search.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts that share one look at the directory, if they were started at a time.
+/// The number of attempts that may share one reading of the directory, if they start at the same time.
 const TOGETHER: usize = 256;
 
 /// Records the code of attempts, in the order of their starts.
 #[derive(Debug)]
 pub struct CodeRecorder {
-    // Unbounded, since the experiment's task must not wait: one short message for each attempt.
+    // The channel is unbounded, because the experiment's task must not wait. It carries one short message for each
+    // attempt.
     attempts: mpsc::UnboundedSender<(TrialJobId, AttemptId)>,
     task: JoinHandle<()>,
 }
@@ -33,13 +34,13 @@ impl CodeRecorder {
         Self { attempts, task }
     }
 
-    /// Has the code recorded that an attempt was just started with. Returns at once.
+    /// Requests a record of the code with which an attempt was just started. Returns at once.
     pub fn record(&self, trial: &TrialJobId, attempt: &AttemptId) {
-        // The task ends only by a panic, after which nothing is recorded any more.
+        // The task ends early only by a panic, after which nothing more is recorded.
         drop(self.attempts.send((trial.clone(), attempt.clone())));
     }
 
-    /// Waits until all is recorded, but no longer than ten seconds.
+    /// Waits until everything is recorded, but no longer than ten seconds.
     pub async fn close(self) {
         let Self { attempts, mut task } = self;
         drop(attempts);
@@ -55,7 +56,7 @@ impl CodeRecorder {
 /// The code that trials run.
 #[derive(Debug)]
 pub enum CodeSource {
-    /// A directory that they share, as it is when they start.
+    /// A directory that trials share, in its state at their start.
     Directory(CodeTracker),
     /// Copies of one archive.
     Archive(CodeVersion),

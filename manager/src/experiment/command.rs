@@ -1,4 +1,4 @@
-//! The commands of users to an experiment that runs, and the reasons to refuse them.
+//! The commands of users to a running experiment, and the reasons to refuse them.
 
 use std::time::Duration;
 
@@ -16,39 +16,39 @@ use crate::store;
 pub enum Command {
     /// Stop one trial.
     StopTrial(TrialJobId),
-    /// Run a trial that has ended once more, as a new attempt.
+    /// Run an ended trial once more, as a new attempt.
     Retry(TrialJobId),
-    /// Run a trial with parameters of the user's; those that are left out are drawn from the space.
+    /// Run a trial with the user's parameters. Missing ones are drawn from the space.
     Add {
         /// The id of the new trial.
         trial: TrialJobId,
         /// The parameters.
         parameters: Parameters,
     },
-    /// Have a trial's agent send what it still gathers.
+    /// Make a trial's agent send the data that it still collects.
     Flush(TrialJobId),
-    /// Have a trial's agent log from this level on.
+    /// Set the log level of a trial's agent.
     LogLevel(TrialJobId, LogLevel),
-    /// Change what bounds the experiment; what is `None` stays.
+    /// Change the limits of the experiment. Those that are `None` stay.
     Limit(NewLimits),
-    /// Let the tuner know results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
+    /// Teach the tuner results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
     Import(Value),
-    /// Search another space from now on, in NNI's form.
+    /// Change the search space, given in NNI's form.
     Space(Value),
 }
 
-/// Other limits. They are kept, so that a resumed experiment has them too.
+/// New limits. They are recorded, so that a resumed experiment has them too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewLimits {
-    /// Trials at a time, at least 1.
+    /// The greatest number of concurrent trials, at least 1.
     pub concurrency: Option<usize>,
-    /// Trials in all, at least 1.
+    /// The greatest number of trials in all, at least 1.
     pub trials: Option<u64>,
-    /// Running time of the experiment.
+    /// The greatest running time of the experiment.
     pub duration: Option<WrittenDuration>,
 }
 
-/// A duration, and the words that a user wrote it in.
+/// A duration, and the form in which the user wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenDuration {
     /// The length of time.
@@ -58,44 +58,44 @@ pub struct WrittenDuration {
 }
 
 impl WrittenDuration {
-    /// Reads a duration such as `90`, `"30m"` or `"1h30m"`; an error says what is wrong with it.
+    /// Reads a duration such as `90`, `"30m"` or `"1h30m"`. An error names the problem.
     pub fn parse(written: &Value) -> Result<Self, String> {
         Ok(Self { length: units::duration(written)?, written: written.clone() })
     }
 }
 
-/// The reason that the experiment does not do it.
+/// A reason why the experiment refuses a command.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Refused {
-    /// No such trial.
+    /// The trial does not exist.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),
-    /// Only of a trial that has not ended something can be wanted.
+    /// The command requires a trial that has not ended.
     #[error("trial {trial} has ended already: it is {state}")]
     Ended {
         /// The trial.
         trial: TrialJobId,
-        /// How.
+        /// The final state of the trial.
         state: JobState,
     },
-    /// Only a trial that has ended can be run again.
+    /// Only an ended trial can run again.
     #[error("trial {trial} has not ended: it is {state}; stop it first")]
     NotEnded {
         /// The trial.
         trial: TrialJobId,
-        /// Where it stands.
+        /// The present state of the trial.
         state: JobState,
     },
-    /// A limit of nothing.
+    /// A limit must not be zero.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// A value is not right: where, and what is allowed.
+    /// A value is wrong. The text names its path and the allowed values.
     #[error("{0}")]
     Wrong(String),
-    /// The experiment starts nothing any more.
+    /// The experiment no longer starts trials.
     #[error("the experiment is {0} and starts nothing any more; {way_on}", way_on = .0.way_on())]
     Over(ExperimentState),
-    /// There are as many trials as there may be.
+    /// The experiment has as many trials as its limit allows.
     #[error(
         "all {limit} trials that maxTrialNumber allows are there; `trial-manager experiment limit --max-trial-number` allows more"
     )]
@@ -103,7 +103,7 @@ pub enum Refused {
         /// The number of trials.
         limit: u64,
     },
-    /// No trial is started any more, and the last ones run.
+    /// The search starts no more trials, and its last ones run.
     #[error(
         "the search starts nothing any more, and its last trials run; raise its limits with `trial-manager experiment limit`"
     )]
@@ -111,12 +111,12 @@ pub enum Refused {
     /// The experiment has no manager, and is not done.
     #[error("the experiment is not running; `trial-manager resume` goes on with it")]
     NotRunning,
-    /// The experiment waits for a disk, and why: nothing can be recorded, so nothing is done.
+    /// The experiment waits for a disk, for this reason. Nothing can be recorded, so nothing is done.
     #[error(
         "nothing was done, since nothing can be recorded now: {0}; ask again once that is mended"
     )]
     Held(String),
-    /// The command had begun when the disk failed, and why.
+    /// The command had begun when the disk failed for this reason.
     #[error("it cannot be recorded now: {0}; it is done as soon as that is mended")]
     Delayed(String),
     /// The command could not be recorded.
@@ -125,7 +125,7 @@ pub enum Refused {
 }
 
 impl ExperimentState {
-    /// Returns the remedy where an experiment starts nothing any more.
+    /// Returns the remedy for an experiment that starts no more trials.
     fn way_on(self) -> &'static str {
         match self {
             Self::Done => {

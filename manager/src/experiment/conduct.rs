@@ -1,8 +1,8 @@
-//! The task that owns an experiment: it turns what happens into events, lets [`State::step`] decide, and performs the
-//! effects, one after the other. It decides nothing itself.
+//! The task that owns an experiment. It turns occurrences into events, lets [`State::step`] decide, and performs the
+//! effects one after the other. It makes no decisions itself.
 //!
-//! Its parts have private fields: the [`Recorder`] records, the [`JobLauncher`] submits, the [`LeaseMonitor`] watches
-//! agents, [`StopRules`] are left to them, and the [`Announcer`] tells people.
+//! Its parts have private fields. The [`Recorder`] writes the store, the [`JobLauncher`] submits jobs, and the
+//! [`LeaseMonitor`] watches agents. [`StopRules`] hands them their rules, and the [`Announcer`] informs users.
 
 mod announcer;
 mod command;
@@ -60,14 +60,14 @@ use crate::training_service::{JobNews, JobWaits};
 use crate::util::errors::chain;
 use crate::util::ids;
 
-/// The note of an agent that has stopped its trial by a rule of the assessor's.
+/// The code of the note by which an agent reports that it stopped its trial by a rule of the assessor.
 const EARLY_STOP: &str = "early-stop";
-/// The code of the note with which an agent says which of several printed metrics it took for the result.
+/// The code of the note by which an agent reports which of several printed metrics it chose as the result.
 const OBJECTIVE_CHOSEN: &str = "objective-chosen";
-/// The most events or news of jobs that are handled together.
+/// The greatest number of events or news of jobs that are handled together.
 const MAX_BATCH: usize = 256;
 
-/// An experiment that runs.
+/// A running experiment.
 struct ExperimentTask {
     spec: ExperimentSpec,
     recorder: Recorder,
@@ -84,16 +84,16 @@ struct ExperimentTask {
     state: State,
     jobs: HashMap<TrialJobId, Job>,
     pending_ends: PendingEnds,
-    /// Attempts whose agents have said how their trials ended, and whose jobs need not be waited for.
+    /// The attempts whose agents have reported the end of their trials, and whose jobs need no wait.
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
-    /// The results of the trials that succeeded.
+    /// The results of the successful trials.
     points: PointResults,
-    /// Running time before this run, and when this run began.
+    /// The running time before this run, and the start of this run.
     before: Duration,
     began: Instant,
 }
 
-/// Conducts the experiment to its end, or until it is stopped or left, and returns its state then.
+/// Conducts the experiment until it ends, is stopped or is left, and returns its state.
 pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, store::Error> {
     let mut task = prepare::prepare(dependencies).await?;
     task.handle.began(task.before, task.began);
@@ -104,11 +104,12 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
     let service = Arc::clone(task.launcher.service());
     let mut out_of_reach = Box::pin(async move { service.out_of_reach().await });
     while !matches!(task.state.state(), ExperimentState::Done | ExperimentState::Stopped) {
-        // The ends of one batch, before the next.
+        // The ends of one batch are recorded before the next batch.
         if task.conclude_by_verdicts().await? {
             continue;
         }
-        // Before news and deadlines: an agent that spoke while a disk was waited for must not be silent at the next check.
+        // Reports come before news and deadlines. An agent that reported during a wait for the disk must not count as
+        // silent at the next check.
         if let Some(event) = task.recorder.inbox().pop() {
             task.handle_batch(event).await?;
             continue;
@@ -121,7 +122,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
                 task.perform(state::Event::ExperimentStopRequested).await?;
             }
             () = handle.left(), if !stopping && !handle.is_to_stop() => {
-                // How long it has run counts for the next manager.
+                // The next manager needs the running time.
                 task.record_experiment(task.state.state()).await?;
                 break;
             }
@@ -131,7 +132,7 @@ pub async fn conduct(dependencies: Dependencies) -> Result<ExperimentState, stor
                 task.handle_job_news(std::mem::take(&mut news)).await?;
             }
             event = task.advice.next_event() => task.handle_adviser(event).await?,
-            // What runs on is the next manager's; what it was asked is recorded.
+            // The next manager takes over the trials that continue. The requests to them are recorded.
             () = &mut out_of_reach, if stopping => break,
             () = until(wake) => task.perform(state::Event::Tick).await?,
             () = tokio::time::sleep_until(check) => task.check_leases().await?,
@@ -158,8 +159,8 @@ impl ExperimentTask {
         Steps::new(self.spec.objective.as_deref())
     }
 
-    /// Handles an event and those that have arrived behind it, in order. Of trials that begin at the same time it is
-    /// recorded together: a commit costs as much for one as for a hundred, and an end waits behind it.
+    /// Handles an event and the waiting ones behind it, in order. Trials that begin at the same time are recorded
+    /// together. A commit for one costs as much as for a hundred, and an end waits behind it.
     async fn handle_batch(&mut self, first: TaskEvent) -> Result<(), store::Error> {
         let mut events = vec![first];
         while events.len() < MAX_BATCH
@@ -169,7 +170,7 @@ impl ExperimentTask {
         }
         let mut effects = Vec::new();
         for event in &events {
-            // A command stands in its place.
+            // A command keeps its position in the order.
             let TaskEvent::Reported { trial, attempt, fresh } = event else { break };
             self.adopt_first_pod(trial, attempt);
             let started = fresh.iter().find(|report| matches!(report.body, ReportBody::Started(_)));
@@ -196,9 +197,9 @@ impl ExperimentTask {
                 self.handle_reports(&trial, attempt, fresh).await
             }
             TaskEvent::Commanded { command, reply } => {
-                // It finds the trials as their agents left them.
+                // The command finds the trials as their agents left them.
                 self.conclude_by_verdicts().await?;
-                // The caller may have gone; the command is done all the same.
+                // The caller may no longer wait, but the command is carried out.
                 self.recorder.inbox().asked(reply);
                 let answer = Box::pin(self.handle_command(command)).await?;
                 self.recorder.inbox().answer(answer);
@@ -224,7 +225,7 @@ impl ExperimentTask {
         self.renew_lease(trial).await?;
         self.launcher.service().began(trial);
         for report in fresh {
-            // NNI's own keeper has no word for the start.
+            // NNI's own keeper does not report the start.
             let is_of_a_run = matches!(
                 report.body,
                 ReportBody::Metric(_) | ReportBody::Log(_) | ReportBody::Sample(_)
@@ -242,7 +243,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Notes what a report says, and returns the event that follows from it.
+    /// Enters a report, and returns the event that follows from it.
     fn handle_report(&mut self, trial: &TrialJobId, report: &Report) -> Option<state::Event> {
         match &report.body {
             ReportBody::Started(_) => {
@@ -255,7 +256,7 @@ impl ExperimentTask {
                 self.state.reported();
                 self.judge(trial, metric)
             }
-            // By a rule that it was left.
+            // The agent stopped the trial by a rule of the assessor.
             ReportBody::Note { code, message } if code == EARLY_STOP => {
                 self.give_up(trial, message.clone())
             }
@@ -277,7 +278,7 @@ impl ExperimentTask {
         }
     }
 
-    /// Shows the assessor a trial's next step.
+    /// Presents a trial's next step to the assessor.
     fn judge(&mut self, trial: &TrialJobId, metric: &Metric) -> Option<state::Event> {
         if !self.advice.assesses() {
             return None;
@@ -286,7 +287,7 @@ impl ExperimentTask {
         if !job.steps.enter(metric) || job.given_up.is_some() {
             return None;
         }
-        // Its agent can be left rules once it is known which metric they are about.
+        // The first metric shows which one counts, so its agent can receive rules.
         if metric.sequence == 0 {
             self.rules.mark_stale();
         }
@@ -295,8 +296,8 @@ impl ExperimentTask {
         self.give_up(trial, reason)
     }
 
-    /// Judges the trials that run by the steps in the store. Steps that agents delivered before this manager had read
-    /// them come as no news. The last of them may be one that its trial is to be given up for.
+    /// Judges the running trials by the steps in the store. Steps that agents delivered before this manager read the
+    /// store cause no event. The last of them may be a reason to stop its trial.
     async fn judge_stored(&mut self) -> Result<(), store::Error> {
         let runs = |job: &Job| job.submitted && !job.ended && job.given_up.is_none();
         let running = self.jobs.iter().filter(|(_, job)| runs(job));
@@ -322,7 +323,7 @@ impl ExperimentTask {
         Some(state::Event::StopRequested { trial: trial.clone(), reason: StopReason::EarlyStop })
     }
 
-    /// Handles what a tuner or an assessor outside has said.
+    /// Handles a message from an external tuner or assessor.
     async fn handle_adviser(&mut self, event: AdviserEvent) -> Result<(), store::Error> {
         let event = match event {
             AdviserEvent::Proposed { id, proposal } => {
@@ -349,7 +350,7 @@ impl ExperimentTask {
     }
 
     async fn handle_trouble(&mut self, trouble: Option<String>) -> Result<(), store::Error> {
-        // What holds the search is shown until it is resumed.
+        // The trouble that holds the search is shown until the search is resumed.
         let stays = trouble.is_none() && self.state.is_held();
         if self.announcer.trouble() == trouble.as_deref() || stays {
             return Ok(());
@@ -375,7 +376,7 @@ impl ExperimentTask {
         Ok(depends.then_some(state::Event::TunerLost))
     }
 
-    /// Renews the lease of an agent that has reported, whatever it said.
+    /// Renews the lease of an agent that has reported anything.
     async fn renew_lease(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         if self.leases.renew(trial) && self.jobs.get(trial).is_some_and(|job| !job.ended) {
             info!(%trial, "a trial that was lost is heard again");
@@ -410,7 +411,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Leaves the trial's agent the rules that it is to keep also while it cannot hear the manager.
+    /// Sends a trial's agent the rules that apply even while it cannot reach the manager.
     fn push_rules(&mut self, trial: &TrialJobId) {
         let others = self.state.live().saturating_sub(1);
         let is_stopping = self.state.intent(trial).is_some();
@@ -420,13 +421,13 @@ impl ExperimentTask {
         self.rules.push(trial, job, rule);
     }
 
-    /// Leaves agents new rules where the assessor has learnt something, or the old ones are about to expire.
+    /// Sends agents new rules if the assessor has learned something, or the old rules are about to expire.
     fn renew_rules(&mut self) {
         let others = self.state.live().saturating_sub(1);
         for trial in self.rules.due(&self.jobs) {
             let is_stopping = self.state.intent(&trial).is_some();
             let Some(job) = self.jobs.get_mut(&trial).filter(|_| !is_stopping) else { continue };
-            // Without a rule of the assessor's there is nothing new: the agent has the limit of its time.
+            // Without a rule of the assessor nothing has changed, because the agent already has the trial's time limit.
             let rule = self.rules.of_assessor(job, &self.advice, others);
             if rule.is_some() {
                 self.rules.push(&trial, job, rule);
@@ -434,8 +435,8 @@ impl ExperimentTask {
         }
     }
 
-    /// Handles news from the training service, ends before all else. What is alike is recorded together: the ends of the next
-    /// batch wait for every commit.
+    /// Handles news from the training service, ends first. Similar news is recorded together, because the ends of the
+    /// next batch wait for every commit.
     async fn handle_job_news(&mut self, news: Vec<JobNews>) -> Result<(), store::Error> {
         let (mut gone, mut waiting, mut images) = (Vec::new(), Vec::new(), Vec::new());
         for news in news {
@@ -478,9 +479,9 @@ impl ExperimentTask {
         let mut waits = Vec::new();
         for JobWaits { trial, attempt, why } in news {
             let job = self.jobs.get(&trial).filter(|_| self.is_present(&trial, &attempt));
-            // The others are of attempts that were given up before.
+            // Other news concerns attempts that were given up before.
             let Some(sequence) = job.map(|job| job.sequence) else { continue };
-            // Its agent may have started the command meanwhile; then the reason is old news.
+            // The agent may have started the command meanwhile, which makes the reason obsolete.
             let row = self.recorder.trial(&trial).await?;
             if row.is_some_and(|row| row.state == JobState::Waiting) {
                 waits.push((trial, sequence, why));
@@ -502,7 +503,7 @@ impl ExperimentTask {
         self.perform_all(effects).await
     }
 
-    /// Performs effects in their order, but ends first and all at once: they are what others wait to see.
+    /// Performs effects in order, except that all ends come first and together, because other components wait for them.
     async fn perform_all(&mut self, effects: Vec<Effect>) -> Result<(), store::Error> {
         let (ends, rest): (Vec<_>, Vec<_>) =
             effects.into_iter().partition(|effect| matches!(effect, Effect::RecordEnd { .. }));
@@ -523,7 +524,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Performs an effect, and those of `rest` that are recorded in the same commit. Returns the events that follow.
+    /// Performs an effect, and those of `rest` that are recorded in the same commit. Returns the resulting events.
     async fn perform_next(
         &mut self,
         effect: Effect,
@@ -584,12 +585,12 @@ impl ExperimentTask {
         Ok(Vec::new())
     }
 
-    /// Records that trials run, and leaves their agents rules.
+    /// Records that trials run, and sends their agents rules.
     async fn record_running(&mut self, trials: Vec<TrialJobId>) -> Result<(), store::Error> {
         let started = trials.iter().map(|trial| {
             let job = self.jobs.get(trial);
             let started_at_ms = job.and_then(|job| job.started_at_ms);
-            // Of a job whose pods report as tries of their own this is the first that is known of the pod.
+            // If the job's pods report as separate attempts, this is the first record of the pod.
             (trial.clone(), job.map(|job| job.attempt.clone()), started_at_ms)
         });
         let started = started.collect();
@@ -605,7 +606,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Records why trials are to stop, and stops them.
+    /// Records why trials must stop, and stops them.
     async fn stop_trials(
         &mut self,
         stops: &[(TrialJobId, StopReason)],
@@ -627,7 +628,7 @@ impl ExperimentTask {
         }
     }
 
-    /// Records new trials, all in one commit, and submits them. Returns the ends of those that were refused.
+    /// Records new trials in one commit, and submits them. Returns the ends of those that were refused.
     async fn launch(
         &mut self,
         new: Vec<(TrialJobId, u64, u64, Parameters)>,
@@ -657,12 +658,12 @@ impl ExperimentTask {
         Ok(refused)
     }
 
-    /// Submits a recorded trial. A refusal is the trial's end, not the experiment's: returns the events of it.
+    /// Submits a recorded trial and returns the resulting events. A refusal ends the trial and not the experiment.
     async fn submit(&mut self, trial: &TrialJobId, parameter_id: Option<u64>) -> Vec<state::Event> {
         let Some(job) = self.jobs.get_mut(trial) else { return Vec::new() };
         let submitted = self.launcher.submit(self.recorder.inbox(), trial, job, parameter_id).await;
         let Err(error) = submitted else { return Vec::new() };
-        // A disk that was waited for until the experiment was to stop: so it was the stop that ended it.
+        // The task waited for a disk until the experiment had to stop, so the stop ended the wait.
         let stop = error.may_pass().then_some(state::Event::ExperimentStopRequested);
         let message = chain(&error);
         warn!(%trial, "the trial could not be submitted: {message}");

@@ -1,16 +1,17 @@
-//! The pods that have left their trials: ended, deleted, or taken away. Where pods meet, they are no members any more.
+//! The pods that have left their trials: ended, deleted or removed by the platform. They are no longer members of the
+//! trial's rendezvous.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trial_protocol::TrialJobId;
 
-/// The pods that have left, by trial; cheap to clone.
+/// The pods that have left, by trial. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct DepartedPods(Arc<Mutex<HashMap<TrialJobId, HashSet<String>>>>);
 
 impl DepartedPods {
-    /// Enters a pod by its own id.
+    /// Enters a pod by its unique id.
     pub fn enter(&self, trial: &TrialJobId, incarnation: String) {
         self.lock().entry(trial.clone()).or_default().insert(incarnation);
     }
@@ -20,7 +21,7 @@ impl DepartedPods {
         self.lock().get(trial).is_some_and(|pods| pods.contains(incarnation))
     }
 
-    /// Forgets the pods of a trial that has ended.
+    /// Removes the pods of an ended trial.
     pub fn forget(&self, trial: &TrialJobId) {
         self.lock().remove(trial);
     }

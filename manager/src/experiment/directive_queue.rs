@@ -1,7 +1,7 @@
-//! The directives that wait for agents until they are obeyed. The experiment decides which ones.
+//! The directives that wait for agents until they are obeyed. The experiment decides which ones to send.
 //!
-//! A directive is on every ack to the attempt that it is for, until the agent says that it was obeyed. An agent that is
-//! silent just now is woken: a waiter in [`DirectiveQueue::wake`] is told once that there is something new.
+//! A directive is part of every ack to its attempt until the agent confirms it. For a silent agent, a waiter in
+//! [`DirectiveQueue::wake`] is woken once for each new directive.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use trial_protocol::{AttemptId, Directive, DirectiveBody, TrialJobId};
 
-/// Room for the directives of one manager's life between the ids of two that follow each other.
+/// The number of ids that are reserved for each millisecond between the starts of two successive managers.
 const IDS_PER_MS: u64 = 1 << 10;
 
-/// The directives of an experiment; cheap to clone.
+/// The directives of an experiment. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct DirectiveQueue(Arc<Mutex<Inner>>);
 
@@ -23,16 +23,16 @@ struct Inner {
     by_attempt: HashMap<Address, AttemptDirectives>,
 }
 
-/// The attempt that directives are for: a trial may have agents of several attempts, and of several pods.
+/// The attempt that receives directives. A trial may have agents of several attempts, and of several pods.
 type Address = (TrialJobId, AttemptId);
 
 #[derive(Debug, Default)]
 struct AttemptDirectives {
     waiting: Vec<Directive>,
-    /// There is a directive that no ack has carried yet.
+    /// Set if there is a directive that no ack has carried yet.
     news: bool,
     wake: Arc<Notify>,
-    /// The number of requests that wait for news.
+    /// The number of requests that wait for new directives.
     waiters: usize,
 }
 
@@ -42,7 +42,7 @@ impl AttemptDirectives {
     }
 }
 
-/// Counts a waiting request, for as long as it waits.
+/// Counts a waiting request while it waits.
 struct Waiter<'a>(&'a DirectiveQueue, &'a Address);
 
 impl Drop for Waiter<'_> {
@@ -58,9 +58,9 @@ impl Drop for Waiter<'_> {
 }
 
 impl DirectiveQueue {
-    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. So ids begin with the time, in
-    /// milliseconds since the Unix epoch: an agent does not mistake another manager's first directive for one of this
-    /// manager's.
+    /// Returns an empty queue. An agent obeys an id once, and may outlive the manager. The ids therefore begin with the
+    /// time in milliseconds since the Unix epoch. Thus no agent mistakes the first directive of this manager for
+    /// another manager's.
     pub fn new(now_ms: i64) -> Self {
         let next_id = u64::try_from(now_ms).unwrap_or(0).saturating_mul(IDS_PER_MS);
         Self(Arc::new(Mutex::new(Inner { next_id, by_attempt: HashMap::new() })))
@@ -72,7 +72,7 @@ impl DirectiveQueue {
         let id = inner.next_id;
         inner.next_id += 1;
         let pending = inner.by_attempt.entry((trial.clone(), attempt.clone())).or_default();
-        // The newest of a kind says all that is wanted; so the queue of a silent agent cannot be filled.
+        // The newest directive of a kind replaces older ones, so the queue of a silent agent cannot fill.
         pending.waiting.retain(|directive| discriminant(&directive.body) != discriminant(&body));
         pending.waiting.push(Directive { id, body });
         pending.news = true;
@@ -89,12 +89,12 @@ impl DirectiveQueue {
         pending.waiting.clone()
     }
 
-    /// An attempt's agent has obeyed these directives.
+    /// Removes the directives that an attempt's agent has obeyed.
     pub fn obeyed(&self, trial: &TrialJobId, attempt: &AttemptId, ids: &[u64]) {
         self.retain(trial, attempt, |directive| !ids.contains(&directive.id));
     }
 
-    /// An attempt has ended: no agent is left to obey.
+    /// Removes the directives of an ended attempt, which has no agent to obey them.
     pub fn forget(&self, trial: &TrialJobId, attempt: &AttemptId) {
         self.retain(trial, attempt, |_| false);
     }
@@ -115,8 +115,7 @@ impl DirectiveQueue {
         }
     }
 
-    /// Waits until there is a directive for the attempt that no ack has carried yet, and that no other waiter was woken
-    /// for.
+    /// Waits until the attempt has a directive that no ack has carried yet, and for which no other waiter was woken.
     pub async fn wake(&self, trial: &TrialJobId, attempt: &AttemptId) {
         let address = (trial.clone(), attempt.clone());
         let wake = {
@@ -129,7 +128,7 @@ impl DirectiveQueue {
         loop {
             let notified = wake.notified();
             tokio::pin!(notified);
-            // From here on no directive is missed.
+            // No directive is missed after this call.
             notified.as_mut().enable();
             if let Some(pending) = self.lock().by_attempt.get_mut(&address)
                 && std::mem::take(&mut pending.news)
@@ -188,7 +187,7 @@ mod tests {
         let waiting = directives.of(&t, &first);
         let waits: Vec<_> = waiting.iter().map(|directive| directive.body.clone()).collect();
         assert_eq!(waits, [DirectiveBody::Flush, bodies[1].clone()]);
-        // The one that was replaced may be obeyed all the same.
+        // The agent may still obey the directive that was replaced.
         directives.obeyed(&t, &first, &[before[0].id]);
         assert_eq!(directives.of(&t, &first), waiting);
     }

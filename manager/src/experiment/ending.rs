@@ -1,24 +1,24 @@
-//! PURE: the conclusion from a job's end, the agent's verdict and our intent to the trial's final state.
+//! PURE: derives a trial's final state from its job's end, the agent's verdict and the manager's intent.
 //!
-//! # Who is believed
+//! # Sources of truth
 //!
-//! The job's lifecycle belongs to the training service (it says when a job is *gone*), exit and verdict
-//! belong to the agent, intent belongs to us. A trial ends when its job is gone, as this table says; the
-//! first line that fits decides ([`conclude`]):
+//! The lifecycle of the job belongs to the training service, which reports when the job is *gone*. Exit and verdict
+//! belong to the agent, and the intent belongs to the manager. A trial ends when its job is gone. The first line that
+//! fits in this table decides ([`conclude`]):
 //!
-//! | the agent's verdict            | our intent         | the trial is     |
-//! | ------------------------------ | ------------------ | ---------------- |
-//! | succeeded, no stop seen by it  | any                | `SUCCEEDED`      |
-//! | any or none                    | user               | `USER_CANCELED`  |
-//! | any or none                    | early stop, deadline | `EARLY_STOPPED` |
-//! | any or none                    | another            | `SYS_CANCELED`   |
-//! | early stopped, deadline        | none               | `EARLY_STOPPED`  |
-//! | preempted ([`told_by_service`]) | none               | `SYS_CANCELED`   |
-//! | stopped (a signal), and the service calls the job a success | none | `SUCCEEDED` |
-//! | stopped (a signal), and the service says why | none | `FAILED` |
-//! | stopped (a signal)    | none               | `USER_CANCELED`  |
-//! | anything else                  | none               | `FAILED`         |
-//! | none                           | none               | `FAILED`         |
+//! | the agent's verdict             | the manager's intent | the trial is    |
+//! | ------------------------------- | -------------------- | --------------- |
+//! | succeeded, no stop seen by it   | any                  | `SUCCEEDED`     |
+//! | any or none                     | user                 | `USER_CANCELED` |
+//! | any or none                     | early stop, deadline | `EARLY_STOPPED` |
+//! | any or none                     | another              | `SYS_CANCELED`  |
+//! | early stopped, deadline         | none                 | `EARLY_STOPPED` |
+//! | preempted ([`told_by_service`]) | none                 | `SYS_CANCELED`  |
+//! | stopped (a signal), and the service calls the job a success | none                 | `SUCCEEDED`     |
+//! | stopped (a signal), and the service says why | none                 | `FAILED`        |
+//! | stopped (a signal)              | none                 | `USER_CANCELED` |
+//! | anything else                   | none                 | `FAILED`        |
+//! | none                            | none                 | `FAILED`        |
 
 use trial_protocol::{Cause, Class, Confidence, Evidence, StopReason, Verdict};
 
@@ -28,24 +28,24 @@ use crate::training_service::JobEvent;
 /// The end of a job at its training service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// Exit code of the job's first process as a shell shows it, where the service knows it.
+    /// The exit code of the job's first process in the form that a shell shows, if the service knows it.
     pub exit_code: Option<i32>,
-    /// Why, where the service knows more than a code. For a person.
+    /// The reason, for the user, if the service knows more than a code.
     pub message: Option<String>,
-    /// The prospect of a retry, where the service knows.
+    /// The prospect of a retry, if the service knows it.
     pub class: Option<Class>,
-    /// The cause, where the service knows it for certain.
+    /// The cause, if the service is certain of it.
     pub cause: Option<Cause>,
-    /// The disruption that took the job's machine away, in the platform's words.
+    /// The disruption that removed the job's machine, in the platform's words.
     pub disruption: Option<String>,
-    /// True if the service calls the job a success, whatever its agent saw.
+    /// True if the service calls the job a success, regardless of its agent's observations.
     pub succeeded: bool,
-    /// True if the service has fenced the attempt instead of seeing its end.
+    /// True if the service has fenced the attempt instead of observing its end.
     pub fenced: bool,
 }
 
 impl Gone {
-    /// Takes what a service tells of an end.
+    /// Converts a service's report of an end.
     pub fn of(event: JobEvent) -> Self {
         let JobEvent { exit_code, message, class, cause, disruption, succeeded, fenced, .. } =
             event;
@@ -53,7 +53,8 @@ impl Gone {
     }
 }
 
-/// The verdict that the service's words stand for. `None`: the agent's verdict or our intent explains the end, or nothing does.
+/// Returns the verdict that follows from the service's report. `None`: the agent's verdict or the manager's intent
+/// explains the end, or nothing does.
 pub fn told_by_service(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
@@ -62,9 +63,9 @@ pub fn told_by_service(
     preempted(intent, verdict, gone).or_else(|| of_known_cause(intent, verdict, gone))
 }
 
-/// The verdict on a trial whose machine the platform took away: of that its agent sees a signal at most, which it tells;
-/// the service knows whose it was. `None`: it was not taken away, or its end has another explanation: ours, or what the
-/// agent saw.
+/// Returns the verdict on a trial whose machine the platform removed. Its agent sees and reports at most a signal, and
+/// the service knows the sender. `None`: the machine was not removed, or the manager's intent or the agent's
+/// observation explains the end.
 fn preempted(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
@@ -77,7 +78,7 @@ fn preempted(
     let evidence = verdict.map(|verdict| verdict.evidence.clone()).unwrap_or_default();
     Some(Verdict {
         cause: Cause::Preempted,
-        // Of what was taken away for good another try is not wanted.
+        // A machine that is removed for good makes a retry undesirable.
         class: gone.class.unwrap_or(Class::Transient),
         confidence: Confidence::Certain,
         exit: verdict.and_then(|verdict| verdict.exit),
@@ -88,8 +89,8 @@ fn preempted(
     })
 }
 
-/// The verdict on a trial whose agent left none, where the service knows the cause: the kernel's out-of-memory killer may end
-/// the agent with the trial.
+/// Returns the verdict on a trial whose agent left none, if the service knows the cause. The kernel's out-of-memory
+/// killer may end the agent with the trial.
 fn of_known_cause(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
@@ -100,7 +101,7 @@ fn of_known_cause(
         cause,
         class: gone.class.unwrap_or(Class::Permanent),
         confidence: Confidence::Certain,
-        // It is the job's exit code that is known, and not the trial's.
+        // The known exit code is the job's, and not the trial's.
         exit: None,
         message: gone.message.clone().unwrap_or_else(|| "the platform ended it".to_owned()),
         stop: None,
@@ -109,7 +110,7 @@ fn of_known_cause(
     })
 }
 
-/// Returns whether a trial's main pod was ended because the trial had succeeded without it, as the service says.
+/// Returns whether a trial's main pod was ended because the trial had succeeded without it, according to the service.
 pub fn succeeded_without(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
@@ -119,27 +120,27 @@ pub fn succeeded_without(
     intent.is_none() && stopped && gone.succeeded && gone.exit_code == Some(0)
 }
 
-/// Returns whether the agent saw no more of the trial's end than a signal that asks a process to end. A service that
-/// sends it to all processes of a job, as Slurm does at its time limit, may reach the trial before the agent: then the
-/// verdict's cause is the signal, not the stop.
+/// Returns whether the agent saw no more of the trial's end than a signal that requests an end. A service may send it
+/// to all processes of a job, as Slurm does at its time limit. If it reaches the trial before the agent, the verdict's
+/// cause is the signal, not the stop.
 fn saw_only_a_signal(verdict: &Verdict) -> bool {
     const HUP_INT_TERM: [u8; 3] = [129, 130, 143];
     let asked = verdict.exit.is_some_and(|exit| HUP_INT_TERM.contains(&exit.shell_code()));
     verdict.cause == Cause::Stopped || (verdict.cause == Cause::Signal && asked)
 }
 
-/// A trial's end as it is recorded.
+/// The recorded end of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// A final state.
+    /// The final state.
     pub state: JobState,
-    /// The reason, for a person.
+    /// The reason, for the user.
     pub message: Option<String>,
-    /// The trial's exit code as a shell shows it, where known.
+    /// The trial's exit code in the form that a shell shows, if known.
     pub exit_code: Option<i32>,
 }
 
-/// Returns the end of a trial: the table in this module's head.
+/// Returns the end of a trial according to the table at the head of this module.
 pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Gone) -> End {
     let others = succeeded_without(intent, verdict, gone);
     let exit_code = match verdict.and_then(|verdict| verdict.exit).filter(|_| !others) {
@@ -162,12 +163,12 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
         ) => JobState::SysCanceled,
         (Some((Cause::EarlyStopped | Cause::Deadline, _)), None) => JobState::EarlyStopped,
         (Some((Cause::Preempted, _)), None) => JobState::SysCanceled,
-        // No request of ours: its pod was taken away, or another pod of the trial had failed.
+        // The manager requested no stop: the pod was removed, or another pod of the trial had failed.
         (Some((Cause::Stopped, _)), None) if gone.message.is_some() => JobState::Failed,
         (Some((Cause::Stopped, _)), None) => JobState::UserCanceled,
         (Some(_) | None, None) => JobState::Failed,
     };
-    // Our own intent explains a stop; the agent may have seen no more of it than a signal.
+    // The manager's own intent explains a stop, of which the agent may have seen no more than a signal.
     let message = match (intent.map(explained), verdict, &gone.message, gone.exit_code) {
         (Some(why), _, _, _) => Some(why.to_owned()),
         (None, Some(verdict), Some(message), _)
@@ -187,8 +188,9 @@ pub fn conclude(intent: Option<StopReason>, verdict: Option<&Verdict>, gone: &Go
     End { state, message, exit_code }
 }
 
-/// Returns the prospect of another try of a trial that failed. An agent that saw how its trial ended knows best; one
-/// that saw only a signal does not know why, and without a verdict it was lost, and with it the machine or the network.
+/// Returns the prospect of a retry of a failed trial. An agent that saw the end of its trial knows it best. One that
+/// saw only a signal does not know the reason. An agent without a verdict was lost together with its machine or
+/// network.
 pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     match verdict {
         Some(verdict) if !saw_only_a_signal(verdict) => verdict.class,
@@ -197,7 +199,7 @@ pub fn class(verdict: Option<&Verdict>, gone: &Gone) -> Class {
     }
 }
 
-/// Returns the reason that we stop a trial, for a person.
+/// Returns the reason for a stop by the manager, for the user.
 fn explained(intent: StopReason) -> &'static str {
     match intent {
         StopReason::User => "stopped on request",
@@ -346,7 +348,7 @@ mod tests {
         let table = [
             (Some(&broken),  None,                   Class::UserError),
             (Some(&broken),  Some(Class::Transient), Class::UserError),
-            // Evicted: the agent saw a signal only.
+            // The pod was evicted, and the agent saw only a signal.
             (Some(&stopped), Some(Class::Transient), Class::Transient),
             (Some(&stopped), None,                   Class::None),
             // Slurm's time limit: the signal reached the trial before the agent.
@@ -374,7 +376,7 @@ mod tests {
         let killed = verdict(Cause::Signal, TrialExit::Signal(9));
         #[rustfmt::skip]
         let table = [
-            // what it says                           intent                 verdict           state                  code
+            // the case                               intent                 verdict           state                  code
             ("success",                               None,                  Some(&fine),      JobState::Succeeded,   Some(0)),
             ("success outruns a stop",                Some(User),            Some(&fine),      JobState::Succeeded,   Some(0)),
             ("a stopped trial that exits with 0",     Some(User),            Some(&stopped),   JobState::UserCanceled, Some(0)),

@@ -1,23 +1,23 @@
-//! PURE: the leases of agents. No clock: time comes in as a value.
+//! PURE: the leases of agents. It has no clock, and the time is an argument.
 //!
-//! Silence is measured in time in which the manager could have heard something. [`Leases::passed`] must be called with
-//! every stretch of time when it is over. A stretch may be longer than it should have been, because the process was
-//! stopped, the machine slept or something held the manager up. Of such a stretch only the expected part counts. So a
-//! manager that comes back finds all agents as it left them, and all have time to speak.
+//! Silence counts only while the manager could receive reports. The caller must pass every interval of time to
+//! [`Leases::passed`] at its end. An interval may be too long, because the process was stopped, the machine slept or
+//! something delayed the manager. Only its expected part counts. After such a delay the manager therefore finds all
+//! agents as it left them, and all have time to report.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use trial_protocol::TrialJobId;
 
-/// Stretches of time that a lease is divided into.
+/// The number of intervals in a lease.
 const BEATS: u32 = 6;
 
-/// The agents that are expected to speak.
+/// The agents from which reports are expected.
 #[derive(Debug)]
 pub struct Leases {
     lease: Duration,
-    /// The time that the manager has listened.
+    /// The time for which the manager has listened.
     listened: Duration,
     agents: HashMap<TrialJobId, Agent>,
 }
@@ -29,42 +29,42 @@ struct Agent {
 }
 
 impl Leases {
-    /// Agents may be silent for `lease`.
+    /// Creates leases after which an agent counts as silent.
     pub fn new(lease: Duration) -> Self {
         Self { lease, listened: Duration::ZERO, agents: HashMap::new() }
     }
 
-    /// Returns how long an agent may be silent.
+    /// Returns the time for which an agent may be silent.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Returns how often [`Leases::passed`] is to be called.
+    /// Returns the interval between calls of [`Leases::passed`].
     pub fn beat(&self) -> Duration {
         self.lease / BEATS
     }
 
-    /// From now on this trial's agent is expected to speak; `lost` if it is known not to have for long.
+    /// Begins to expect reports of this trial's agent. `lost` if it is known to have been silent for long.
     pub fn expect(&mut self, trial: &TrialJobId, lost: bool) {
         let agent = Agent { heard_at: self.listened + self.beat(), lost };
         self.agents.insert(trial.clone(), agent);
     }
 
-    /// An agent spoke. `true` if it was lost; one that was never expected is not.
+    /// Enters a report of an agent. Returns `true` if it was lost. An agent without a lease is not.
     pub fn heard(&mut self, trial: &TrialJobId) -> bool {
         let beat = self.beat();
         let Some(agent) = self.agents.get_mut(trial) else { return false };
-        // It may have spoken at the very end of the stretch that is not over yet.
+        // The report may have come at the very end of the present interval.
         agent.heard_at = self.listened + beat;
         std::mem::replace(&mut agent.lost, false)
     }
 
-    /// Nothing more is expected of this trial's agent.
+    /// Ends the expectation of reports of this trial's agent.
     pub fn forget(&mut self, trial: &TrialJobId) {
         self.agents.remove(trial);
     }
 
-    /// Time has passed since the last call: who has fallen silent meanwhile, in the order of their ids.
+    /// Enters the time since the last call. Returns the trials whose agents have fallen silent meanwhile, sorted by id.
     pub fn passed(&mut self, time: Duration) -> Vec<TrialJobId> {
         self.listened += time.min(self.beat());
         let (now, lease) = (self.listened, self.lease);

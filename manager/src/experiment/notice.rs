@@ -1,4 +1,4 @@
-//! The notices for a person who watches an experiment.
+//! The notices for a user who watches an experiment.
 
 use trial_protocol::TrialJobId;
 
@@ -6,7 +6,7 @@ use super::ending::End;
 use super::result::TrialResult;
 use super::state::ExperimentState;
 
-/// A notice for those who watch the experiment.
+/// A notice for the observers of an experiment.
 #[derive(Debug, Clone)]
 pub enum Notice {
     /// A trial's agent started the command.
@@ -14,48 +14,49 @@ pub enum Notice {
         /// The trial.
         trial: TrialJobId,
     },
-    /// A trial that was submitted does not run yet.
+    /// A submitted trial does not run yet.
     Waits {
         /// The trial.
         trial: TrialJobId,
-        /// Its position.
+        /// The position of the trial.
         sequence: u64,
         /// The cause.
         why: String,
     },
-    /// A trial's agent is not heard any more.
+    /// The agent of a trial has fallen silent.
     Lost {
         /// The trial.
         trial: TrialJobId,
-        /// Its position.
+        /// The position of the trial.
         sequence: u64,
-        /// The reason that it is thought so.
+        /// The reason for that conclusion.
         message: String,
     },
-    /// A lost trial's agent is heard again.
+    /// The agent of a lost trial reports again.
     Found {
         /// The trial.
         trial: TrialJobId,
-        /// Its position.
+        /// The position of the trial.
         sequence: u64,
     },
     /// A trial ended.
     Ended {
         /// The trial.
         trial: TrialJobId,
-        /// Its position.
+        /// The position of the trial.
         sequence: u64,
-        /// How.
+        /// The end of the trial.
         end: End,
-        /// Its result.
+        /// The result of the trial.
         result: TrialResult,
-        /// Last lines of its output, for a failure.
+        /// The last lines of the output of a failed trial.
         last_lines: String,
-        /// The number with which it competes for the best: its result, or the mean of its point, which is complete now.
+        /// The number with which the trial competes for the best. It is the result, or the mean of the point that the
+        /// trial completes.
         competes: Option<f64>,
     },
-    /// Something that a person should know.
+    /// A message for the user.
     Told(String),
-    /// The experiment stands elsewhere.
+    /// The experiment has entered this state.
     State(ExperimentState),
 }

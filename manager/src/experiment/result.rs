@@ -12,26 +12,26 @@ use crate::util::ids;
 /// The results of a trial.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TrialResult {
-    /// The metric that counts, where there is one.
+    /// The metric that counts, if there is one.
     pub name: Option<String>,
-    /// Its final result: the first one it reported.
+    /// The final result: the first one that the trial reported.
     pub last: Option<MetricValue>,
-    /// The same result as the trial reported it: where a member of an object counts, the whole object.
+    /// The final result in its reported form: the complete object if one of its members counts.
     pub reported: Option<Box<MetricValue>>,
-    /// Its intermediate results, in order.
+    /// The intermediate results, in order.
     pub intermediate: Vec<MetricValue>,
 }
 
 /// Picks the results of `attempt` from a trial's metrics, given in the order in which they were
 /// reported.
 ///
-/// The first final result counts. NNI's SDK may report an object: then its value is the member that the configured
-/// `objective` names, if that is a number, else the member `default`. Intermediate results are those of the same
-/// metric. A trial without a final result has those of the configured `objective`, else of NNI's SDK, else of the only
-/// metric there is.
+/// The first final result counts. NNI's SDK may report an object, whose value is the member that the configured
+/// `objective` names, if that is a number. Otherwise it is the member `default`. Intermediate results belong to the
+/// same metric. A trial without a final result has those of the configured `objective`, or of NNI's SDK, or of its only
+/// metric.
 ///
-/// What NNI's own keeper said of the attempt counts where the attempt's agent reported nothing itself: where both see
-/// the trial's output, both tell of the same metrics.
+/// The reports of NNI's own keeper count if the attempt's agent reported nothing itself. If both see the trial's
+/// output, both report the same metrics.
 pub fn pick<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -50,7 +50,7 @@ pub fn pick<'a>(
     let name = match (last, objective) {
         (Some(metric), _) => metric.name.as_str(),
         (None, Some(objective)) if printed(objective) => objective,
-        // The SDK's, if it has it.
+        // The metric of the SDK, if it has the member.
         (None, Some(objective))
             if own.clone().any(|metric| member(metric, objective).is_some()) =>
         {
@@ -75,7 +75,7 @@ pub fn pick<'a>(
     }
 }
 
-/// The metrics of an attempt: its agent's, else those of NNI's own keeper.
+/// Returns the metrics of an attempt: its agent's, or else those of NNI's own keeper.
 fn of_attempt<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -88,9 +88,10 @@ fn of_attempt<'a>(
     own.map(|(_, metric)| metric).collect()
 }
 
-/// Picks results as [`pick`] does. Where there are several objectives or constraints, the final result is an object with
-/// each of their metrics: a member of the final report, else the metric's own final value, else its latest. Its member `default` is
-/// the first objective's number, or infinitely bad where a constraint is not kept: such a result is never the best.
+/// Picks results as [`pick`] does. With several objectives or constraints, the final result is an object with each of
+/// their metrics. Its values come from a member of the final report, or the metric's own final value, or its latest
+/// value. Its member `default` is the first objective's number, or infinitely bad if a constraint is violated. Such a
+/// result is never the best.
 pub fn pick_with_goals<'a>(
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
     attempt: &AttemptId,
@@ -101,7 +102,7 @@ pub fn pick_with_goals<'a>(
     with_goals(result, metrics, attempt, objective, goals)
 }
 
-/// Makes a result of one number that of several objectives or constraints, as [`pick_with_goals`] does.
+/// Converts a result of one number to one of several objectives or constraints, as [`pick_with_goals`] does.
 pub fn with_goals<'a>(
     mut result: TrialResult,
     metrics: impl Iterator<Item = (&'a AttemptId, &'a Metric)> + Clone,
@@ -120,7 +121,7 @@ pub fn with_goals<'a>(
             let own = named().find(is_final).or_else(|| latest().max_by_key(|m| m.sequence));
             own.map(|metric| metric.value.as_json())
         };
-        // Of a trial that was stopped, what NNI's SDK reported of a step.
+        // For a stopped trial, the value comes from a step that NNI's SDK reported.
         let in_step = || {
             let steps = own.iter().filter(|metric| metric.kind == MetricKind::Intermediate);
             let members = steps.filter_map(|metric| Some((metric.sequence, member(metric, name)?)));
@@ -148,7 +149,7 @@ pub fn with_goals<'a>(
     result
 }
 
-/// The member `name` of an object that NNI's SDK reported, if it is a number.
+/// Returns the member `name` of an object that NNI's SDK reported, if it is a number.
 fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
     if metric.name != OBJECTIVE {
         return None;
@@ -157,12 +158,12 @@ fn member(metric: &Metric, name: &str) -> Option<MetricValue> {
     member.number().is_some().then_some(member)
 }
 
-/// Returns whether a metric is the one of this name, by itself or as a member of what NNI's SDK reported.
+/// Returns whether a metric has this name, by itself or as a member of an object that NNI's SDK reported.
 pub fn speaks_of(metric: &Metric, name: &str) -> bool {
     metric.name == name || member(metric, name).is_some()
 }
 
-/// Returns the part of a metric that counts where `name` does.
+/// Returns the part of a metric that belongs to `name`.
 pub fn value_of(metric: &Metric, name: Option<&str>) -> MetricValue {
     name.and_then(|name| member(metric, name)).unwrap_or_else(|| metric.value.clone())
 }
@@ -172,35 +173,35 @@ fn sole_name<'a>(mut metrics: impl Iterator<Item = &'a Metric>) -> Option<&'a st
     metrics.all(|metric| metric.name == first).then_some(first)
 }
 
-/// A running trial's intermediate results, in the order of their sequence.
+/// The intermediate results of a running trial, in the order of their sequence.
 #[derive(Debug, Clone, Default)]
 pub struct Steps {
     objective: Option<String>,
-    /// The metric that counts: the configured one, or the SDK's that has it as a member; without a configured one the
-    /// first that came.
+    /// The metric that counts. It is the configured one, or the SDK's metric that has it as a member. Without a
+    /// configured one, it is the first that arrives.
     name: Option<String>,
     values: BTreeMap<u64, f64>,
 }
 
 impl Steps {
-    /// No results yet.
+    /// Returns an empty list.
     pub fn new(objective: Option<&str>) -> Self {
         let objective = objective.map(str::to_owned);
         Self { objective, name: None, values: BTreeMap::new() }
     }
 
-    /// The metric that counts, once it is known.
+    /// Returns the metric that counts, once it is known.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The metric's name, if its values are what counts and not a member of theirs.
+    /// Returns the metric's name, if its values themselves count rather than a member of them.
     pub fn plain_name(&self) -> Option<&str> {
         let name = self.name.as_deref()?;
         self.objective.as_deref().is_none_or(|objective| objective == name).then_some(name)
     }
 
-    /// Takes in a metric; `true` if it is a new step of the one that counts.
+    /// Enters a metric. Returns `true` if it is a new step of the metric that counts.
     pub fn enter(&mut self, metric: &Metric) -> bool {
         if metric.kind != MetricKind::Intermediate {
             return false;
@@ -220,15 +221,15 @@ impl Steps {
         self.values.insert(metric.sequence, number).is_none()
     }
 
-    /// The results without a gap from the first on: what an assessor can compare.
+    /// Returns the results from the first one up to the first gap, which an assessor can compare.
     pub fn history(&self) -> Vec<f64> {
         let unbroken = (0..).zip(&self.values).take_while(|(at, (sequence, _))| at == *sequence);
         unbroken.map(|(_, (_, number))| *number).collect()
     }
 }
 
-/// Returns whether `candidate` is better than `best`. A value without a number, NaN or an infinity is never better: a division
-/// by zero is no achievement.
+/// Returns whether `candidate` is better than `best`. A missing number, NaN or an infinity is never better, because a
+/// division by zero is no achievement.
 pub fn is_better(mode: OptimizeMode, candidate: Option<f64>, best: Option<f64>) -> bool {
     let Some(candidate) = candidate.filter(|number| number.is_finite()) else { return false };
     match (best.filter(|number| number.is_finite()), mode) {

@@ -1,12 +1,12 @@
-//! PURE: the life of an experiment. Events in, effects out; no clock, no randomness, no I/O. How
-//! a trial ended is [`ending`](super::ending)'s to say.
+//! PURE: the life of an experiment. Its input is events, and its output is effects. It has no clock, no randomness and
+//! no I/O. The module [`ending`](super::ending) decides the final state of a trial.
 //!
 //! # Invariants
 //!
-//! 1. At most `concurrency` trials are alive, proposals under way included.
-//! 2. A tuner learns of each of its proposals at most once, after the end was recorded.
-//! 3. An intent is recorded before the stop it explains is sent.
-//! 4. Once stopping, nothing is started.
+//! 1. At most `concurrency` trials are alive, including requested proposals.
+//! 2. A tuner learns the end of each of its proposals at most once, after the end was recorded.
+//! 3. An intent is recorded before the stop that it explains is sent.
+//! 4. Nothing is started while the experiment stops.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -37,15 +37,15 @@ struct Live {
 /// The state of `maxExperimentDuration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
-    /// Nothing is started after it.
+    /// Nothing starts after the deadline.
     Holds,
     /// The deadline has passed, and the state machine knows.
     Told,
-    /// The experiment was done; what a person wants to run again is started whatever it says.
+    /// The experiment was done. Trials that the user runs again start regardless of the deadline.
     Lifted,
 }
 
-/// The experiment.
+/// The state machine of an experiment.
 #[derive(Debug)]
 pub struct State {
     limits: Limits,
@@ -53,27 +53,27 @@ pub struct State {
     live: HashMap<TrialJobId, Live>,
     again: VecDeque<TrialJobId>,
     again_ids: HashMap<TrialJobId, Option<u64>>,
-    /// Trials of the user's whose result the tuner has still to learn.
+    /// The user's own trials whose results the tuner has still to learn.
     own: HashSet<TrialJobId>,
-    /// Proposals asked for and not answered.
+    /// The number of proposals that are requested and not answered.
     asked: usize,
-    /// The tuner said that it needs another result first.
+    /// Set if the tuner needs another result first.
     tuner_waits: bool,
-    /// The tuner is lost: nothing more will be proposed in this run.
+    /// Set if the tuner is lost, so that no further proposals come in this run.
     tuner_lost: bool,
-    /// Too many failures, or none that began: nothing more is started in this run.
+    /// Set if too many failures, or attempts that never began, hold the search in this run.
     held: bool,
     budget: Budget,
     next_sequence: u64,
     next_parameter_id: u64,
-    /// Ids that were asked for and got no proposal.
+    /// The ids of requests that brought no proposal.
     unused_ids: BTreeSet<u64>,
     elapsed: Duration,
     duration: Bound,
 }
 
 impl State {
-    /// A new experiment.
+    /// Returns the state of a new experiment.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -95,21 +95,21 @@ impl State {
         }
     }
 
-    /// The experiment after it was done: only the trials that are to run again are started.
+    /// Returns the state of an experiment that was done. It starts only the trials that must run again.
     #[must_use]
     pub fn once_done(mut self) -> Self {
         (self.phase, self.duration) = (ExperimentState::NoMoreTrial, Bound::Lifted);
         self
     }
 
-    /// The experiment under another policy.
+    /// Returns the state with another policy.
     #[must_use]
     pub fn under(mut self, policy: Policy) -> Self {
         self.budget = self.budget.under(policy);
         self
     }
 
-    /// Notes that a trial has reported a metric: the search is not doomed from the start.
+    /// Enters that a trial has reported a metric, so the trials are able to work.
     pub fn reported(&mut self) {
         self.budget.proven();
     }
@@ -124,17 +124,17 @@ impl State {
         self.phase
     }
 
-    /// The stop that is intended for a trial.
+    /// Returns the intended stop of a trial.
     pub fn intent(&self, trial: &TrialJobId) -> Option<StopReason> {
         self.live.get(trial)?.intent
     }
 
-    /// Returns whether a trial that has not ended has started.
+    /// Returns whether a trial has started and not ended.
     pub fn runs(&self, trial: &TrialJobId) -> bool {
         self.live.get(trial).is_some_and(|live| live.running_since.is_some())
     }
 
-    /// The running time at which [`Event::Tick`] is needed next.
+    /// Returns the running time at which [`Event::Tick`] is needed next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let trials = self.limits.trial_duration.into_iter().flat_map(|limit| {
             let unstopped = self.live.values().filter(|live| live.intent.is_none());
@@ -147,7 +147,7 @@ impl State {
         trials.chain(whole).min()
     }
 
-    /// Takes an event at running time `elapsed` and says what is to be done.
+    /// Handles an event at running time `elapsed` and returns the effects.
     pub fn step(&mut self, event: Event, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
         let before = self.phase;
@@ -201,7 +201,8 @@ impl State {
         self.follow(before, effects)
     }
 
-    /// Adds to the `effects` of an event what follows for limits, free slots and the state, which was `before`.
+    /// Completes the `effects` of an event with those of limits, free slots and a change of state. The state was
+    /// `before`.
     fn follow(&mut self, before: ExperimentState, mut effects: Vec<Effect>) -> Vec<Effect> {
         self.enforce_deadlines(&mut effects);
         self.fill(&mut effects);
@@ -221,7 +222,7 @@ impl State {
     ) {
         self.asked = self.asked.saturating_sub(1);
         match proposal {
-            // A trial of the user's may have taken the last place while the tuner computed.
+            // A trial of the user may have taken the last place while the tuner computed.
             Proposal::Parameters(parameters)
                 if self.phase == ExperimentState::Running && !self.is_full() =>
             {
@@ -232,7 +233,7 @@ impl State {
                 self.live.insert(trial.clone(), live);
                 effects.push(Effect::Launch { trial, sequence, parameter_id, parameters });
             }
-            // Stopped while the tuner thought: the proposal was never tried and is not recorded.
+            // The experiment was stopped while the tuner computed. The proposal was never tried and is not recorded.
             Proposal::Parameters(_) => {}
             Proposal::Exhausted if self.phase == ExperimentState::Running => {
                 self.phase = ExperimentState::TunerNoMoreTrial;
@@ -240,7 +241,7 @@ impl State {
             Proposal::Exhausted => {}
             Proposal::Wait => {
                 self.tuner_waits = true;
-                // Ids are consumed only by proposals: a later request repeats this one.
+                // Only proposals consume ids, so a later request uses this one again.
                 self.unused_ids.insert(parameter_id);
             }
         }
@@ -254,7 +255,7 @@ impl State {
         result: Option<MetricValue>,
         effects: &mut Vec<Effect>,
     ) {
-        // A second word about the same end is late news.
+        // A second report of the same end comes too late.
         let Some(live) = self.live.remove(&trial) else { return };
         if gone.fenced && verdict.is_none() && live.intent.is_none() && !self.stopping() {
             return self.replace(trial, &live, gone, effects);
@@ -281,8 +282,8 @@ impl State {
         let exit_code = end.exit_code;
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         self.hold(told, effects);
-        // A trial that the manager's own end interrupted runs again: now if that manager's stop was
-        // outlived, else on resume. The tuner waits for it.
+        // A trial that the manager's own end interrupted runs again: now if that manager survived its stop, or else on
+        // resume. The tuner waits for it.
         if live.intent == Some(StopReason::ManagerShutdown) && !succeeded {
             if !self.stopping() {
                 self.again_ids.insert(trial.clone(), live.parameter_id);
@@ -308,7 +309,7 @@ impl State {
         self.tuner_waits = false;
     }
 
-    /// Runs a trial again whose machine is out of reach. That is no failure of the trial's: no limit of failures or retries
+    /// Runs a trial again whose machine is out of reach. The trial has not failed, so no limit of failures or retries
     /// counts it.
     fn replace(&mut self, trial: TrialJobId, live: &Live, gone: &Gone, effects: &mut Vec<Effect>) {
         let message = gone.message.clone().unwrap_or_default();
@@ -317,7 +318,7 @@ impl State {
         self.again.push_back(trial);
     }
 
-    /// Holds the search if so many attempts in a row have failed without a beginning that the search is to be held, and why.
+    /// Returns the effect that holds the search if too many successive attempts have failed without a beginning.
     fn unstarted(
         &mut self,
         live: &Live,
@@ -336,7 +337,7 @@ impl State {
         Some(Effect::Hold(told))
     }
 
-    /// Starts no new trial, and says why.
+    /// Ends the start of new trials, and reports the reason.
     fn hold(&mut self, told: Option<Effect>, effects: &mut Vec<Effect>) {
         if let Some(told) = told
             && self.phase == ExperimentState::Running
@@ -382,7 +383,7 @@ impl State {
     }
 
     fn intend(&mut self, trial: &TrialJobId, reason: StopReason, effects: &mut Vec<Effect>) {
-        // The first intent stands: it is what the stop that was sent is explained by.
+        // The first intent stays, because it explains the stop that was sent.
         if let Some(live) = self.live.get_mut(trial)
             && live.intent.is_none()
         {
@@ -426,7 +427,7 @@ impl State {
             && self.limits.duration.is_some_and(|limit| self.elapsed >= limit)
     }
 
-    /// Starts what there is room for: interrupted trials first, then new ones.
+    /// Starts trials as there is room: interrupted trials first, then new ones.
     fn fill(&mut self, effects: &mut Vec<Effect>) {
         let may_repeat = !self.time_is_up() && !self.held && self.phase.is_active();
         while may_repeat && self.live.len() + self.asked < self.limits.concurrency {
@@ -456,7 +457,7 @@ impl State {
             self.phase = ExperimentState::NoMoreTrial;
         }
         if self.phase != ExperimentState::Running {
-            // What a tuner is still thinking about is not wanted any more.
+            // A proposal that the tuner still computes is no longer wanted.
             self.asked = 0;
         }
         if !self.live.is_empty() || self.asked > 0 {
@@ -464,7 +465,7 @@ impl State {
         }
         self.phase = match self.phase {
             ExperimentState::Stopping | ExperimentState::Stopped => ExperimentState::Stopped,
-            // A tuner that waits for results when no trial is left to bring one waits for ever.
+            // A tuner that waits for results would wait for ever if no trial is left to bring one.
             ExperimentState::Running if self.tuner_waits && self.again.is_empty() => {
                 ExperimentState::Done
             }
@@ -481,8 +482,8 @@ impl State {
     }
 }
 
-/// Returns whether the result of a trial that ended so says something about its parameters: of one that the assessor
-/// gave up, the last intermediate result does.
+/// Returns whether the result of a trial with this end says something about its parameters. For a trial that the
+/// assessor stopped, the last intermediate result does.
 pub fn counts(state: JobState, intent: Option<StopReason>) -> bool {
     state == JobState::Succeeded
         || (state == JobState::EarlyStopped && intent == Some(StopReason::EarlyStop))

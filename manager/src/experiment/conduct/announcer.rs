@@ -1,5 +1,5 @@
-//! The announcements of an experiment: notices for those who watch it, and notifications, which are recorded together
-//! with what they tell of.
+//! The announcements of an experiment: notices for its observers, and notifications, which are recorded together with
+//! their subject.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use crate::notifications::event::{self, About, Best, Notification};
 use crate::search::tuner::OptimizeMode;
 use crate::store::{self, NewNotification};
 
-/// The announcements, and what they have said already.
+/// Sends announcements, and remembers earlier ones.
 pub(super) struct Announcer {
     about: About,
     notifications: Option<NotificationsSpec>,
     mode: OptimizeMode,
-    /// Several objectives have no best trial.
+    /// An experiment with several objectives has no best trial.
     has_best: bool,
     waker: OutboxWaker,
     notices: mpsc::UnboundedSender<Notice>,
     /// The best trial so far.
     best: Option<Best>,
-    /// The trouble with a tuner or an assessor outside, as the store has it.
+    /// The trouble with an external tuner or assessor, as recorded in the store.
     trouble: Option<String>,
-    /// The user was told which metric an agent took for the result.
+    /// Set once the user has learned which metric an agent chose as the result.
     has_told_objective: bool,
 }
 
 impl Announcer {
-    /// Returns the announcer of an experiment, whose store has this trouble.
+    /// Returns the announcer of an experiment whose store contains this trouble.
     pub(super) fn new(
         about: About,
         spec: &ExperimentSpec,
@@ -63,19 +63,19 @@ impl Announcer {
         drop(self.notices.send(notice));
     }
 
-    /// Says once which of several metrics an agent took for the result.
+    /// Reports once which of several metrics an agent chose as the result.
     pub(super) fn notify_of_objective(&mut self, trial: &TrialJobId, message: &str) {
         if !std::mem::replace(&mut self.has_told_objective, true) {
             self.notify(Notice::Told(format!("trial {trial}: {message}")));
         }
     }
 
-    /// Returns the trouble, as the store has it.
+    /// Returns the trouble, as recorded in the store.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
-    /// Records the experiment's state; an end together with the notification of it.
+    /// Records the experiment's state. An end is recorded together with its notification.
     pub(super) async fn record_experiment(
         &self,
         recorder: &mut Recorder,
@@ -109,7 +109,7 @@ impl Announcer {
         Ok(event::ended(&self.about, state.as_str(), &counts, best, now).kept(spec))
     }
 
-    /// Says that too many failures hold the search, and records it for the API and the portal.
+    /// Reports that too many failures hold the search, and records it for the API and the web portal.
     pub(super) async fn record_hold(
         &mut self,
         recorder: &mut Recorder,
@@ -120,7 +120,7 @@ impl Announcer {
         self.record(recorder, Some(why), event).await
     }
 
-    /// Records what is wrong with the adviser `name`, or that nothing is any more.
+    /// Records the trouble with the adviser `name`, or its end.
     pub(super) async fn record_trouble(
         &mut self,
         recorder: &mut Recorder,
@@ -144,7 +144,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// Remembers what a trial has achieved, or its point as a whole, if it is the best.
+    /// Remembers the result of a trial, or of its whole point, if it is the best.
     pub(super) fn compare(
         &mut self,
         trial: &TrialJobId,

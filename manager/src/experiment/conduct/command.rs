@@ -1,5 +1,5 @@
-//! The commands of users to an experiment that runs: checked against the store, recorded, then done. Results from
-//! elsewhere and another search space are recorded first, too, so that a resumed search has them.
+//! The commands of users to a running experiment. They are checked against the store, recorded and carried out. Results
+//! from elsewhere and a new search space are also recorded first, so that a resumed search has them.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ use crate::store::{self, ImportedRow, TrialRow};
 use crate::util::errors::chain;
 
 impl ExperimentTask {
-    /// Does what a command asks, or returns why not. An error of the store is the experiment's.
+    /// Carries out a command, or returns the reason for a refusal. An error of the store concerns the experiment.
     pub(super) async fn handle_command(
         &mut self,
         command: Command,
@@ -49,7 +49,7 @@ impl ExperimentTask {
                 if let Steer::Again(trial) = asked
                     && !effects.contains(&Effect::Relaunch { trial: trial.clone() })
                 {
-                    // The caller sees that it waits, and a manager that takes over runs it.
+                    // The caller sees the waiting trial, and a later manager runs it.
                     self.record_requested_retry(&trial).await?;
                 }
                 self.perform_all(effects).await?;
@@ -64,7 +64,7 @@ impl ExperimentTask {
         Ok(Ok(()))
     }
 
-    /// Makes a trial wait for another attempt at the user's request, which counts as no failure.
+    /// Makes a trial wait for another attempt at the user's request, which does not count as a failure.
     async fn record_requested_retry(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let Some(attempt) = self.reserve_next_attempt(trial) else { return Ok(()) };
         let message = "it is to run once more, on request, as soon as there is room".to_owned();
@@ -77,7 +77,7 @@ impl ExperimentTask {
         self.require_live_trial(trial).await.map(|_| CheckedCommand::Event(stop))
     }
 
-    /// Checks a directive that is obeyed or forgotten: nothing depends on it.
+    /// Checks a directive that the agent may obey or miss without consequences.
     async fn direct(
         &mut self,
         trial: TrialJobId,
@@ -127,7 +127,7 @@ impl ExperimentTask {
         }
     }
 
-    /// Records other limits in the experiment's file, where a resumed experiment finds them.
+    /// Records new limits in the stored specification, for a resumed experiment.
     async fn limit(&mut self, limits: &NewLimits) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let NewLimits { concurrency, trials, duration: ref written } = *limits;
@@ -174,8 +174,7 @@ impl ExperimentTask {
         Ok(CheckedCommand::Steer(Steer::Limit { concurrency, trials, duration }))
     }
 
-    /// Lets the tuner know results from elsewhere. Those that it knows already are passed over, so that a file
-    /// may be given twice.
+    /// Teaches the tuner results from elsewhere. It skips known ones, so that a file may be imported twice.
     async fn import(&mut self, list: &Value) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let spec = &self.spec;
@@ -203,16 +202,15 @@ impl ExperimentTask {
         Ok(CheckedCommand::Steer(Steer::Taught))
     }
 
-    /// Has another space searched. A built-in tuner is made anew for it and taught everything, as on a resume: so
-    /// a search goes on alike whether it was interrupted since or not. What does not fit into the new space
-    /// teaches it nothing.
+    /// Changes the search space. A built-in tuner is rebuilt for it and learns everything again, as on a resume, so the
+    /// search does not depend on interruptions. A result that does not fit the new space teaches it nothing.
     async fn change_space(&mut self, space: Value) -> Result<CheckedCommand, Refused> {
         self.require_active()?;
         let mut canonical = self.spec.canonical.clone();
         if let Some(members) = canonical.as_object_mut() {
             members.insert("searchSpace".to_owned(), space);
         }
-        // All that depends on the space is looked at again: the command's parameters, the tuner's arguments.
+        // All settings that depend on the space are checked again: the command's parameters and the tuner's arguments.
         let spec = config::from_canonical(&canonical);
         let spec = spec.map_err(|error| Refused::Wrong(error.problem))?;
         let Some(row) = self.recorder.store().experiment().await? else {
@@ -274,7 +272,7 @@ pub(super) fn as_samples(rows: Vec<ImportedRow>) -> Vec<Sample> {
     rows.into_iter().filter_map(sample).collect()
 }
 
-/// Returns the path of an error and what is wrong there.
+/// Returns the path of an error and the problem.
 fn located(error: &tuner::Error) -> String {
     if error.path.is_empty() { error.problem.clone() } else { error.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The parts that the task of an experiment is made of.
+//! The dependencies of an experiment's task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,29 +18,29 @@ use crate::token::Secret;
 use crate::training_service::{JobNews, TrainingService};
 use crate::util::clock::Clock;
 
-/// The parts that the task of an experiment works with.
+/// The components that the task of an experiment works with.
 pub struct Dependencies {
-    /// The experiment.
+    /// The id of the experiment.
     pub id: ExperimentId,
     /// The specification.
     pub spec: ExperimentSpec,
-    /// Where everything is recorded.
+    /// The store that records everything.
     pub store: Store,
     /// The tuner and the assessor.
     pub advice: Advice,
     /// The service that runs trials.
     pub service: Arc<dyn TrainingService>,
-    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
+    /// Records the code with which attempts start. `None`: trials do not run in the code directory itself.
     pub code: Option<CodeRecorder>,
-    /// The secret from which trials' tokens are made.
+    /// The secret from which trials' tokens are derived.
     pub secret: Arc<Secret>,
-    /// Where directives wait for agents.
+    /// Queues directives for agents.
     pub handle: Handle,
-    /// The messages of the handle.
+    /// Receives the messages of the handle.
     pub inbox: Inbox,
-    /// Events from the training service.
+    /// Receives events from the training service.
     pub jobs: mpsc::UnboundedReceiver<JobNews>,
-    /// Rings when others are to be told of something.
+    /// Wakes the sender of notifications.
     pub waker: OutboxWaker,
     /// The receiver of notices.
     pub notices: mpsc::UnboundedSender<Notice>,

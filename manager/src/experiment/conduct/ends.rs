@@ -1,5 +1,5 @@
-//! The ends of jobs. Those that end at the same time are handled together: a commit costs as much for one end as for a
-//! hundred. [`ending`] decides how a trial ended.
+//! Handles the ends of jobs. Ends at the same time are handled together, since a commit for one costs as much as for a
+//! hundred. [`ending`] decides the final state of a trial.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,19 +31,19 @@ pub(super) struct StoredEnd {
 }
 
 impl ExperimentTask {
-    /// Handles the ends of jobs. The store, not the order in which events came, says what their agents reported.
+    /// Handles the ends of jobs. Their agents' reports come from the store, independent of the order of events.
     pub(super) async fn handle_ends(
         &mut self,
         mut events: Vec<JobEvent>,
     ) -> Result<(), store::Error> {
-        // Others are of attempts that were given up before.
+        // Other events concern attempts that were given up before.
         events.retain(|event| {
             self.is_present(&event.trial, &event.attempt) && self.state.is_live(&event.trial)
         });
         if events.is_empty() {
             return Ok(());
         }
-        // What an agent said before it went was told before it went: its start, above all.
+        // Reports that an agent sent before its end are handled before its end, above all the start.
         while let Some(event) = self.recorder.inbox().waiting() {
             self.handle_batch(event).await?;
         }
@@ -64,7 +64,7 @@ impl ExperimentTask {
                 && self.state.intent(&trial).is_none()
                 && let Some(stop) = self.give_up(&trial, verdict.message.clone())
             {
-                // Its agent went by a rule that an earlier manager left it, and had said so to that one.
+                // The agent ended its trial by a rule of an earlier manager, and reported it to that manager.
                 self.perform(stop).await?;
             }
             let metrics = metrics.iter().map(|row| (&row.attempt, &row.metric));
@@ -77,7 +77,7 @@ impl ExperimentTask {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };
-            // Neither was asked to say a last word.
+            // Neither kind of trial could report a final result.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
             let found = if cut && found.last.is_none() {
@@ -95,19 +95,19 @@ impl ExperimentTask {
             effects.extend(self.state.step(event, self.elapsed()));
         }
         self.perform_all(effects).await?;
-        // What was tried again, or had ended before, is not asked for.
+        // Retried trials and trials that had ended before leave unused entries.
         self.pending_ends.clear();
         Ok(())
     }
 
-    /// The trial, and the attempt that its agent spoke of last.
+    /// Returns the trial, and the latest attempt that its agent reported for.
     fn attempt_of(&self, event: &JobEvent) -> (TrialJobId, AttemptId) {
         let attempt = self.jobs.get(&event.trial).map_or(&event.attempt, |job| &job.attempt);
         (event.trial.clone(), attempt.clone())
     }
 
-    /// Returns the store's records of gone attempts, once what their agents left behind has been delivered. What could
-    /// not be stored says nothing about a trial: then the store is waited for.
+    /// Returns the stored records of gone attempts after the delivery of their agents' remaining reports. It waits for
+    /// the store if reports could not be stored, since their absence says nothing about a trial.
     async fn last_words(
         &mut self,
         attempts: &[(TrialJobId, AttemptId)],
@@ -128,8 +128,8 @@ impl ExperimentTask {
         }
     }
 
-    /// Lets the service deliver what an agent left. Its reports come through the manager's own intake, which must not
-    /// wait for the experiment's task meanwhile.
+    /// Makes the service deliver an agent's remaining reports. They arrive through the manager's own intake, which must
+    /// not wait for the experiment's task meanwhile.
     async fn recover(&mut self, trial: &TrialJobId) -> Result<(), store::Error> {
         let service = Arc::clone(self.launcher.service());
         let recover = service.recover(trial);
@@ -142,8 +142,8 @@ impl ExperimentTask {
         }
     }
 
-    /// The verdict that the agent kept on disk and the store never got: an agent of an earlier version believes whatever
-    /// answers at its manager's address. It is recorded.
+    /// Returns and records the verdict that the agent kept on disk and the store never received. An agent of an earlier
+    /// version accepts an answer from any server at its manager's address.
     async fn kept_verdict(
         &mut self,
         trial: &TrialJobId,
@@ -166,8 +166,8 @@ impl ExperimentTask {
         Ok(verdict)
     }
 
-    /// The results of a gone trial that was ended: it has its last intermediate result for its final one, which is recorded
-    /// as derived.
+    /// Returns the results of a stopped trial. The last intermediate result becomes the final one, and is recorded as
+    /// derived.
     async fn derive_result(
         &mut self,
         trial: &TrialJobId,
@@ -191,7 +191,7 @@ impl ExperimentTask {
         Ok(TrialResult { last: Some(value), ..found })
     }
 
-    /// Records ends, all in one commit, and tells of them. Returns the points of which all results are known now.
+    /// Records ends in one commit, and reports them. Returns the points whose results are now complete.
     pub(super) async fn record_ends(
         &mut self,
         ends: Vec<(TrialJobId, End)>,
@@ -210,7 +210,7 @@ impl ExperimentTask {
             job.renew_at = None;
             let words = self.pending_ends.get(&trial);
             let verdict = words.and_then(|words| words.verdict.as_ref());
-            // A manager may notice it hours later.
+            // A manager may notice the end hours later.
             let span = Span {
                 started_at_ms: words.and_then(|words| words.started_at_ms),
                 duration_ms: verdict.and_then(|verdict| verdict.duration_ms),
@@ -239,12 +239,13 @@ impl ExperimentTask {
         Ok(if self.spec.trial_repeats > 1 { known } else { Vec::new() })
     }
 
-    /// Tells of a recorded end: the trial, its position and its parameters. Returns the point of which all results are known now.
+    /// Reports a recorded end: the trial, its position and its parameters. Returns the point if its results are now
+    /// complete.
     fn tell_end(
         &mut self,
         (trial, sequence, parameters, end): (TrialJobId, u64, Value, End),
     ) -> Option<state::Event> {
-        // Nothing is known of one that could not be submitted.
+        // A trial that could not be submitted has no reports.
         let StoredEnd { result, verdict, .. } =
             self.pending_ends.remove(&trial).unwrap_or_default();
         let number = result.last.as_ref().and_then(MetricValue::number);

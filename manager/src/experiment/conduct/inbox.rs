@@ -1,10 +1,10 @@
-//! The events for an experiment's task: reports and commands. It decides nothing about either, except while the
-//! task waits for a disk: then senders must not wait with it. Signs of life are folded, reports kept, commands refused
-//! with the reason, and a stop is listened for.
+//! The events for an experiment's task: reports and commands. It makes no decisions about them, except while the task
+//! waits for a disk. Senders must not wait with it: the inbox then merges signs of life, keeps reports, refuses
+//! commands with the reason, and accepts a stop.
 //!
-//! What the experiment has decided must be recorded before anything comes of it; while the disk is full or fails, it
-//! stands still and tries again. That reports cannot be stored meanwhile is no concern of this: they are refused, and
-//! wait with their agents.
+//! A decision of the experiment must be recorded before it takes effect. While the disk is full or fails, the task
+//! therefore pauses and tries again. Reports that cannot be stored meanwhile are refused elsewhere, and wait with their
+//! agents.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -22,13 +22,13 @@ use crate::experiment::{Handle, TaskEvent};
 use crate::store::{self, Store};
 use crate::util::errors::chain;
 
-/// The time to wait before the next try.
+/// The pause before the next try.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// The time that a disk is waited for once the experiment is to stop. Who asks for that wants to see the end of it, and a
-/// trial loses nothing: the next manager adopts it.
+/// The time limit for a wait for the disk once the experiment must stop. The user who stops it wants to see an end. No
+/// trial is lost, because the next manager adopts it.
 const LEAVE_AFTER: Duration = Duration::from_secs(10);
-/// Reports and commands that are kept at most while the task cannot see to them; then their senders wait. Signs
-/// of life do not count: of those one is kept for each attempt.
+/// The greatest number of reports and commands that are kept while the task is busy. Beyond it, their senders wait.
+/// Signs of life do not count, since the inbox keeps one for each attempt.
 const MAX_KEPT_EVENTS: usize = 1024;
 
 type Answer = Result<(), Refused>;
@@ -38,20 +38,20 @@ type Answer = Result<(), Refused>;
 pub struct Inbox {
     events: mpsc::Receiver<TaskEvent>,
     handle: Handle,
-    /// Events that came while the task could not see to them, in order.
+    /// The events that arrived while the task was busy, in order.
     kept: VecDeque<TaskEvent>,
-    /// The number of them that are more than a sign of life.
+    /// The number of kept events that are more than a sign of life.
     weighty: usize,
-    /// Whom `kept` tells of.
+    /// The attempts that `kept` contains reports of.
     spoke: HashSet<(TrialJobId, AttemptId)>,
-    /// The caller whose request the task is working on, until it is answered.
+    /// The caller whose request is in progress, until it is answered.
     asker: Option<oneshot::Sender<Answer>>,
-    /// Until when a disk is waited for, once the experiment is to end.
+    /// The time until which the task waits for a disk, once the experiment must end.
     leave_at: Option<Instant>,
 }
 
 impl Inbox {
-    /// Returns the inbox into which `events` brings the messages of `handle` and its clones.
+    /// Returns the inbox that receives the messages of `handle` and its clones through `events`.
     pub fn new(handle: Handle, events: mpsc::Receiver<TaskEvent>) -> Self {
         Self {
             events,
@@ -64,7 +64,7 @@ impl Inbox {
         }
     }
 
-    /// The next event, oldest first. `None` when every handle is gone.
+    /// Returns the next event, oldest first. `None`: every handle is gone.
     pub(super) async fn next(&mut self) -> Option<TaskEvent> {
         match self.pop() {
             Some(event) => Some(event),
@@ -72,12 +72,12 @@ impl Inbox {
         }
     }
 
-    /// Returns the next event, if there is one already.
+    /// Returns the next event, if one has arrived.
     pub(super) fn waiting(&mut self) -> Option<TaskEvent> {
         self.pop().or_else(|| self.events.try_recv().ok())
     }
 
-    /// The oldest event that was kept.
+    /// Returns the oldest event that was kept.
     pub(super) fn pop(&mut self) -> Option<TaskEvent> {
         let event = self.kept.pop_front()?;
         self.weighty -= usize::from(is_weighty(&event));
@@ -87,20 +87,21 @@ impl Inbox {
         Some(event)
     }
 
-    /// A caller waits for what is being done now.
+    /// Enters the caller of the command that is in progress.
     pub(super) fn asked(&mut self, asker: oneshot::Sender<Answer>) {
         self.asker = Some(asker);
     }
 
-    /// The command is done, or refused. Its client may have gone, or may have heard already that it takes longer.
+    /// Answers the command that is in progress. Its caller may no longer wait, or may know already that the command
+    /// takes longer.
     pub(super) fn answer(&mut self, answer: Answer) {
         if let Some(asker) = self.asker.take() {
             drop(asker.send(answer));
         }
     }
 
-    /// Does something while events are kept for later: they must not fill the channel, or the agents' delivery would
-    /// wait for the experiment's task.
+    /// Runs `work` and keeps events for later. They must not fill the channel, or the delivery of reports would wait
+    /// for the experiment's task.
     pub(super) async fn aside<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
@@ -111,8 +112,8 @@ impl Inbox {
         }
     }
 
-    /// Tries until it succeeds, or fails for a reason that will not pass; or until the experiment is to stop and that
-    /// was waited for long enough.
+    /// Repeats an attempt until it succeeds or fails for a permanent reason. It also gives up when the experiment must
+    /// stop and has waited long enough.
     pub(super) async fn patiently<T, E, F>(
         &mut self,
         mut attempt: impl FnMut() -> F,
@@ -141,8 +142,8 @@ impl Inbox {
         }
     }
 
-    /// Waits until a store that refused something can be written. A nearly full disk takes a little and not more: so
-    /// it is not asked at once.
+    /// Waits until a store that refused a write can be written. The first try comes after a pause, because a nearly
+    /// full disk may accept a small write and no more.
     pub(super) async fn mended(&mut self, store: &Store) -> Result<(), store::Error> {
         let write_error = store.write_error();
         let why = write_error.as_ref().map(|error| chain(error));
@@ -153,12 +154,12 @@ impl Inbox {
         }
     }
 
-    /// Returns whether the experiment is to stop, and a disk was waited for long enough.
+    /// Returns whether the experiment must stop, and has waited long enough for a disk.
     fn leaves(&self) -> bool {
         self.leave_at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// A pause between two tries, in which no sender is left waiting. `why` says what is waited for.
+    /// Pauses between two tries, in which no sender has to wait. `why` is the reason for the wait.
     async fn listen(&mut self, why: &str) {
         self.answer(Err(Refused::Delayed(why.to_owned())));
         let over = Instant::now() + RETRY_PAUSE;
@@ -169,7 +170,7 @@ impl Inbox {
                     self.leave_at = Some(Instant::now() + LEAVE_AFTER);
                 }
                 Some(event) = self.events.recv(), if self.weighty < MAX_KEPT_EVENTS => match event {
-                    // Who asked may have gone.
+                    // The caller may no longer wait.
                     TaskEvent::Commanded { reply, .. } => {
                         drop(reply.send(Err(Refused::Held(why.to_owned()))));
                     }
@@ -192,7 +193,7 @@ impl Inbox {
     }
 }
 
-/// Returns whether it is more than a sign of life.
+/// Returns whether an event is more than a sign of life.
 fn is_weighty(event: &TaskEvent) -> bool {
     match event {
         TaskEvent::Reported { fresh, .. } => !fresh.is_empty(),
@@ -225,7 +226,7 @@ mod tests {
         Report { seq, observed_at_ms: 0, body }
     }
 
-    /// The trials of what was kept, with the numbers of their reports.
+    /// Returns the trials of the kept events, with the numbers of their reports.
     fn kept(inbox: &mut Inbox) -> Vec<(String, Vec<u64>)> {
         let mut kept = Vec::new();
         while let Some(event) = inbox.pop() {
@@ -275,7 +276,7 @@ mod tests {
                 let refused = handle.command(Command::StopTrial(a.clone())).await.unwrap_err();
                 assert!(matches!(refused, Refused::Held(_)), "{refused}");
                 assert!(refused.to_string().contains("no space is left"), "{refused}");
-                // Behind it, so that all before has arrived.
+                // This report comes last, so everything before it has arrived.
                 handle.reported(a, first(), vec![note(2)]).await;
             }
         });

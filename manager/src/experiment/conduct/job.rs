@@ -9,27 +9,27 @@ use crate::util::ids;
 
 /// A trial that has not ended.
 pub(super) struct Job {
-    /// Its position in the experiment, from 0.
+    /// The trial's position in the experiment, from 0.
     pub(super) sequence: u64,
-    /// Its parameters.
+    /// The trial's parameters.
     pub(super) parameters: Value,
-    /// Its present attempt.
+    /// The present attempt.
     pub(super) attempt: AttemptId,
-    /// `true` if `attempt` may have been submitted already, so that another run needs a new number.
+    /// `true` if `attempt` may have been submitted, so that another run needs a new number.
     pub(super) submitted: bool,
-    /// Intermediate results of the attempt, for the assessor.
+    /// The intermediate results of the attempt, for the assessor.
     pub(super) steps: Steps,
-    /// The reason for which the assessor gave it up.
+    /// The reason why the assessor stopped the trial, if it did.
     pub(super) given_up: Option<String>,
-    /// The time since which it has run, as far as this manager knows.
+    /// The time since which the trial has run, as far as this manager knows.
     pub(super) running_since: Option<Instant>,
-    /// The time at which the attempt was started, as its agent says.
+    /// The start time of the attempt, as its agent reported it.
     pub(super) started_at_ms: Option<i64>,
-    /// The time at which the assessor's rules that its agent was left are to be renewed.
+    /// The time to renew the assessor's rules at the agent.
     pub(super) renew_at: Option<Instant>,
-    /// True if its agent has said that the attempt's command has ended.
+    /// True if the agent has reported the end of the attempt's command.
     pub(super) ended: bool,
-    /// True if a queue has taken the attempt back: what its pod still says counts for nothing.
+    /// True if a queue has taken the attempt back. Reports of its pod no longer count.
     pub(super) requeued: bool,
 }
 
@@ -69,7 +69,7 @@ impl Job {
         (self.ended, self.requeued) = (false, false);
     }
 
-    /// Makes the attempt wait that ran: another pod runs it once more from its beginning.
+    /// Makes a running attempt wait: another pod will run it from its beginning.
     pub(super) fn requeue(&mut self, steps: Steps) {
         self.steps = steps;
         self.given_up = None;
@@ -77,7 +77,7 @@ impl Job {
         (self.ended, self.requeued) = (false, true);
     }
 
-    /// Gives the next attempt its number, before there is room for it.
+    /// Gives the next attempt its number before there is room for it.
     pub(super) fn reserve_next_attempt(&mut self, trial: &TrialJobId, steps: Steps) {
         self.attempt = ids::next_attempt(trial, &self.attempt);
         self.steps = steps;
@@ -85,7 +85,7 @@ impl Job {
         (self.ended, self.requeued) = (false, false);
     }
 
-    /// Takes over an attempt that the cluster has started by itself, and returns the earlier one.
+    /// Takes over an attempt that the cluster started by itself, and returns the earlier one.
     pub(super) fn replace_attempt(&mut self, attempt: AttemptId, steps: Steps) -> AttemptId {
         self.steps = steps;
         (self.ended, self.requeued) = (false, false);

@@ -1,4 +1,4 @@
-//! The launcher of jobs: turns a recorded trial into a job of the training service. It records nothing.
+//! The launcher of jobs, which turns a recorded trial into a job of the training service. It records nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::training_service::{
 };
 use crate::util::ids;
 
-/// The facts that every job of an experiment is made of.
+/// Creates and submits the jobs of an experiment.
 pub(super) struct JobLauncher {
     experiment: ExperimentId,
     /// The trials' command, with its placeholders.
     command: String,
     service: Arc<dyn TrainingService>,
     secret: Arc<Secret>,
-    /// Records the code that attempts are started with. `None`: trials do not run in the code directory itself.
+    /// Records the code with which attempts start. `None`: trials do not run in the code directory itself.
     code: Option<CodeRecorder>,
-    /// The ids that trials have.
+    /// The ids of all trials.
     used_ids: HashSet<TrialJobId>,
 }
 
@@ -57,12 +57,12 @@ impl JobLauncher {
         }
     }
 
-    /// Reserves an id for a new trial, and returns whether no other trial has it.
+    /// Reserves an id for a new trial. Returns `false` if another trial has it.
     pub(super) fn reserve_trial_id(&mut self, id: &TrialJobId) -> bool {
         self.used_ids.insert(id.clone())
     }
 
-    /// Submits a trial's attempt. While a disk is full it tries again, and `inbox` keeps what arrives.
+    /// Submits a trial's attempt. While a disk is full it tries again, and `inbox` keeps arriving events.
     pub(super) async fn submit(
         &self,
         inbox: &mut Inbox,

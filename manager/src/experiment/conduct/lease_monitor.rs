@@ -1,12 +1,13 @@
-//! The leases of agents, renewed by what they report and checked by the clock.
+//! The leases of agents, which their reports renew and the clock checks.
 //!
-//! `LOST` says that a trial's job is there, as far as its training service can tell, and its agent is silent. It is not
-//! an end: the trial keeps its place among the concurrent ones (its job uses what it uses), the tuner learns nothing,
-//! deadlines and stops hold. The service says when the job is gone, and then it ends like any other.
+//! `LOST` means that a trial's job exists, according to its training service, and its agent is silent. It is not an
+//! end. The trial keeps its place among the concurrent ones, since its job still uses resources. The tuner learns
+//! nothing, and deadlines and stops apply. When the service reports that the job is gone, the trial ends like any
+//! other.
 //!
-//! An agent that has said how its command ended and is silent then is not lost: it has nothing more to say. A job may
-//! still be there after that, for instance a pod with a sidecar that runs on, or on a node that went down. That job is
-//! asked to end, and the trial ends as its agent said.
+//! An agent that has reported the end of its command and is then silent is not lost, since it has nothing more to
+//! report. Its job may still exist, for instance a pod with a running sidecar, or on a node that went down. The manager
+//! then stops the job, and the trial ends as its agent reported.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl LeaseMonitor {
         self.leases.beat()
     }
 
-    /// Returns how long an agent may be silent, in seconds.
+    /// Returns the time that an agent may be silent, in seconds.
     pub(super) fn lease_s(&self) -> u64 {
         self.leases.lease().as_secs()
     }
@@ -55,7 +56,7 @@ impl LeaseMonitor {
         self.leases.expect(trial, false);
     }
 
-    /// Renews a trial's lease, and returns whether the trial was lost.
+    /// Renews a trial's lease. Returns whether the trial was lost.
     pub(super) fn renew(&mut self, trial: &TrialJobId) -> bool {
         self.leases.heard(trial)
     }

@@ -1,5 +1,5 @@
-//! Trials with parameters of the user's: those that the experiment file begins with, and those that are added to a search
-//! that runs. Each is recorded as a trial that waits before anything is started, so that the next manager finds it.
+//! Trials with the user's own parameters: the initial points of the experiment file, and additions to a running search.
+//! Each is recorded as a waiting trial before anything starts, so that the next manager finds it.
 
 use serde_json::Value;
 use trial_protocol::{MetricValue, TrialJobId};
@@ -15,7 +15,7 @@ use crate::search::tuner::{self, Sample};
 use crate::store::{self, NewTrial};
 use crate::util::ids;
 
-/// Completes a point of the user's for the search that `spec` describes.
+/// Completes a point of the user for the search that `spec` describes.
 fn completed(
     spec: &ExperimentSpec,
     given: &Parameters,
@@ -28,7 +28,7 @@ fn completed(
 }
 
 impl ExperimentTask {
-    /// Queues the points of the experiment file, all or none, before anything else has begun.
+    /// Queues the points of the experiment file, all or none, before anything else begins.
     pub(super) async fn add_initial(&mut self) -> Result<(), store::Error> {
         let is_new =
             self.state.next_sequence() == 0 && self.state.state() == ExperimentState::Running;
@@ -48,7 +48,7 @@ impl ExperimentTask {
         self.perform_all(effects).await
     }
 
-    /// Checks a point of the user's and completes it.
+    /// Checks a point of the user and completes it.
     pub(super) async fn add(
         &mut self,
         trial: TrialJobId,
@@ -73,7 +73,7 @@ impl ExperimentTask {
         Ok(CheckedCommand::Steer(Steer::Add(vec![(trial, parameters)])))
     }
 
-    /// Records new trials of the user's.
+    /// Records new trials of the user.
     pub(super) async fn enqueue(&mut self, own: Vec<OwnTrial>) -> Result<(), store::Error> {
         let created_at_ms = self.recorder.now_ms();
         let row = |own: &OwnTrial| NewTrial {
@@ -95,7 +95,7 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Lets the tuner know the result of a trial of the user's.
+    /// Teaches the tuner the result of a trial of the user.
     pub(super) fn teach_own(&mut self, trial: &TrialJobId, value: MetricValue) {
         let parameters = self.jobs.get(trial).and_then(|job| job.parameters.as_object().cloned());
         if let Some(parameters) = parameters {

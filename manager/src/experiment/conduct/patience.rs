@@ -1,5 +1,5 @@
-//! The errors that an experiment waits for, since they pass, and the watch of a store that takes all it is given. [`super::inbox`] does the
-//! waiting.
+//! The temporary errors that an experiment waits for, and a watch for failed writes of a store. [`super::inbox`] does
+//! the waiting.
 
 use tokio::sync::watch;
 
@@ -7,9 +7,9 @@ use crate::store;
 use crate::store::Store;
 use crate::training_service::SubmitError;
 
-/// An error that may pass by itself, or when an operator has made room.
+/// An error that may pass by itself, or after an operator has made room.
 pub(super) trait Passing: std::error::Error {
-    /// Returns whether it is of that kind.
+    /// Returns whether the error may pass.
     fn may_pass(&self) -> bool;
 }
 
@@ -28,21 +28,21 @@ impl Passing for SubmitError {
     }
 }
 
-/// Sees whether the store takes what it is given meanwhile. What it refused says nothing about who gave it.
+/// Observes whether the store accepts all writes during a period. A refused write says nothing about its sender.
 pub(super) struct Watch {
     write_error: watch::Receiver<Option<store::Error>>,
     was_ill: bool,
 }
 
 impl Watch {
-    /// From now on.
+    /// Begins the period now.
     pub(super) fn begin(store: &Store) -> Self {
         let write_error = store.watch_write_error();
         let was_ill = write_error.borrow().is_some();
         Self { write_error, was_ill }
     }
 
-    /// Returns whether no write has failed since, not even in between.
+    /// Returns whether no write has failed since the beginning, not even for a moment.
     pub(super) fn took_all(&self) -> bool {
         !self.was_ill && self.write_error.has_changed().is_ok_and(|changed| !changed)
     }

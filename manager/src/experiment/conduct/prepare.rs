@@ -1,5 +1,5 @@
-//! The beginning of an experiment's task. The task takes its state from the store, teaches the tuner and the assessor
-//! again what they knew, and adopts jobs that outlived an earlier manager. It starts nothing yet.
+//! The preparation of an experiment's task. It restores the state from the store, teaches the tuner and the assessor
+//! again, and adopts jobs that outlived an earlier manager. It starts nothing yet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::store::{self, AttemptState, ReportRow, Store, TrialRow};
 use crate::training_service::{Adopted, JobEvent};
 use crate::util::ids;
 
-/// Builds the task from the store: a new experiment has no trials, an interrupted one has.
+/// Builds the task from the store. A new experiment has no trials, an interrupted one has.
 pub(super) async fn prepare(mut deps: Dependencies) -> Result<ExperimentTask, store::Error> {
     let stored = deps.store.experiment().await?;
     let before = Duration::from_millis(stored.as_ref().map_or(0, |row| row.elapsed_ms));
@@ -106,7 +106,7 @@ fn compare_all(announcer: &mut Announcer, repeats: u64, results: Vec<Success>) -
     points
 }
 
-/// Handles what has happened while no manager ran, and repeats the directives that may have been lost.
+/// Handles the events from the time without a manager, and repeats directives that may have been lost.
 async fn catch_up(
     task: &mut ExperimentTask,
     starts: Vec<TaskEvent>,
@@ -123,8 +123,8 @@ async fn catch_up(
     Ok(())
 }
 
-/// Returns the stored trouble if it is still so. What held the search is taken for mended by the user who resumes; a tuner
-/// outside says itself that it is well.
+/// Returns the stored trouble if it still exists. A user who resumes a held search is assumed to have removed the
+/// cause. An external tuner reports its recovery itself.
 async fn present_trouble(
     store: &Store,
     is_outside: bool,
@@ -155,7 +155,7 @@ fn policy(spec: &ExperimentSpec) -> Policy {
     }
 }
 
-/// Tells agents and the training service again what an earlier manager may have died before it could say.
+/// Repeats the directives and stops that an earlier manager may not have sent before it died.
 async fn repeat_directives(task: &mut ExperimentTask) {
     let running = task.jobs.iter().filter(|(_, job)| job.running_since.is_some() && !job.ended);
     let running: Vec<_> = running.map(|(trial, _)| trial.clone()).collect();
@@ -166,7 +166,7 @@ async fn repeat_directives(task: &mut ExperimentTask) {
     for trial in trials {
         if let Some(reason) = task.state.intent(&trial) {
             task.push_stop_directive(&trial, reason);
-            // Those that a manager's end interrupts were asked by it, and have their grace.
+            // The earlier manager itself stopped the trials that its end interrupts, and they have their grace period.
             if reason != StopReason::ManagerShutdown {
                 task.launcher.service().stop(&trial).await;
             }
@@ -174,21 +174,21 @@ async fn repeat_directives(task: &mut ExperimentTask) {
     }
 }
 
-/// A trial that succeeded, with its position, its parameters and its result.
+/// A successful trial, with its position, its parameters and its result.
 type Success = (TrialJobId, u64, Value, Option<MetricValue>);
 
 /// The trials of an earlier manager, as the task takes them over.
 struct ResumedTrials {
     jobs: HashMap<TrialJobId, Job>,
     remembered: Vec<Remembered>,
-    /// The starts that are stored, and that the earlier manager died too early to handle.
+    /// The starts that are stored, but that the earlier manager died too early to handle.
     starts: Vec<TaskEvent>,
     /// The jobs that have ended meanwhile.
     gone: Vec<JobEvent>,
     results: Vec<Success>,
     has_reported: bool,
     leases: Leases,
-    /// The time that the trial ran that succeeded soonest.
+    /// The shortest running time of a successful trial.
     shortest: Option<Duration>,
 }
 
@@ -206,7 +206,7 @@ impl ResumedTrials {
         }
     }
 
-    /// Takes a trial over: finds out its fate, and teaches the tuner and the assessor what they knew of it.
+    /// Takes a trial over. It finds out the trial's fate, and restores the knowledge of the tuner and the assessor.
     async fn add(&mut self, deps: &mut Dependencies, row: TrialRow) -> Result<(), store::Error> {
         let fate = fate(deps, &row, &mut self.gone).await?;
         let result = teach(deps, &row, fate).await?;
@@ -250,7 +250,7 @@ impl ResumedTrials {
     }
 }
 
-/// Finds out what became of a trial while no manager watched.
+/// Finds out the fate of a trial while no manager watched.
 async fn fate(
     deps: &mut Dependencies,
     row: &TrialRow,
@@ -261,7 +261,7 @@ async fn fate(
     }
     let (watch, service) = (Watch::begin(&deps.store), Arc::clone(&deps.service));
     let submitted = ids::submitted(&row.attempt);
-    // What is reported meanwhile may be known from the store by then; to be told twice does no harm.
+    // A report that arrives meanwhile may also be in the store by then, which does no harm.
     let adopted = deps.inbox.aside(service.adopt(&row.id, &submitted)).await;
     let known = match adopted {
         Adopted::Gone(_) => recover(deps, row, watch).await?,
@@ -271,27 +271,27 @@ async fn fate(
     };
     Ok(match adopted {
         Adopted::Alive => {
-            // One that its queue has taken back does not run.
+            // A trial that its queue has taken back does not run.
             let runs = known.facts_through.is_some() && row.state != JobState::Waiting;
             let started = row.started_at_ms.filter(|_| runs);
             let now = deps.clock.now_ms();
             let ran = |at: i64| Duration::from_millis(u64::try_from(now - at).unwrap_or(0));
             Fate::Alive { running_for: started.map(ran) }
         }
-        // A verdict on disk counts as well as one in the store: the trial has ended, and must not run again.
+        // A verdict on disk counts as much as one in the store: the trial has ended, and must not run again.
         Adopted::Gone(event)
             if known.ended || service.kept_verdict(&row.id, &row.attempt).await.is_some() =>
         {
             gone.push(event);
             Fate::Alive { running_for: None }
         }
-        // No failure of its own is known: the machine went down, or a person cleaned up.
+        // The trial itself is not known to have failed: the machine went down, or a user cleaned up.
         Adopted::Gone(_) | Adopted::Unknown => Fate::Again,
     })
 }
 
-/// Returns the start of a trial that the store has as waiting, if an agent has reported it. A trial that its queue has
-/// taken back has the time of its start, and waits.
+/// Returns the start of a trial that waits according to the store, if an agent has reported the start. A trial that its
+/// queue has taken back has a start time, and waits.
 async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEvent>, store::Error> {
     if row.state != JobState::Waiting || row.started_at_ms.is_some() {
         return Ok(None);
@@ -307,8 +307,8 @@ async fn unhandled_start(store: &Store, row: &TrialRow) -> Result<Option<TaskEve
     }))
 }
 
-/// Returns the reports of a gone trial, once what its agent left behind is stored. What could not be stored says
-/// nothing about the trial: it may have ended well, and must not run again.
+/// Returns the reports of a gone trial after its agent's remaining reports are stored. A failure to store them says
+/// nothing about the trial: it may have succeeded, and must not run again.
 async fn recover(
     deps: &mut Dependencies,
     row: &TrialRow,
@@ -326,7 +326,7 @@ async fn recover(
     }
 }
 
-/// Rebuilds what the tuner knew, and returns the result of a trial that has ended.
+/// Rebuilds the tuner's knowledge, and returns the result of an ended trial.
 async fn teach(
     deps: &mut Dependencies,
     row: &TrialRow,
@@ -345,7 +345,7 @@ async fn teach(
         deps.advice.assessed(&row.id, row.state, &steps);
         deps.advice.observe(&row.id, row.parameter_id, row.state, &outcome);
         if let (None, Some(value)) = (row.parameter_id, &told) {
-            // The parameters are the user's.
+            // The user chose the parameters.
             let (parameters, value) = (parameters.clone(), value.clone());
             deps.advice.import(vec![Sample { parameters, value }]);
         }
@@ -354,13 +354,13 @@ async fn teach(
     Ok(None)
 }
 
-/// Returns whether a trial was ended by a manager's own end, and so runs again.
+/// Returns whether a manager's own end interrupted a trial, which therefore runs again.
 pub(super) fn is_interrupted(row: &TrialRow) -> bool {
     let interrupted = row.intent == Some(StopReason::ManagerShutdown);
     interrupted && row.state.is_final() && row.state != JobState::Succeeded
 }
 
-/// Returns the outcome of a trial that has ended, for the tuner.
+/// Returns the outcome of an ended trial, for the tuner.
 pub(super) async fn stored_outcome(
     store: &Store,
     spec: &ExperimentSpec,
@@ -372,7 +372,7 @@ pub(super) async fn stored_outcome(
     Ok(number.map_or(Outcome::Failed, Outcome::Result))
 }
 
-/// Returns the intermediate results of a trial's attempt, where they are needed.
+/// Returns the intermediate results of a trial's attempt, if they are needed.
 async fn stored_steps(deps: &mut Dependencies, row: &TrialRow) -> Result<Steps, store::Error> {
     let mut steps = Steps::new(deps.spec.objective.as_deref());
     if deps.advice.assesses() {

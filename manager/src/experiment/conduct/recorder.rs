@@ -1,5 +1,5 @@
-//! The record of an experiment's decisions. A decision is recorded before its effects are performed. While the disk is
-//! full or fails, the recorder tries again, and its inbox keeps what arrives meanwhile.
+//! Records an experiment's decisions before their effects are performed. While the disk is full or fails, the recorder
+//! tries again, and its inbox keeps arriving events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::store::{
 use crate::training_service::{JobImage, JobPart};
 use crate::util::clock::Clock;
 
-/// The store of an experiment, with the inbox that waits for it.
+/// The store of an experiment, and the inbox that keeps events during a wait for it.
 pub(super) struct Recorder {
     store: Store,
     clock: Arc<dyn Clock>,
@@ -30,7 +30,7 @@ impl Recorder {
         Self { store, clock, inbox }
     }
 
-    /// Returns the store, to read from.
+    /// Returns the store, for reading.
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
@@ -66,17 +66,17 @@ impl Recorder {
         self.inbox.patiently(|| self.store.last_words(attempts.to_vec())).await
     }
 
-    /// Waits until a store that refused something can be written.
+    /// Waits until a store that refused a write can be written.
     pub(super) async fn wait_until_mended(&mut self) -> Result<(), store::Error> {
         self.inbox.mended(&self.store).await
     }
 
-    /// Records new trials, all in one commit.
+    /// Records new trials in one commit.
     pub(super) async fn insert_trials(&mut self, rows: &[NewTrial]) -> Result<(), store::Error> {
         self.inbox.patiently(|| self.store.insert_trials(rows.to_vec())).await
     }
 
-    /// Records a trial's state, and its next attempt where there is one.
+    /// Records a trial's state, and its next attempt if there is one.
     pub(super) async fn record_state(
         &mut self,
         trial: &TrialJobId,
@@ -99,7 +99,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.retry_trial(trial, change.clone())).await
     }
 
-    /// Records that trials run, each since when its agent says, all in one commit.
+    /// Records in one commit that trials run, each since the time that its agent reported.
     pub(super) async fn record_running(
         &mut self,
         trials: Vec<(TrialJobId, Option<AttemptId>, Option<i64>)>,
@@ -112,7 +112,7 @@ impl Recorder {
         self.record_changes(&changes).await
     }
 
-    /// Returns the attempts of a trial in the order in which they were heard first.
+    /// Returns the attempts of a trial in the order of their first reports.
     pub(super) async fn attempts(
         &mut self,
         trial: &TrialJobId,
@@ -121,7 +121,7 @@ impl Recorder {
         Ok(rows.into_iter().map(|row| row.attempt).collect())
     }
 
-    /// Records changes of several trials, all in one commit.
+    /// Records changes of several trials in one commit.
     pub(super) async fn record_changes(
         &mut self,
         changes: &[(TrialJobId, TrialChange)],
@@ -129,7 +129,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.change_trials(changes.to_vec())).await
     }
 
-    /// Records why trials are to stop, all in one commit. `None`: a trial is not to stop any more.
+    /// Records in one commit why trials must stop. `None`: a trial need not stop any more.
     pub(super) async fn record_intents(
         &mut self,
         intents: &[(TrialJobId, Option<StopReason>)],
@@ -167,7 +167,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.record_part(trial, attempt, part.clone())).await
     }
 
-    /// Records the images that attempts run, all in one commit.
+    /// Records the images of attempts in one commit.
     pub(super) async fn record_images(&mut self, news: Vec<JobImage>) -> Result<(), store::Error> {
         let images =
             news.into_iter().map(|JobImage { trial, attempt, image }| (trial, attempt, image));
@@ -175,7 +175,7 @@ impl Recorder {
         self.inbox.patiently(|| self.store.record_images(images.clone())).await
     }
 
-    /// Records why trials wait, all in one commit.
+    /// Records in one commit why trials wait.
     pub(super) async fn record_waits(
         &mut self,
         waits: Vec<(TrialJobId, String)>,
@@ -209,7 +209,7 @@ impl Recorder {
         }
     }
 
-    /// Records what is wrong with the search, or that nothing is any more, together with a notification of it.
+    /// Records the trouble of the search, or its end, together with a notification of it.
     pub(super) async fn record_trouble(
         &mut self,
         trouble: Option<&str>,

@@ -1,4 +1,4 @@
-//! Attempts that a queue takes back and another pod runs again, and trials that end before their jobs.
+//! Handles attempts that a queue takes back and another pod runs again, and trials that end before their jobs.
 
 use tracing::info;
 use trial_protocol::{AttemptId, Cause, TrialJobId, Verdict};
@@ -12,8 +12,8 @@ use crate::training_service::{JobEvent, JobWaits};
 use crate::util::ids;
 
 impl ExperimentTask {
-    /// Takes over the attempt of a pod that the cluster has started again by itself. The reports of its agent count from here
-    /// on, and those of the earlier one do not.
+    /// Takes over the attempt of a pod that the cluster has started again by itself. From now on only the reports of
+    /// its agent count, and those of the earlier one do not.
     pub(super) async fn take_over_attempt(
         &mut self,
         trial: &TrialJobId,
@@ -29,7 +29,7 @@ impl ExperimentTask {
         let runs = self.state.runs(trial);
         let state = if runs { JobState::Running } else { JobState::Waiting };
         self.recorder.record_state(trial, state, None, Some(attempt)).await?;
-        // The directives of the earlier one have not reached this one.
+        // The directives for the earlier agent have not reached this one.
         if let Some(reason) = self.state.intent(trial) {
             self.push_stop_directive(trial, reason);
         }
@@ -40,8 +40,8 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Takes a pod that speaks for the attempt that was submitted as the attempt's, if it is the first. It is recorded when
-    /// the pod's command runs.
+    /// Adopts the attempt of the first pod that reports for the submitted attempt. It is recorded when the pod's
+    /// command runs.
     pub(super) fn adopt_first_pod(&mut self, trial: &TrialJobId, attempt: &AttemptId) {
         let Some(job) = self.jobs.get_mut(trial) else { return };
         if job.requeued || !ids::is_pod_of(attempt, &job.attempt) {
@@ -54,8 +54,8 @@ impl ExperimentTask {
         }
     }
 
-    /// Returns whether a pod was heard later than the present one first: the names of two do not say which is the later
-    /// one, and their clocks need not agree.
+    /// Returns whether the first report of this pod came after that of the present one. The names of two pods do not
+    /// show which is newer, and their clocks may disagree.
     pub(super) async fn is_newer_pod(
         &mut self,
         trial: &TrialJobId,
@@ -70,13 +70,13 @@ impl ExperimentTask {
         Ok(place(attempt) > place(current))
     }
 
-    /// Records that a job that ran is to wait again: another pod will run it once more from its beginning.
+    /// Records that a running job waits again. Another pod will run it from its beginning.
     pub(super) async fn record_requeue(&mut self, news: JobWaits) -> Result<(), store::Error> {
         if !self.is_present(&news.trial, &news.attempt) || self.state.intent(&news.trial).is_some()
         {
             return Ok(());
         }
-        // An agent that was about to speak for the first time is not heard any more.
+        // An agent that was about to report for the first time no longer counts.
         if !self.state.runs(&news.trial) {
             return self.record_waits(vec![news]).await;
         }
@@ -94,8 +94,8 @@ impl ExperimentTask {
         Ok(())
     }
 
-    /// Notes a trial whose agent has said how it ended, if its job need not be waited for. A pod that was asked to end says
-    /// nothing about its trial: its platform may have taken it away, and may run it again.
+    /// Enters a trial whose agent has reported the end, if its job need not be waited for. The end of a stopped pod
+    /// says nothing about its trial, since the platform may have removed the pod and may run it again.
     pub(super) fn note_final_verdict(&mut self, trial: &TrialJobId, verdict: &Verdict) {
         let is_stopped = matches!(verdict.cause, Cause::Stopped | Cause::Preempted);
         let is_final = !is_stopped || verdict.stop.is_some();
@@ -107,10 +107,10 @@ impl ExperimentTask {
         }
     }
 
-    /// Ends the trials of the final verdicts that were noted, all in one commit. Returns whether there were any.
+    /// Ends the trials of the final verdicts in one commit. Returns whether there were any.
     pub(super) async fn conclude_by_verdicts(&mut self) -> Result<bool, store::Error> {
         let mut noted = std::mem::take(&mut self.final_verdicts);
-        // An interrupted search says what it leaves in the cluster, so it waits for its jobs.
+        // An interrupted search reports what it leaves in the cluster, so it waits for its jobs.
         let is_interrupted = self.state.state() == state::ExperimentState::Stopping;
         noted.retain(|(trial, attempt)| !is_interrupted && self.is_present(trial, attempt));
         if noted.is_empty() {
@@ -122,7 +122,7 @@ impl ExperimentTask {
             self.launcher.service().handed_over(&trial).await;
             ends.push(JobEvent::unexplained(trial, attempt));
         }
-        // It takes in what has arrived, as the caller does.
+        // The future is boxed, because this call handles waiting events, as its caller does.
         Box::pin(self.handle_ends(ends)).await?;
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! The next attempts of trials: recorded with their numbers, and submitted when there is room.
+//! The next attempts of trials. They are recorded with their numbers, and submitted when there is room.
 
 use tracing::{info, warn};
 use trial_protocol::{AttemptId, TrialJobId};
@@ -24,8 +24,8 @@ impl ExperimentTask {
         Ok(self.submit(trial, row.parameter_id).await)
     }
 
-    /// Records that a trial is to be tried again, with the number of its next attempt: a manager that dies before
-    /// that has begun finds nothing of it that has ended.
+    /// Records that a trial will be retried, with the number of its next attempt. If the manager dies before that
+    /// attempt begins, the next manager finds no end of it.
     pub(super) async fn record_retry(
         &mut self,
         trial: &TrialJobId,

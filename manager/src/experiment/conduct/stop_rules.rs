@@ -1,11 +1,12 @@
-//! The rules that agents keep also while they cannot hear the manager: the limit of a trial's time, and what the
-//! assessor would stop the trial for. It does not decide what the assessor's bounds are.
+//! The rules that agents follow even while they cannot reach the manager: the time limit of a trial, and the assessor's
+//! reasons to stop it. It does not decide the assessor's bounds.
 //!
-//! A rule of the assessor's must never stop a trial that the assessor would let run. The assessor's judgement depends
-//! on the trials that succeed meanwhile. So the bounds of a rule leave room for all trials that are running now
-//! (`others`). A rule also holds for less time than any trial needed to succeed yet: a trial that is started later does
-//! not count before the rule has expired. (Unless it succeeds in less than about three quarters of the shortest time so
-//! far: that cannot be known beforehand, and the documentation says so.)
+//! A rule of the assessor must never stop a trial that the assessor would let run. The assessor's judgement depends on
+//! the trials that succeed meanwhile, so the bounds of a rule allow for all trials that are running now (`others`). A
+//! rule also expires sooner than any trial has succeeded so far, so a trial that starts later does not count before.
+//!
+//! The exception is a trial that succeeds in less than about three quarters of the shortest time so far. It cannot be
+//! foreseen, and the documentation mentions it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,29 +20,29 @@ use crate::experiment::advice::Advice;
 use crate::search::assessor::Bounds;
 use crate::search::class_args::OptimizeMode;
 
-/// The time beyond its need for which the limit of a trial's time is left to its agent.
+/// The time for which the agent keeps a trial's time limit beyond the limit itself.
 const OUTLAST: Duration = Duration::from_hours(1);
-/// The longest that a rule of the assessor's holds.
+/// The longest validity of a rule of the assessor.
 const MAX_RULE_LEASE: Duration = Duration::from_hours(1);
 
-/// A rule of the assessor's, and how long it holds.
+/// A rule of the assessor, and its validity.
 type LeasedRule = (StopRule, Duration);
 
 /// The rules of an experiment's trials.
 pub(super) struct StopRules {
     handle: Handle,
-    /// The limit of a trial's time.
+    /// The time limit of a trial.
     limit: Option<Duration>,
-    /// The time between two checks of the agents' leases.
+    /// The interval between checks of the agents' leases.
     check_interval: Duration,
-    /// The time that the trial ran that succeeded soonest.
+    /// The shortest running time of a successful trial.
     shortest_success: Option<Duration>,
-    /// The assessor has learnt something since the rules were renewed.
+    /// Set if the assessor has learned something since the rules were renewed.
     is_stale: bool,
 }
 
 impl StopRules {
-    /// Returns the rules of an experiment, which are queued as directives of `handle`.
+    /// Returns the rules of an experiment, which are sent as directives through `handle`.
     pub(super) fn new(
         handle: Handle,
         limit: Option<Duration>,
@@ -51,19 +52,20 @@ impl StopRules {
         Self { handle, limit, check_interval, shortest_success, is_stale: true }
     }
 
-    /// Notes that the assessor has learnt something.
+    /// Enters that the assessor has learned something.
     pub(super) fn mark_stale(&mut self) {
         self.is_stale = true;
     }
 
-    /// Notes that a trial has succeeded after so long.
+    /// Enters the running time of a successful trial.
     pub(super) fn record_success(&mut self, ran: Duration) {
         self.shortest_success =
             Some(self.shortest_success.map_or(ran, |shortest| shortest.min(ran)));
         self.is_stale = true;
     }
 
-    /// Returns the trials that need new rules of the assessor's: it has learnt something, or theirs are about to expire.
+    /// Returns the trials that need new rules of the assessor, because it has learned something or their rules are
+    /// about to expire.
     pub(super) fn due(&mut self, jobs: &HashMap<TrialJobId, Job>) -> Vec<TrialJobId> {
         let (now, is_stale) = (Instant::now(), std::mem::take(&mut self.is_stale));
         let is_due = |job: &Job| is_stale || job.renew_at.is_some_and(|at| now >= at);
@@ -71,7 +73,7 @@ impl StopRules {
         due.map(|(trial, _)| trial.clone()).collect()
     }
 
-    /// Leaves a trial's agent the limit of the trial's time, and a rule of the assessor's.
+    /// Sends a trial's agent the trial's time limit, and a rule of the assessor.
     pub(super) fn push(&self, trial: &TrialJobId, job: &mut Job, assessors: Option<LeasedRule>) {
         let mut rules = Vec::new();
         if let Some(limit) = self.limit {
@@ -88,7 +90,7 @@ impl StopRules {
         self.handle.push_directive(trial, &job.attempt, directive);
     }
 
-    /// Returns the rule by which the assessor will stop a trial beside which `others` run. `None`: there is none.
+    /// Returns the rule by which the assessor will stop a trial while `others` run. `None`: there is no such rule.
     pub(super) fn of_assessor(
         &self,
         job: &Job,
@@ -108,10 +110,11 @@ impl StopRules {
         Some((rule, lease))
     }
 
-    /// Returns how long a rule of the assessor's may hold. `None`: trials are so short that a silent agent's trial is
-    /// over before anything comes of it.
+    /// Returns the validity of a rule of the assessor. `None`: trials are so short that a trial with a silent agent
+    /// ends before a rule matters.
     fn lease(&self) -> Option<Duration> {
-        // A directive that waits for its agent is renewed, too, so what an agent reads is at most half as old again.
+        // A directive that waits for its agent is also renewed, so a rule reaches an agent at most half its validity
+        // late.
         let lease = (self.shortest_success? / 2).min(MAX_RULE_LEASE);
         (lease >= 2 * self.check_interval).then_some(lease)
     }

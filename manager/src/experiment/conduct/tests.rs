@@ -1,5 +1,5 @@
-//! The task with a real store and intake, a training service that starts nothing, and a clock that stands until a
-//! test moves it.
+//! Tests of the task with a real store and intake. The training service starts nothing, and the clock only moves on a
+//! test's request.
 
 use std::sync::Mutex;
 use std::sync::mpsc as std_mpsc;
@@ -33,7 +33,7 @@ use crate::token::Secret;
 use crate::training_service::{JobEvent, JobNews};
 use crate::util::clock::SystemClock;
 
-/// The time that a state may take to come, in the world's time.
+/// The time limit for a state to appear, in simulated time.
 const BOUND: Duration = Duration::from_secs(20);
 
 struct Bed {
@@ -44,7 +44,7 @@ struct Bed {
     service: Arc<Service>,
     observed: Observed,
     task: JoinHandle<Result<ExperimentState, store::Error>>,
-    /// While its other end waits, the clock stands although nothing is to be done.
+    /// While the other end waits, the clock stands still even if nothing else runs.
     _stand_still: std_mpsc::Sender<()>,
     folder: TempDir,
 }
@@ -54,12 +54,12 @@ impl Bed {
         Self::searching(1, None).await
     }
 
-    /// With so many trials, one after the other.
+    /// Returns a search of this number of trials, one after the other.
     async fn searching(trials: u32, assessor: Option<Box<dyn Assessor>>) -> Self {
         Self::of((1, trials), assessor).await
     }
 
-    /// With so many trials at a time, and so many in all.
+    /// Returns a search with this concurrency, and this number of trials in all.
     async fn of(numbers: (u32, u32), assessor: Option<Box<dyn Assessor>>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("db")).unwrap();
@@ -77,14 +77,14 @@ impl Bed {
         Self::start(folder, store, Service::default(), numbers, assessor)
     }
 
-    /// The manager dies; another goes on, for which the jobs are alive.
+    /// Kills the manager and starts another, for which the jobs are alive.
     async fn resumed(self) -> Self {
         let (folder, store) = self.died().await;
         let service = Service { alive: true, ..Service::default() };
         Self::start(folder, store, service, (1, 1), None)
     }
 
-    /// The manager dies; what the next one finds.
+    /// Kills the manager and returns the files and the store for the next one.
     async fn died(self) -> (TempDir, Store) {
         let Self { folder, store, task, .. } = self;
         task.abort();
@@ -147,7 +147,7 @@ impl Bed {
         }
     }
 
-    /// The only trial, once it stands so.
+    /// Waits until the only trial has this state, and returns it.
     async fn trial(&self, wanted: JobState) -> TrialRow {
         let begun = std::time::Instant::now();
         loop {
@@ -160,10 +160,10 @@ impl Bed {
         }
     }
 
-    /// Waits until the task has done all that there is to do. Otherwise the clock would run away from a task that
-    /// waits for a slow disk, and what happens when would depend on the disk.
+    /// Waits until the task is idle. Otherwise the clock would run ahead of a task that waits for a slow disk, and the
+    /// order of events would depend on the disk.
     async fn settled(&self) {
-        // It answers in turn, and takes one of what is due at a time: an order, time that is up, a beat.
+        // The task answers in turn, and handles one due item at a time: a directive, a deadline or a beat.
         for _ in 0..3 {
             let nothing = NewLimits { concurrency: Some(0), ..NewLimits::default() };
             let refused = self.handle.command(Command::Limit(nothing)).await;
@@ -171,7 +171,7 @@ impl Bed {
         }
     }
 
-    /// Lets time pass, and the task do what there is to do meanwhile.
+    /// Lets time pass while the task works.
     async fn silence(&self, seconds: u64) {
         self.settled().await;
         for _ in 0..seconds {
@@ -220,7 +220,7 @@ impl Bed {
         self.report(trial, trial.attempt.as_str(), seq, bodies).await.unwrap()
     }
 
-    /// A trial that has begun.
+    /// Returns a trial that has begun.
     async fn begun(&self) -> TrialRow {
         let trial = self.trial(JobState::Waiting).await;
         self.say(&trial, 0, vec![started()]).await;
@@ -299,7 +299,7 @@ async fn jobs_that_are_gone_together_cost_the_commits_of_one() {
         }
     };
     let first = trials(20, JobState::Waiting).await;
-    // What is seen is counted a moment later; the test's own write comes after both.
+    // Observations are counted a moment later, and the test's own write comes after both.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for trial in &first {
@@ -360,7 +360,7 @@ async fn a_manager_that_was_held_up_takes_no_trial_for_lost() {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
     bed.silence(40).await;
-    // As after SIGSTOP, a sleep of the machine, or a tuner that thought for long.
+    // The delay is like that of SIGSTOP, of a sleeping machine, or of a slow tuner.
     tokio::time::advance(Duration::from_secs(45)).await;
     bed.settled().await;
     bed.say(&trial, 1, Vec::new()).await;
@@ -385,7 +385,7 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
     let trial = bed.begun().await;
     bed.store.set_intents(&[(trial.id.clone(), Some(StopReason::User))], 0).await.unwrap();
     let bed = bed.resumed().await;
-    // Until the task has begun, its agent's words are taken in and nothing is ordered.
+    // Before the task has begun, reports of the agent are accepted without a directive.
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let begun = std::time::Instant::now();
     loop {
@@ -402,7 +402,7 @@ async fn a_stop_that_was_recorded_is_ordered_by_the_next_manager_too() {
     }
 }
 
-/// The state of a trial when late reports of it came.
+/// The state of a trial when late reports of it arrive.
 #[derive(Clone, Copy)]
 enum Before {
     Lost,
@@ -412,7 +412,7 @@ enum Before {
     Succeeded,
 }
 
-/// The table of `docs/operations.md`, "Late reports".
+/// Covers the table of `docs/operations.md`, "Late reports".
 #[tokio::test(start_paused = true)]
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn late_reports_are_merged_by_the_table() {
@@ -475,7 +475,7 @@ async fn late_reports_are_merged_by_the_table() {
             bed.gone(&trial);
             bed.trial(gone).await;
         }
-        // Late, twice, and an attempt before it as well.
+        // The reports come late, twice, and for an earlier attempt as well.
         for _ in 0..2 {
             bed.say(&trial, 3, vec![result(5.0), ended(cause)]).await;
             bed.report(&trial, "before", 0, vec![started(), result(9.0), ended(fine)])
@@ -490,7 +490,7 @@ async fn late_reports_are_merged_by_the_table() {
         let stands = bed.task.await.unwrap().unwrap();
         assert_eq!(stands, ExperimentState::Done, "{says}");
         assert_eq!(*bed.observed.0.lock().unwrap(), outcomes, "{says}");
-        // All of it is kept, once, and reports from after the end reach no tuner.
+        // Each report is kept once, and reports from after the end reach no tuner.
         let mut kept = metrics(&bed.store, &trial).await;
         kept.sort_by(|a, b| a.1.total_cmp(&b.1));
         let own = if matches!(before, Succeeded) { 2 } else { 1 };

@@ -1,5 +1,5 @@
-//! PURE: the budget of an experiment: a result that is good enough, failures that go on and on, and trials that are
-//! worth another try. It counts and reports; the state decides what follows.
+//! PURE: the budget of an experiment: sufficient results, repeated failures and retries of trials. It counts and
+//! reports, and the state decides the consequences.
 
 use std::collections::HashMap;
 
@@ -8,30 +8,30 @@ use trial_protocol::{Cause, Class, MetricValue, TrialJobId};
 use crate::experiment::result::is_better;
 use crate::search::tuner::OptimizeMode;
 
-/// The number of attempts in a row that hold the search if they end before their command was started. There must also
-/// be more of them than may run at a time. A token that has expired, an agent that does not run in the image or a
-/// manager that pods do not reach says nothing of the parameters. Such a fault would use up the trials one after the
-/// other.
+/// The number of successive attempts that hold the search if they end before their command starts. The number must also
+/// exceed the concurrency. An expired token, an agent that does not run in the image, or an unreachable manager says
+/// nothing about the parameters. Such a fault would use up one trial after the other.
 const UNSTARTED: usize = 5;
 
-/// The least number of first trials that must fail alike to hold a search by default. More than `concurrency` trials
-/// are needed besides, since those that start together say no more than one.
+/// The least number of first trials that must fail alike to hold a search by default. The number must also exceed
+/// `concurrency`, because trials that start together count as a single observation.
 const DOOMED: usize = 5;
 
-/// When failures hold the search.
+/// The failures that hold the search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FailureLimit {
-    /// `maxConsecutiveFailures` is absent: the first trials all fail alike before any trial has reported a metric.
+    /// `maxConsecutiveFailures` is absent. The first trials hold the search if all of them fail alike before any trial
+    /// has reported a metric.
     #[default]
     FirstTrials,
-    /// `maxConsecutiveFailures: 0`: never.
+    /// `maxConsecutiveFailures: 0`. No failures hold the search.
     Unlimited,
-    /// `maxConsecutiveFailures`: that many failures of one class in a row. At least 1.
+    /// `maxConsecutiveFailures`: the number of successive failures of one class, at least 1.
     Consecutive(u32),
 }
 
 impl FailureLimit {
-    /// The limit that the experiment file asks for.
+    /// Returns the limit in the experiment file.
     pub fn of_file(max_consecutive_failures: Option<u32>) -> Self {
         match max_consecutive_failures {
             None => Self::FirstTrials,
@@ -45,17 +45,17 @@ impl FailureLimit {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failure<'a> {
     pub(super) class: Class,
-    /// The cause in the agent's verdict. `None`: the agent left none.
+    /// The cause in the agent's verdict. `None`: the agent left no verdict.
     pub(super) cause: Option<Cause>,
-    /// Exit code as a shell shows it, where known.
+    /// The exit code in the form that a shell shows, if known.
     pub(super) exit_code: Option<i32>,
-    /// The reason, for a person.
+    /// The reason, for the user.
     pub(super) why: &'a str,
 }
 
 impl Failure<'_> {
-    /// Returns whether the command could not be run at all: a shell exits with 127 where there is no such program,
-    /// and with 126 where it is not executable.
+    /// Returns whether the command could not run at all. A shell exits with 127 if the program does not exist, and with
+    /// 126 if it is not executable.
     fn command_cannot_run(&self) -> bool {
         matches!(self.cause, Some(Cause::NotFound | Cause::NotExecutable))
             || (self.cause.is_some() && matches!(self.exit_code, Some(126 | 127)))
@@ -65,27 +65,28 @@ impl Failure<'_> {
 /// The limits that the user sets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Policy {
-    /// `targetMetric`: a result as good as this ends the search. `None`: none does.
+    /// `targetMetric`: a result as good as this ends the search. `None`: no result does.
     pub target: Option<(OptimizeMode, f64)>,
-    /// When failures hold the search.
+    /// The failures that hold the search.
     pub failures: FailureLimit,
-    /// `maxTrialRetries`: how often one trial is tried again after a failure that may pass.
+    /// `maxTrialRetries`: the number of retries of one trial after temporary failures.
     pub retries: u32,
     /// `trialRepeats`: points are tried several times, and the mean of their results is compared with the target.
     pub repeats_points: bool,
 }
 
-/// The used part of the limits. Failures in a row are counted in this run of the manager: who resumes has mended them.
+/// The used part of the limits. Only this run of the manager counts for successive failures, because a user who resumes
+/// has removed their cause.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
     policy: Policy,
-    /// The class of the last failures, and how many there were without another end between them.
+    /// The class of the last failures, and their number without another end between them.
     row: Option<(Class, u32)>,
-    /// A trial of this search has reported a metric or succeeded: the command can do its work.
+    /// Set if a trial of this search has reported a metric or succeeded, so the command can work.
     proven: bool,
-    /// The cause and the exit code of the last failures before that, and how many there were in a row.
+    /// The cause and the exit code of the last failures before that, and their number in a row.
     alike: Option<((Cause, Option<i32>), usize)>,
-    /// Attempts that failed before their command was started, since the last one whose command was.
+    /// The number of attempts that failed before their command started, since the last one that started it.
     unstarted: usize,
     retried: HashMap<TrialJobId, u32>,
 }
@@ -95,14 +96,14 @@ impl Budget {
         Self { policy, ..self }
     }
 
-    /// A trial was tried again so often before this run.
+    /// Enters the number of retries of a trial before this run.
     pub(super) fn remember(&mut self, trial: TrialJobId, times: u32) {
         if times > 0 {
             self.retried.insert(trial, times);
         }
     }
 
-    /// Decides whether a failed trial is tried again; returns the number of the try and of all tries.
+    /// Decides whether a failed trial is retried. Returns the number of the retry and the limit.
     pub(super) fn retry(&mut self, trial: &TrialJobId, class: Class) -> Option<(u32, u32)> {
         if class != Class::Transient {
             return None;
@@ -115,13 +116,13 @@ impl Budget {
         Some((*times, self.policy.retries))
     }
 
-    /// A trial's command was started.
+    /// Enters the start of a trial's command.
     pub(super) fn started(&mut self) {
         self.unstarted = 0;
     }
 
-    /// An attempt failed before its command was started; `concurrency` trials may run at a time. `Some`: once too
-    /// often, and what a person should know.
+    /// Enters the failure of an attempt before its command started, with `concurrency` as the limit of concurrent
+    /// trials. `Some`: there were too many, with a message for the user.
     pub(super) fn unstarted(&mut self, concurrency: usize, why: &str) -> Option<String> {
         self.unstarted += 1;
         let times = self.unstarted;
@@ -133,18 +134,18 @@ impl Budget {
         })
     }
 
-    /// A trial ended otherwise than by a failure.
+    /// Enters an end of a trial that is no failure.
     pub(super) fn fine(&mut self) {
         self.row = None;
     }
 
-    /// A trial has reported a metric or succeeded: the default limit holds this search no more.
+    /// Enters that a trial has reported a metric or succeeded, which ends the default limit for this search.
     pub(super) fn proven(&mut self) {
         self.proven = true;
     }
 
-    /// A trial failed for good; `concurrency` trials may run at a time, or `None` where no new trial would be started.
-    /// `Some`: once too often, and what a person should know.
+    /// Enters the permanent failure of a trial, with `concurrency` as the limit of concurrent trials. `None` as the
+    /// limit: no new trial would start. `Some`: there were too many failures, with a message for the user.
     pub(super) fn failed(
         &mut self,
         failure: Failure<'_>,
@@ -165,15 +166,15 @@ impl Budget {
         if self.proven {
             return None;
         }
-        // A lost agent says nothing of the command, for it or against it: it neither counts nor parts the others. Those that
-        // are lost before the command starts are counted as unstarted.
+        // A lost agent says nothing about the command. It neither counts nor separates the other failures. An agent
+        // that is lost before the command starts counts as unstarted.
         let way = (failure.cause?, failure.exit_code);
         let times = match self.alike {
             Some((last, times)) if last == way => times + 1,
             _ => 1,
         };
         self.alike = Some((way, times));
-        // A search with nothing left to start is done, whatever its last trials did.
+        // A search that has nothing left to start is done, regardless of the ends of its last trials.
         let concurrency = concurrency?;
         let what = if failure.command_cannot_run() {
             "the command cannot be run".to_owned()
@@ -211,16 +212,17 @@ impl Budget {
         ))
     }
 
-    /// Returns the sentence for the user if a trial's result is good enough by itself. Where points are repeated none is.
+    /// Returns the sentence for the user if a single trial's result reaches the target. With repeated points, none
+    /// does.
     pub(super) fn reached_alone(&self, result: &MetricValue) -> Option<String> {
         if self.policy.repeats_points { None } else { self.reached(result) }
     }
 
-    /// Returns the sentence for the user if a result is good enough.
+    /// Returns the sentence for the user if a result reaches the target.
     pub(super) fn reached(&self, result: &MetricValue) -> Option<String> {
         let (mode, target) = self.policy.target?;
         let number = result.number().filter(|number| !number.is_nan())?;
-        // As good as the target is good enough.
+        // A result that equals the target reaches it.
         let worse = is_better(mode, Some(target), Some(number));
         (!worse).then(|| format!("targetMetric {target} is reached with {number}"))
     }

@@ -1,4 +1,4 @@
-//! PURE: the states, limits, events and effects of an experiment. It decides nothing.
+//! PURE: the states, limits, events and effects of an experiment. It makes no decisions.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use crate::search::tuner::{Outcome, Proposal};
 /// The state of an experiment, in NNI's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExperimentState {
-    /// Trials are started as there is room.
+    /// Trials start as there is room.
     Running,
-    /// A limit is reached; the last trials run on.
+    /// A limit is reached, and the last trials continue.
     NoMoreTrial,
-    /// The tuner has nothing more to propose; the last trials run on.
+    /// The tuner has no further proposals, and the last trials continue.
     TunerNoMoreTrial,
     /// All trials have ended.
     Done,
-    /// Trials are being stopped.
+    /// The trials are being stopped.
     Stopping,
-    /// Interrupted; it can be resumed.
+    /// The experiment is interrupted and can be resumed.
     Stopped,
 }
 
 impl ExperimentState {
-    /// The word that users, the store and the API see.
+    /// Returns the word that users, the store and the API see.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
@@ -40,7 +40,7 @@ impl ExperimentState {
         }
     }
 
-    /// Returns whether trials may still be started, be it again.
+    /// Returns whether trials may still start, including retries.
     pub fn is_active(self) -> bool {
         match self {
             Self::Running | Self::NoMoreTrial | Self::TunerNoMoreTrial => true,
@@ -58,13 +58,13 @@ impl fmt::Display for ExperimentState {
 /// The limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Trials alive at a time, at least 1.
+    /// The greatest number of concurrent trials, at least 1.
     pub concurrency: usize,
-    /// Trials in all. `None`: no limit.
+    /// The greatest number of trials in all. `None`: no limit.
     pub trials: Option<u64>,
-    /// Running time of the experiment. `None`: no limit.
+    /// The greatest running time of the experiment. `None`: no limit.
     pub duration: Option<Duration>,
-    /// Running time of one trial. `None`: no limit.
+    /// The greatest running time of one trial. `None`: no limit.
     pub trial_duration: Option<Duration>,
 }
 
@@ -73,36 +73,36 @@ pub struct Limits {
 pub enum Event {
     /// The experiment begins, or begins again.
     Begin,
-    /// The tuner answered; `trial` is the id to use if there are parameters.
+    /// The tuner answered. `trial` is the id to use if there are parameters.
     Proposed {
-        /// The proposal.
+        /// The number of the proposal.
         parameter_id: u64,
         /// The answer.
         proposal: Proposal,
         /// A fresh id.
         trial: TrialJobId,
     },
-    /// After [`Proposal::Wait`]: the tuner can propose now.
+    /// The tuner can propose now, after a [`Proposal::Wait`].
     TunerReady,
-    /// The tuner is lost for good; the last trials run on, and the search can be resumed.
+    /// The tuner is lost for good. The last trials continue, and the search can be resumed.
     TunerLost,
     /// A trial's agent has started the command.
     Started {
         /// The trial.
         trial: TrialJobId,
     },
-    /// A trial's job that ran is to wait again.
+    /// The running job of a trial waits again.
     Requeued {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
     },
-    /// A trial's job is gone from its training service, and everything its agent said is known.
+    /// A trial's job is gone from its training service, and all reports of its agent are known.
     Gone {
         /// The trial.
         trial: TrialJobId,
         /// The end of its job.
         gone: Gone,
-        /// The agent's conclusion, if it lived to report one.
+        /// The agent's verdict, if it managed to report one.
         verdict: Option<Box<Verdict>>,
         /// The trial's final result, if it has one.
         result: Option<MetricValue>,
@@ -121,48 +121,48 @@ pub enum Event {
     },
     /// A stop of the experiment is requested.
     ExperimentStopRequested,
-    /// Time has passed: deadlines are looked at.
+    /// Time has passed, and deadlines must be checked.
     Tick,
 }
 
-/// An effect, to be performed in this order.
+/// An effect. Effects are performed in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Ask the tuner; answer with [`Event::Proposed`].
+    /// Request a proposal of the tuner, and answer with [`Event::Proposed`].
     Propose {
-        /// The proposal.
+        /// The number of the proposal.
         parameter_id: u64,
     },
     /// Record a new trial, then submit it.
     Launch {
-        /// Its id.
+        /// The id of the trial.
         trial: TrialJobId,
-        /// Its position in the experiment, from 0.
+        /// The trial's position in the experiment, from 0.
         sequence: u64,
-        /// The tuner's number for it.
+        /// The tuner's number for the trial.
         parameter_id: u64,
-        /// Its parameters.
+        /// The trial's parameters.
         parameters: Parameters,
     },
-    /// Record new trials of the user's, all in one commit; they wait until there is room.
+    /// Record new trials of the user in one commit. They wait until there is room.
     Enqueue(Vec<OwnTrial>),
-    /// Record that a trial failed and will be tried again. The tuner does not hear of this end.
+    /// Record that a trial failed and will be retried. The tuner does not learn of this end.
     Retry {
         /// The trial.
         trial: TrialJobId,
-        /// The reason that it failed, and how often it may.
+        /// The reason for the failure, and the number of retries.
         message: String,
     },
-    /// Record that a trial's attempt is fenced and that another will replace it: the trial has not failed.
+    /// Record that a trial's attempt is fenced and that another will replace it. The trial has not failed.
     Replace {
         /// The trial.
         trial: TrialJobId,
         /// The reason.
         message: String,
     },
-    /// Tell the people who watch.
+    /// Send a message to the observers.
     Tell(String),
-    /// Too many failures hold the search: tell everybody, and why.
+    /// Report to all observers that too many failures hold the search, with the reason.
     Hold(String),
     /// Submit a known trial again, as a new attempt.
     Relaunch {
@@ -185,69 +185,69 @@ pub enum Effect {
     RecordEnd {
         /// The trial.
         trial: TrialJobId,
-        /// Its end.
+        /// The end of the trial.
         end: End,
     },
-    /// Tell the tuner.
+    /// Teach the tuner the end of a trial.
     Observe {
         /// The trial.
         trial: TrialJobId,
-        /// Which proposal. `None`: the parameters are a person's.
+        /// The number of the proposal. `None`: the user chose the parameters.
         parameter_id: Option<u64>,
         /// The final state of the trial.
         state: JobState,
         /// The outcome.
         outcome: Outcome,
     },
-    /// Let the tuner know the result of a trial that it has not proposed.
+    /// Teach the tuner the result of a trial that it has not proposed.
     Teach {
-        /// Which trial.
+        /// The trial.
         trial: TrialJobId,
-        /// Its result.
+        /// The result of the trial.
         result: MetricValue,
     },
-    /// Record where the experiment stands. `DONE` and `STOPPED` are the last effect of all.
+    /// Record the state of the experiment. `DONE` and `STOPPED` are the last effect of all.
     RecordState(ExperimentState),
 }
 
-/// A trial with parameters of the user's.
+/// A trial with the user's own parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OwnTrial {
-    /// Its id.
+    /// The id of the trial.
     pub trial: TrialJobId,
-    /// Its position in the experiment, from 0.
+    /// The trial's position in the experiment, from 0.
     pub sequence: u64,
-    /// Its parameters.
+    /// The trial's parameters.
     pub parameters: Parameters,
 }
 
-/// A trial as the store remembers it, for going on after a restart.
+/// A trial from the store, for a resumed experiment.
 #[derive(Debug, Clone)]
 pub struct Remembered {
-    /// Its id.
+    /// The id of the trial.
     pub trial: TrialJobId,
-    /// Its position in the experiment.
+    /// The trial's position in the experiment.
     pub sequence: u64,
-    /// The tuner's number for it.
+    /// The tuner's number for the trial.
     pub parameter_id: Option<u64>,
-    /// The fate of its job while no manager watched.
+    /// The fate of the trial's job while no manager watched.
     pub fate: Fate,
     /// The stop that was intended.
     pub intent: Option<StopReason>,
-    /// The number of times that it was tried again after a failure that may pass.
+    /// The number of retries after temporary failures.
     pub retries: u32,
 }
 
 /// The fate of a remembered trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It had ended.
+    /// The trial had ended.
     Ended,
-    /// Its job is still there; it has run for so long.
+    /// The job of the trial still exists.
     Alive {
-        /// Since the agent started the command. `None`: it has not.
+        /// The time since the agent started the command. `None`: it has not started it.
         running_for: Option<Duration>,
     },
-    /// It was recorded and never submitted, or interrupted by the manager's own end: it runs again.
+    /// The trial runs again. It was never submitted, or the manager's own end interrupted it.
     Again,
 }

@@ -1,11 +1,12 @@
-//! PURE: the state of an experiment as the store remembers it.
+//! PURE: restores the state of an experiment from the store.
 
 use std::time::Duration;
 
 use super::{Fate, Limits, Live, Remembered, State};
 
 impl State {
-    /// An experiment that has run for `elapsed` before, with its trials in order of their sequence.
+    /// Returns the state of an experiment that has run for `elapsed` before, with its trials in the order of their
+    /// sequence.
     pub fn resume(limits: Limits, elapsed: Duration, trials: Vec<Remembered>) -> Self {
         let mut state = Self::new(limits);
         state.elapsed = elapsed;

@@ -1,4 +1,4 @@
-//! PURE: the changes of a user to an experiment that runs.
+//! PURE: the user's changes to a running experiment.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Outcome;
 
-/// A person's change.
+/// A change by the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Steer {
-    /// Run an ended trial once more. Its tuner has learnt of it and does not learn of it again.
+    /// Run an ended trial once more. Its tuner has learned its end and does not learn of it again.
     Again(TrialJobId),
-    /// Run trials with parameters of the user's, before any further proposal. The caller has checked that the limit of trials
-    /// leaves room for them.
+    /// Run trials with the user's own parameters, before any further proposal. The caller has checked that the limit of
+    /// trials leaves room for them.
     Add(Vec<(TrialJobId, Parameters)>),
-    /// Change the limits of the experiment; what is `None` stays.
+    /// Change the limits of the experiment. Those that are `None` stay.
     Limit {
-        /// Trials alive at a time, at least 1. Those above it are let end.
+        /// The greatest number of concurrent trials, at least 1. Trials above it continue to their end.
         concurrency: Option<usize>,
-        /// Trials in all.
+        /// The greatest number of trials in all.
         trials: Option<u64>,
-        /// Running time of the experiment.
+        /// The greatest running time of the experiment.
         duration: Option<Duration>,
     },
-    /// The tuner knows more: if it waited, the state machine asks it again.
+    /// The tuner has learned something. If it waited, the state machine requests a proposal again.
     Taught,
-    /// The tuner searches another space: if it waited or had nothing more, the state machine asks it again.
+    /// The tuner searches another space. If it waited or had no further proposals, the state machine requests one
+    /// again.
     Space {
-        /// Trials whose ends it has still to learn, with their proposals: all that a tuner which was made anew was told
-        /// of without an end, those among them that run again at a person's wish.
+        /// The trials whose ends the tuner has still to learn, with their proposals. A rebuilt tuner knows them without
+        /// an end. The list includes trials that run again at the user's request.
         open: Vec<(TrialJobId, u64)>,
     },
 }
@@ -48,14 +49,14 @@ impl State {
         self.live.contains_key(trial)
     }
 
-    /// Makes a trial wait that ran: what it ran counts for nothing, and it begins anew.
+    /// Makes a running trial wait. Its progress does not count, and it begins anew.
     pub(super) fn requeue(&mut self, trial: &TrialJobId) {
         if let Some(live) = self.live.get_mut(trial) {
             live.running_since = None;
         }
     }
 
-    /// Takes a person's change at running time `elapsed` and says what is to be done.
+    /// Handles a change by the user at running time `elapsed` and returns the effects.
     pub fn steer(&mut self, steer: Steer, elapsed: Duration) -> Vec<Effect> {
         self.elapsed = self.elapsed.max(elapsed);
         let before = self.phase;
@@ -88,8 +89,8 @@ impl State {
                 if duration.is_some() {
                     self.duration = Bound::Holds;
                 }
-                // What the last limits had ended goes on under these, if they leave room; what failures
-                // hold, does not.
+                // A search that the last limits had ended continues under the new ones, if they leave room. A search
+                // that failures hold does not.
                 let wider = trials.is_some() || duration.is_some();
                 if self.phase == ExperimentState::NoMoreTrial && wider && !self.held {
                     self.phase = ExperimentState::Running;
@@ -116,17 +117,17 @@ impl State {
 }
 
 impl State {
-    /// Returns whether there are as many trials as there may be.
+    /// Returns whether the number of trials has reached its limit.
     pub fn is_full(&self) -> bool {
         self.limits.trials.is_some_and(|limit| self.next_sequence >= limit)
     }
 
-    /// The position of the next trial.
+    /// Returns the position of the next trial.
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Ends a trial that waits to run again; whether it did.
+    /// Ends a trial that waits to run again. Returns whether there was one.
     pub(super) fn take_back(&mut self, trial: &TrialJobId, effects: &mut Vec<Effect>) -> bool {
         let Some(parameter_id) = self.again_ids.remove(trial) else { return false };
         self.again.retain(|waiting| waiting != trial);
@@ -136,7 +137,7 @@ impl State {
         let end = End { state, message, exit_code: None };
         effects.push(Effect::RecordEnd { trial: trial.clone(), end });
         if parameter_id.is_some() {
-            // A tuner that has not learnt of it yet waits for it.
+            // A tuner that has not learned the end yet waits for it.
             let (trial, outcome) = (trial.clone(), Outcome::Failed);
             effects.push(Effect::Observe { trial, parameter_id, state, outcome });
             self.tuner_waits = false;

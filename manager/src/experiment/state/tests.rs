@@ -1,4 +1,4 @@
-//! The experiment's promises: one story per test, and a model check of the invariants.
+//! Tests of the experiment's guarantees: one scenario per test, and a model check of the invariants.
 
 use std::collections::HashMap;
 
@@ -219,7 +219,7 @@ fn the_number_of_retries_outlives_the_manager() {
         let policy = Policy { retries, ..Policy::default() };
         let mut state = State::resume(limits(1, 1), SECOND, vec![known.clone()]).under(policy);
         let gone = Gone::default();
-        // Its end is unknown: the machine went down.
+        // The end is unknown, because the machine went down.
         let event = Event::Gone { trial: id(0), gone, verdict: None, result: None };
         let effects = state.step(event, SECOND);
         let again = effects.iter().any(|effect| matches!(effect, Effect::Retry { .. }));
@@ -238,7 +238,7 @@ fn a_fenced_attempt_is_replaced_and_is_no_failure() {
     let fine = verdict(Cause::Succeeded, TrialExit::Code(0));
     #[rustfmt::skip]
     let table = [
-        // what it says                    intent                 verdict      its end
+        // the case                        intent                 verdict      its end
         ("it is replaced",                 None,                  None,        None),
         ("a stop needs no other attempt",  Some(User),            None,        Some(JobState::UserCanceled)),
         ("nor does the search's end",      Some(ManagerShutdown), None,        Some(JobState::SysCanceled)),
@@ -371,7 +371,7 @@ fn a_result_without_a_number_is_no_result() {
     assert_eq!(effects[1], observe(0, JobState::Succeeded, Outcome::Failed));
 }
 
-/// The next step of the model; numbers choose among the trials alive.
+/// The next step of the model. The numbers choose among the live trials.
 #[derive(Debug, Clone)]
 enum Move {
     Start(usize),
@@ -477,7 +477,7 @@ proptest! {
                 }
                 Some(Move::Succeed(n)) => pick(n).map(|trial| end(trial, Cause::Succeeded)),
                 Some(Move::Fail(n)) => pick(n).map(|trial| end(trial, Cause::Exit)),
-                // Nothing more happens: what is alive ends, and the experiment is stopped.
+                // Nothing more happens: the live trials end, and the experiment is stopped.
                 None => match pick(0) {
                     Some(trial) => Some(end(trial, Cause::Succeeded)),
                     None => break,
@@ -492,7 +492,7 @@ proptest! {
             if moves.len() == 0 && !stopped {
                 stopped = true;
                 todo.extend(state.step(Event::ExperimentStopRequested, now));
-                // Proposals that were asked for before the stop may still be under way.
+                // Proposals that were requested before the stop may still arrive.
                 todo.retain(|effect| !matches!(effect, Effect::Launch { .. }));
             }
         }

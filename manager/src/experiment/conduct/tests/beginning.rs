@@ -1,4 +1,4 @@
-//! When a trial began and ended, and what counts of it where an old keeper speaks for it.
+//! Tests of a trial's start and end times, and of the reports that an old keeper sends for it.
 
 use super::*;
 
@@ -9,7 +9,7 @@ async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
         let trial = bed.trial(JobState::Waiting).await;
         let words = vec![started(), ended_after(Cause::Succeeded, Some(0))];
         let bed = if stored_before {
-            // The manager dies with them in its store, and has not looked at them.
+            // The manager dies after it stored the reports and before it handled them.
             bed.task.abort();
             bed.say(&trial, 0, words).await;
             bed.resumed().await
@@ -28,7 +28,7 @@ async fn a_trial_ran_as_long_as_its_agent_says_whenever_that_is_noticed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_start_that_the_manager_died_too_early_to_handle_is_handled_by_the_next() {
-    // The job itself, and a pod of it.
+    // The job itself, and a pod of the job.
     for pod in ["", "_p4c7e2b9d1f0a"] {
         let bed = Bed::new().await;
         let trial = bed.trial(JobState::Waiting).await;
@@ -91,7 +91,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
         }
     };
     let waiting = all(JobState::Waiting).await;
-    // What is seen is counted a moment later; the test's own write comes after it.
+    // Observations are counted a moment later, and the test's own write comes after that.
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     for row in waiting {
@@ -104,7 +104,7 @@ async fn trials_that_begin_together_cost_the_commit_of_one() {
     assert_eq!(bed.store.commits() - before, 2, "one for twenty beginnings, one of the test's own");
 }
 
-/// Its attempt's own agent sees the end and no metric, as where the keeper's output is put aside.
+/// The attempt's own agent sees the end and no metric, because the keeper redirects the output.
 #[tokio::test(start_paused = true)]
 async fn reports_of_an_old_keeper_count_for_their_own_attempt() {
     let bed = Bed::new().await;

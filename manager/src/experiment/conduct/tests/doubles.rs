@@ -1,5 +1,5 @@
-//! Doubles of what stands around the task: a training service that starts nothing, and a tuner that keeps what it is
-//! told.
+//! Test doubles of the task's environment: a training service that starts nothing, and a tuner that keeps its
+//! observations.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -16,19 +16,19 @@ pub(super) struct Service {
     pub(super) finished: Mutex<Vec<TrialJobId>>,
     pub(super) submitted: Mutex<Vec<AttemptId>>,
     pub(super) alive: bool,
-    /// Trials end with what their agents say.
+    /// Set if trials end with their agents' verdicts.
     pub(super) hands_over: bool,
     pub(super) handed_over: Mutex<Vec<TrialJobId>>,
-    /// The reports that a gone job's agent left behind, and how often they were refused.
+    /// The remaining reports of a gone job's agent, and the number of times that they were refused.
     pub(super) left: Mutex<Option<ReportBatch>>,
     pub(super) refused: Mutex<u32>,
     pub(super) intake: OnceLock<Intake>,
-    /// Trials that it can run at a time.
+    /// The number of trials that the service can run at a time.
     pub(super) room: Option<usize>,
 }
 
 impl Service {
-    /// Where what was left behind goes.
+    /// Sets the destination of remaining reports.
     pub(super) fn delivers_to(&self, intake: &Intake) {
         drop(self.intake.set(intake.clone()));
     }

@@ -1,8 +1,8 @@
-//! What people and agents meet while the experiment waits for the store's disk.
+//! Tests of the experience of users and agents while the experiment waits for the store's disk.
 
 use super::*;
 
-/// An experiment whose only trial is gone, and which waits for room to record that.
+/// Returns an experiment whose only trial is gone, and which waits for disk space to record that.
 async fn waiting() -> (Bed, TrialRow) {
     let bed = Bed::new().await;
     let trial = bed.begun().await;
@@ -47,7 +47,7 @@ async fn a_request_beside_one_that_waits_for_the_store_is_answered() {
     let refused = soon(bed.kill(&trial)).await.unwrap_err();
     assert!(matches!(refused, Refused::Held(_)), "{refused:?}");
     assert!(refused.to_string().contains("no space is left on its disk"), "{refused}");
-    // More than the channel holds.
+    // These are more events than the channel holds.
     for _ in 0..200 {
         let refused = soon(bed.heartbeat(&trial)).await;
         assert!(matches!(refused, Err(ingest::Error::Store(_))), "{refused:?}");
@@ -103,7 +103,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
     for trial in &trials {
         bed.say(trial, 0, vec![started()]).await;
     }
-    // Silent for almost a lease before the disk is full, and not a word too late.
+    // The agent is silent for almost a lease before the disk is full, and reports just in time.
     bed.silence(55).await;
     bed.store.fill_disk(true);
     bed.gone(&trials[0]);
@@ -117,7 +117,7 @@ async fn a_trial_that_reported_while_the_store_was_slow_is_not_lost() {
         bed.heartbeat(&trials[1]).await.unwrap_err();
         tokio::time::advance(Duration::from_secs(5)).await;
     }
-    // Time that passes while the disk is worked with depends on the disk, and an agent could be lost by it.
+    // Disk operations take real time, in which a simulated clock could expire an agent's lease.
     tokio::time::resume();
     bed.store.fill_disk(false);
     bed.trial(JobState::Failed).await;

@@ -1,8 +1,8 @@
-//! What becomes of a trial whose agent left its last reports behind, while the disk under the store is full.
+//! Tests of a trial whose agent left its last reports behind, while the disk of the store is full.
 
 use super::*;
 
-/// The end of a trial, too large for a disk that is nearly full.
+/// Returns the end of a trial, which is too large for a nearly full disk.
 fn rest(trial: &TrialRow) -> ReportBatch {
     let note = ReportBody::Note { code: "large".to_owned(), message: "x".repeat(100_000) };
     let bodies = [note, result(5.0), ended(Cause::Succeeded)];
@@ -20,7 +20,8 @@ fn rest(trial: &TrialRow) -> ReportBatch {
     }
 }
 
-/// Waits until what was left behind has been refused so often more, and makes room then. It is not run again.
+/// Waits until the remaining reports have been refused this many more times, and then makes room. The trial does not
+/// run again.
 async fn room_after(bed: &Bed, refusals: u32) {
     let begun = std::time::Instant::now();
     while *bed.service.refused.lock().unwrap() < refusals {

@@ -1,16 +1,16 @@
-//! Jobs that are taken back and run again in other pods, and jobs that outlive their trials.
+//! Tests of jobs that are taken back and run again in other pods, and of jobs that outlive their trials.
 
 use super::*;
 use crate::training_service::{JobWaits, PodLeft};
 use crate::util::ids;
 
-/// The attempt of a pod.
+/// Returns the attempt of a pod.
 fn pod(trial: &TrialRow, id: &str) -> String {
     format!("{}_p{id}", ids::submitted(&trial.attempt))
 }
 
 impl Bed {
-    /// The trial once it waits for this reason.
+    /// Waits until the trial waits for this reason, and returns it.
     async fn waits_for(&self, why: &str) -> TrialRow {
         let begun = std::time::Instant::now();
         loop {
@@ -40,9 +40,9 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     assert_eq!(trial.attempt.as_str(), first);
     bed.taken_back(&trial);
     let trial = bed.waits_for("its queue took it back").await;
-    // What its pod still says: that it was asked to end.
+    // The pod still reports that it was stopped.
     bed.report(&trial, &first, 2, vec![result(0.3), ended(Cause::Stopped)]).await.unwrap();
-    // Neither is it lost, nor is its job ended, however long it waits.
+    // The trial does not become lost and its job is not stopped, regardless of the wait.
     bed.silence(200).await;
     let waiting = bed.trial(JobState::Waiting).await;
     assert_eq!(waiting.attempt.as_str(), first);
@@ -51,7 +51,7 @@ async fn a_trial_that_its_queue_takes_back_waits_and_only_its_last_pod_counts() 
     bed.report(&trial, &second, 0, vec![started(), result(0.5)]).await.unwrap();
     let again = bed.trial(JobState::Running).await;
     assert_eq!(again.attempt.as_str(), second);
-    // A word of the first that was long on its way: its clock and its name say nothing.
+    // A delayed report of the first pod arrives. Its clock and its name show nothing.
     bed.report(&trial, &first, 4, vec![result(0.9)]).await.unwrap();
     bed.report(&trial, &second, 2, vec![ended(Cause::Succeeded)]).await.unwrap();
     bed.gone(&again);
@@ -93,7 +93,7 @@ async fn a_pod_that_has_left_is_known_until_its_trial_ends() {
     assert!(!bed.handle.departed().has(&id, "u"));
 }
 
-/// A search of two trials, one after the other, which end with what their agents say. The first runs.
+/// Returns a search of two trials, one after the other, which end with their agents' verdicts. The first one runs.
 async fn handing_over() -> Bed {
     let bed = Bed::new().await;
     bed.begun().await;
@@ -108,7 +108,7 @@ async fn a_trial_ends_with_its_agents_verdict_before_its_job_ends() {
     let trial = bed.trial(JobState::Running).await;
     bed.say(&trial, 1, vec![result(0.5), ended(Cause::Succeeded)]).await;
     bed.trial(JobState::Succeeded).await;
-    // The next one need not wait for its job, which is gone later, and that is no news.
+    // The next trial need not wait for the job, whose later end is no news.
     bed.trial(JobState::Waiting).await;
     bed.gone(&trial);
     bed.settled().await;

@@ -1,4 +1,4 @@
-//! What the assessor's rules come to: what an agent is left, and what becomes of a trial that it stopped by them.
+//! Tests of the assessor's rules: the rule that an agent receives, and the fate of a trial that the agent stops by it.
 
 use serde_json::Map;
 use trial_protocol::{Better, StopRule, StopWhen};
@@ -21,7 +21,7 @@ async fn assessed() -> Bed {
     Bed::searching(2, Some(assessor::build(&spec).unwrap())).await
 }
 
-/// Runs the first trial to its end, within so many seconds; the second one, once it has taken a step.
+/// Runs the first trial to its end within this number of seconds, and returns the second one after its first step.
 async fn second(bed: &Bed, seconds: u64) -> TrialRow {
     let first = bed.begun().await;
     bed.say(&first, 1, vec![step(0, 0.5), step(1, 0.7)]).await;
@@ -36,7 +36,7 @@ async fn second(bed: &Bed, seconds: u64) -> TrialRow {
     second
 }
 
-/// The assessor's rule among what waits for a trial's agent.
+/// Returns the assessor's rule among the directives for a trial's agent.
 async fn rule(bed: &Bed, trial: &TrialRow) -> Option<(u64, StopRule)> {
     let ack = bed.say(trial, 2, Vec::new()).await;
     ack.directives.into_iter().find_map(|order| {
@@ -99,7 +99,7 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
         let row = bed.trial(JobState::EarlyStopped).await;
         assert_eq!((row.message.as_deref(), row.intent), (Some(why), Some(StopReason::EarlyStop)));
         assert_eq!(bed.task.await.unwrap().unwrap(), ExperimentState::Done, "{says}");
-        // Its last step is its result, as of any that was stopped early.
+        // The last step becomes the result, as for any trial that was stopped early.
         let learnt = [Outcome::Result(0.7.into()), Outcome::Result(0.55.into())];
         assert_eq!(*bed.observed.0.lock().unwrap(), learnt, "{says}");
     }
@@ -109,7 +109,7 @@ async fn a_trial_that_its_agent_stopped_is_stopped_early_with_the_agents_reason(
 async fn an_adopted_trials_agent_is_left_the_limit_of_its_time_again() {
     let bed = Bed::new().await;
     bed.begun().await;
-    // No ack has carried what the first manager wanted to say.
+    // No ack has carried the first manager's directive.
     let bed = bed.resumed().await;
     let trial = bed.trial(JobState::Running).await;
     bed.settled().await;

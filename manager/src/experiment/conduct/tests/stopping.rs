@@ -1,4 +1,4 @@
-//! A search that is stopped while many trials are under way.
+//! Tests of the stop of a search with many active trials.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn why_many_trials_are_stopped_is_one_commit() {
     bed.store.probe().await.unwrap();
     let before = bed.store.commits();
     bed.handle.stop();
-    // How the search stands is recorded last.
+    // The state of the search is recorded last.
     while bed.store.experiment().await.unwrap().unwrap().state
         != ExperimentState::Stopping.to_string()
     {

@@ -1,4 +1,4 @@
-//! What a user allows: targets, failures in a row, further tries; and advisers that are lost or slow.
+//! Tests of the user's policy (targets, successive failures, retries), and of lost or slow advisers.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn failed_by(number: u64, class: Class) -> Event {
     }
 }
 
-/// A search of one trial at a time, with the first one started.
+/// Returns a search of one trial at a time, with the first one started.
 fn governed(policy: Policy) -> State {
     let mut state = State::new(limits(1, 9)).under(policy);
     state.step(Event::Begin, Duration::ZERO);
@@ -66,8 +66,8 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
     }
 }
 
-/// Its name, the concurrency, the file's limit, after how many ends a trial reports, the ends, and the number of ends
-/// after which the search is held.
+/// A case. Its parts are the name, the concurrency, the file's limit, the number of ends before a trial reports, the
+/// ends, and the number of ends that hold the search.
 type Case<'a> =
     (&'a str, usize, Option<u32>, Option<usize>, &'a [(Cause, TrialExit)], Option<usize>);
 
@@ -79,7 +79,7 @@ fn first_trials_that_all_fail_alike_hold_the_search_by_default() {
     let mixed = [(Exit, one), (Exit, one), (Exit, one), (Exit, one), (Exit, two), (Signal, one)];
     #[rustfmt::skip]
     let table: [Case<'_>; 9] = [
-        // what it says,                 concurrency, the file's, reports after, ends,          held after
+        // the case,                     concurrency, the file's, reports after, ends,          held after
         ("five alike",                             1, None,       None,    &alike,              Some(5)),
         ("more than run at a time",                7, None,       None,    &alike,              Some(8)),
         ("in several ways",                        1, None,       None,    &mixed,              None),
@@ -151,7 +151,7 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
         verdict: None,
         result: None,
     };
-    // One that begins starts the count anew.
+    // An attempt that begins restarts the count.
     for (begins, holds) in [(None, true), (Some(2), false)] {
         let mut state = governed(Policy::default());
         let mut said = Vec::new();
@@ -165,7 +165,7 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
         assert_eq!(state.state() == ExperimentState::Stopped, holds, "{said:?}");
         assert_eq!(said.len(), usize::from(holds), "one message: {said:?}");
     }
-    // As many as run at a time may be gone together, with their machine.
+    // As many trials as run at a time may disappear together with their machine.
     let mut state = State::new(limits(8, 99));
     state.step(Event::Begin, Duration::ZERO);
     for number in 0..16 {
@@ -177,7 +177,7 @@ fn attempts_that_do_not_even_begin_hold_the_search() {
         state.state() != ExperimentState::Running
     });
     assert_eq!(held.position(|held| held), Some(8));
-    // One that would be tried again waits for who mends it.
+    // A trial that would be retried waits until a user has removed the cause.
     let mut state = governed(Policy { retries: 9, ..Policy::default() });
     let effects: Vec<Effect> = (0..5).flat_map(|_| state.step(lost(0), Duration::ZERO)).collect();
     assert_eq!((told(&effects).len(), ends(&effects)), (1, vec![]), "{effects:?}");
