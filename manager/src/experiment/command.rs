@@ -14,26 +14,26 @@ use crate::store;
 /// A request of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Stop one trial.
+    /// Stops one trial.
     StopTrial(TrialJobId),
-    /// Run an ended trial once more, as a new attempt.
+    /// Runs an ended trial once more, as a new attempt.
     Retry(TrialJobId),
-    /// Run a trial with the user's parameters. Missing ones are drawn from the space.
+    /// Runs a trial with the user's parameters. Missing ones are drawn from the space.
     Add {
         /// The id of the new trial.
         trial: TrialJobId,
         /// The parameters.
         parameters: Parameters,
     },
-    /// Make a trial's agent send the data that it still collects.
+    /// Makes a trial's agent send the data that it still collects.
     Flush(TrialJobId),
-    /// Set the log level of a trial's agent.
+    /// Sets the log level of a trial's agent.
     LogLevel(TrialJobId, LogLevel),
-    /// Change the limits of the experiment. Those that are `None` stay.
+    /// Changes the limits of the experiment. Those that are `None` stay.
     Limit(NewLimits),
-    /// Teach the tuner results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
+    /// Teaches the tuner results from elsewhere: a list as [`crate::search::tuner::import`] describes it.
     Import(Value),
-    /// Change the search space, given in NNI's form.
+    /// Changes the search space, given in NNI's form.
     Space(Value),
 }
 

@@ -25,8 +25,8 @@ pub struct CheckContext<'a> {
     pub spec: &'a ExperimentSpec,
     /// The agent program that the user chose. `None`: the one next to this program, or else one in `PATH`.
     pub agent: Option<&'a Path>,
-    /// True for an experiment that has not begun. One that has begun continues even if no new trial could start now,
-    /// because the agents of its trials wait for a manager to take their results.
+    /// True for an experiment that has not begun. One that has begun continues even if no new trial could start now.
+    /// The agents of its trials wait for a manager to take their results.
     pub is_new: bool,
 }
 

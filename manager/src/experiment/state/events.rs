@@ -128,12 +128,12 @@ pub enum Event {
 /// An effect. Effects are performed in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Request a proposal of the tuner, and answer with [`Event::Proposed`].
+    /// Requests a proposal of the tuner. The answer is an [`Event::Proposed`].
     Propose {
         /// The number of the proposal.
         parameter_id: u64,
     },
-    /// Record a new trial, then submit it.
+    /// Records a new trial, then submits it.
     Launch {
         /// The id of the trial.
         trial: TrialJobId,
@@ -144,51 +144,51 @@ pub enum Effect {
         /// The trial's parameters.
         parameters: Parameters,
     },
-    /// Record new trials of the user in one commit. They wait until there is room.
+    /// Records new trials of the user in one commit. They wait until there is room.
     Enqueue(Vec<OwnTrial>),
-    /// Record that a trial failed and will be retried. The tuner does not learn of this end.
+    /// Records that a trial failed and will be retried. The tuner does not learn of this end.
     Retry {
         /// The trial.
         trial: TrialJobId,
         /// The reason for the failure, and the number of retries.
         message: String,
     },
-    /// Record that a trial's attempt is fenced and that another will replace it. The trial has not failed.
+    /// Records that a trial's attempt is fenced and that another will replace it. The trial has not failed.
     Replace {
         /// The trial.
         trial: TrialJobId,
         /// The reason.
         message: String,
     },
-    /// Send a message to the observers.
+    /// Sends a message to the observers.
     Tell(String),
-    /// Report to all observers that too many failures hold the search, with the reason.
+    /// Reports to all observers that too many failures hold the search, with the reason.
     Hold(String),
-    /// Submit a known trial again, as a new attempt.
+    /// Submits a known trial again, as a new attempt.
     Relaunch {
         /// The trial.
         trial: TrialJobId,
     },
-    /// Record that a trial runs.
+    /// Records that a trial runs.
     RecordRunning {
         /// The trial.
         trial: TrialJobId,
     },
-    /// Record the intent, then stop the trial.
+    /// Records the intent, then stops the trial.
     StopTrial {
         /// The trial.
         trial: TrialJobId,
         /// The cause.
         reason: StopReason,
     },
-    /// Record a trial's end.
+    /// Records a trial's end.
     RecordEnd {
         /// The trial.
         trial: TrialJobId,
         /// The end of the trial.
         end: End,
     },
-    /// Teach the tuner the end of a trial.
+    /// Teaches the tuner the end of a trial.
     Observe {
         /// The trial.
         trial: TrialJobId,
@@ -199,14 +199,14 @@ pub enum Effect {
         /// The outcome.
         outcome: Outcome,
     },
-    /// Teach the tuner the result of a trial that it has not proposed.
+    /// Teaches the tuner the result of a trial that it has not proposed.
     Teach {
         /// The trial.
         trial: TrialJobId,
         /// The result of the trial.
         result: MetricValue,
     },
-    /// Record the state of the experiment. `DONE` and `STOPPED` are the last effect of all.
+    /// Records the state of the experiment. `DONE` and `STOPPED` are the last effect of all.
     RecordState(ExperimentState),
 }
 

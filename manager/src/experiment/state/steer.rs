@@ -13,12 +13,12 @@ use crate::search::tuner::Outcome;
 /// A change by the user.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Steer {
-    /// Run an ended trial once more. Its tuner has learned its end and does not learn of it again.
+    /// Runs an ended trial once more. Its tuner has learned its end and does not learn of it again.
     Again(TrialJobId),
-    /// Run trials with the user's own parameters, before any further proposal. The caller has checked that the limit of
-    /// trials leaves room for them.
+    /// Runs trials with the user's own parameters, before any further proposal. The caller has checked that the limit
+    /// of trials leaves room for them.
     Add(Vec<(TrialJobId, Parameters)>),
-    /// Change the limits of the experiment. Those that are `None` stay.
+    /// Changes the limits of the experiment. Those that are `None` stay.
     Limit {
         /// The greatest number of concurrent trials, at least 1. Trials above it continue to their end.
         concurrency: Option<usize>,

@@ -11,7 +11,7 @@ use trial_protocol::TrialJobId;
 /// The GPUs for trials, and their present users.
 #[derive(Debug)]
 pub struct Gpus {
-    /// The number of GPUs of each trial. `None`: trials see all GPUs. `Some(0)`: trials see none.
+    /// The number of GPUs of each trial. `None`: the trials' GPU variables stay unchanged. `Some(0)`: trials see none.
     each: Option<usize>,
     /// The number of trials that may share a GPU.
     sharers: usize,

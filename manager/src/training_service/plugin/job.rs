@@ -27,7 +27,7 @@ const UNREACHABLE_PAUSE: Duration = Duration::from_secs(15);
 /// A message to the task of a job.
 #[derive(Debug)]
 pub(super) enum JobMessage {
-    /// Stop the job.
+    /// Stops the job.
     Stop {
         /// True if its agent has ended and only the remains must be ended, at once.
         force: bool,
@@ -38,7 +38,7 @@ pub(super) enum JobMessage {
     Gone(Box<Gone>),
     /// The plugin reports the reason for a wait.
     Waits(String),
-    /// Withdraw the job if the plugin has not created it. The reply tells whether it was withdrawn.
+    /// Withdraws the job if the plugin has not created it. The reply tells whether it was withdrawn.
     Withdraw(oneshot::Sender<bool>),
 }
 

@@ -14,7 +14,7 @@ use super::session::{Facts, ROOM_ID, request};
 use crate::config::MachineSpec;
 use crate::util::backoff::Backoff;
 
-/// The number of requests to a helper for an agent's remaining reports.
+/// The greatest number of requests to a helper for an agent's remaining reports.
 const REPLAYS: u32 = 5;
 /// The first and the longest pause of a machine that could not start a trial. It gets no trial during the pause.
 const RESTS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -52,7 +52,7 @@ pub(super) struct Job {
     pub(super) machine: usize,
     /// The submission. `None`: an earlier manager submitted the job.
     pub(super) spec: Option<TrialJobSpec>,
-    /// The GPUs of the job. `None`: it sees all GPUs.
+    /// The GPUs of the job. `None`: its GPU variables stay unchanged.
     pub(super) gpus: Option<Vec<u64>>,
     /// The time at which its stop was requested.
     stop_requested: Option<Instant>,

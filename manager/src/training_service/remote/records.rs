@@ -110,7 +110,7 @@ pub(super) struct TrialPlacement {
     pub(super) attempt: AttemptId,
     /// The name of the machine.
     pub(super) machine: String,
-    /// The GPUs of the trial. `None`: it sees all GPUs.
+    /// The GPUs of the trial. `None`: its GPU variables stay unchanged.
     pub(super) gpus: Option<Vec<u64>>,
 }
 

@@ -66,7 +66,7 @@ fn failures_of_one_class_in_a_row_hold_the_search() {
     }
 }
 
-/// A case. Its parts are the name, the concurrency, the file's limit, the number of ends before a trial reports, the
+/// A case: its name, the concurrency, and the file's limit. The number of ends before a trial reports follows, then the
 /// ends, and the number of ends that hold the search.
 type Case<'a> =
     (&'a str, usize, Option<u32>, Option<usize>, &'a [(Cause, TrialExit)], Option<usize>);

@@ -8,27 +8,27 @@ use crate::training_service::kubernetes::outcome::Outcome;
 /// An action that the tracker requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// Report this news to the experiment.
+    /// Reports this news to the experiment.
     Tell(JobNews),
-    /// Stop the workload.
+    /// Stops the workload.
     Stop(String),
-    /// The pods run and no agent has reported: read the reporting pod's last output, then call
-    /// [`super::Tracker::unheard`].
+    /// Reads the last output of the reporting pod, then calls [`super::Tracker::unheard`]. The pods run and no agent
+    /// has reported.
     Listen(String),
-    /// The workload makes no progress: find out why it has no pod, then call [`super::Tracker::podless`].
+    /// Finds out why the workload has no pod, then calls [`super::Tracker::podless`]. The workload makes no progress.
     Ask(String),
-    /// Delete the workload, because it did not stop.
+    /// Deletes the workload, because it did not stop.
     Delete(String),
-    /// Delete the workload of a trial that ended without it.
+    /// Deletes the workload of a trial that ended without it.
     Discard(String),
-    /// The end was decided long ago: read it from the pods, then call [`super::Tracker::explained`].
+    /// Reads the end from the pods, then calls [`super::Tracker::explained`]. The end was decided long ago.
     Settle(String),
-    /// A queue holds a workload that names no queue: watch the queues.
+    /// Watches the queues, because one of them holds a workload that names no queue.
     WatchQueue,
-    /// Read the pods of a workload that ended with this outcome, then call [`super::Tracker::explained`].
+    /// Reads the pods of a workload that ended with this outcome, then calls [`super::Tracker::explained`].
     Inspect(String, Outcome),
-    /// The workload was deleted: wait until its pods are gone, then call [`super::Tracker::pods_gone`].
+    /// Waits until the pods of a deleted workload are gone, then calls [`super::Tracker::pods_gone`].
     AwaitPods(String),
-    /// Delete the remains of these attempts, which ended long ago.
+    /// Deletes the remains of these attempts, which ended long ago.
     Tidy(Vec<AttemptId>),
 }
