@@ -84,7 +84,7 @@ struct ExperimentTask {
     state: State,
     jobs: HashMap<TrialJobId, Job>,
     pending_ends: PendingEnds,
-    /// The attempts whose agents have reported the end of their trials, and whose jobs need no wait.
+    /// The attempts whose agents have reported the end of their trials, and whose jobs the task need not wait for.
     final_verdicts: Vec<(TrialJobId, AttemptId)>,
     /// The results of the successful trials.
     points: PointResults,

@@ -1,7 +1,7 @@
 //! The directives that wait for agents until they are obeyed. The experiment decides which ones to send.
 //!
 //! A directive is part of every ack to its attempt until the agent confirms it. For a silent agent, a waiter in
-//! [`DirectiveQueue::wake`] is woken once for each new directive.
+//! [`DirectiveQueue::wake`] is woken once when there are new directives.
 
 use std::collections::HashMap;
 use std::mem::discriminant;

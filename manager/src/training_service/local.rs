@@ -44,7 +44,7 @@ const AGENT_END_TIMEOUT: Duration = Duration::from_secs(35);
 const KEEPER_ERROR: i32 = 125;
 /// The time that an agent may take to report a problem with its settings.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The interval between tries of a lock that cannot be opened.
+/// The interval between tries of a lock that cannot be examined.
 const UNSEEN_PAUSE: Duration = Duration::from_secs(1);
 /// The stack size of a thread that waits for a lock, in bytes.
 const LOCK_STACK_BYTES: usize = 64 << 10;
@@ -327,7 +327,7 @@ impl TrainingService for Local {
     async fn close(&self) {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
-        // A remaining agent may be about to copy from the archive. An agent that starts later creates it again.
+        // A remaining agent may be about to copy from the unpacked code. An agent that starts later unpacks it again.
         if self.shared.settings.code_archive.is_some() && self.shared.agents().is_empty() {
             self.shared.remove_code_base();
         }
@@ -443,7 +443,7 @@ async fn watch_lock(shared: &LocalState, file: File, trial: TrialJobId, attempt:
     shared.tell(JobEvent::unexplained(trial, attempt)).await;
 }
 
-/// Watches an agent whose lock cannot be opened, until it can.
+/// Watches an agent whose lock cannot be examined, until it can.
 async fn watch_unseen(shared: &LocalState, path: &Path, trial: TrialJobId, attempt: AttemptId) {
     let held = loop {
         tokio::time::sleep(UNSEEN_PAUSE).await;

@@ -23,7 +23,7 @@ pub(super) struct Announcer {
     about: About,
     notifications: Option<NotificationsSpec>,
     mode: OptimizeMode,
-    /// An experiment with several objectives has no best trial.
+    /// Set if a single trial can be the best, which needs a single objective.
     has_best: bool,
     waker: OutboxWaker,
     notices: mpsc::UnboundedSender<Notice>,

@@ -77,7 +77,7 @@ impl ExperimentTask {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };
-            // Neither kind of trial could report a final result.
+            // Neither kind of trial had a chance to report a final result.
             let cut = intent == Some(StopReason::EarlyStop)
                 || ending::succeeded_without(intent, verdict.as_ref(), &gone);
             let found = if cut && found.last.is_none() {

@@ -76,7 +76,7 @@ impl ExperimentTask {
         {
             return Ok(());
         }
-        // An agent that was about to report for the first time no longer counts.
+        // An agent that was about to report for the first time will not report any more.
         if !self.state.runs(&news.trial) {
             return self.record_waits(vec![news]).await;
         }

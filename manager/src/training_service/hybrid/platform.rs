@@ -21,8 +21,7 @@ use crate::util::errors::chain;
 struct PartError(String);
 
 impl PartError {
-    /// Returns the problem of the part at this position in the list. It marks the fields that the problem names as the
-    /// part's.
+    /// Returns the problem of the part at this position in the list. Field names in the message get the part's prefix.
     fn new(number: usize, error: &BoxError) -> Self {
         let field = format!("trainingService[{number}]");
         let said = chain(error.as_ref()).replace("trainingService.", &format!("{field}."));

@@ -17,7 +17,7 @@ pub const fn workloads(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind: "Workload", plural: "workloads" }
 }
 
-/// Returns the resource of Kueue's LocalQueues in a version of its API.
+/// Returns the resource of Kueue's `LocalQueue` objects in a version of its API.
 pub const fn local_queues(version: &'static str) -> Resource {
     Resource { group: "kueue.x-k8s.io", version, kind: "LocalQueue", plural: "localqueues" }
 }

@@ -18,7 +18,7 @@ use crate::config::PluginSpec;
 mod harness;
 mod job;
 
-/// The time limit for an effect of a plugin on its platform.
+/// The time in which a plugin must report an event on its platform.
 const STATE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The grace period for the command of a stopped trial in these cases.
 const SHORT_GRACE: Duration = Duration::from_secs(3);
