@@ -21,7 +21,7 @@ pub struct RoleSpec {
     pub task_number: u64,
     /// `dockerImage`. `None`: the template's image.
     pub image: Option<String>,
-    /// `command`, or else the trial's, or else the template's, as a shell line.
+    /// `command`, or else the template's, or else the trial's, as a shell line.
     pub command: String,
     /// `gpuNumber`. `None`: GPUs are left unchanged. `Some(0)`: GPUs are hidden.
     pub gpus: Option<u64>,
