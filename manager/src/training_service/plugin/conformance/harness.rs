@@ -123,7 +123,9 @@ impl Harness {
     pub(super) fn job_at_gate(&self) -> Job {
         let mut job = self.job("");
         let gate = job.folder.join("gate");
-        let wait = format!("while ! [ -e '{}' ]; do sleep 0.05; done", gate.display());
+        // A job that was started late must not outlive the story, whose folder is removed at its end.
+        let (folder, gate) = (job.folder.display(), gate.display());
+        let wait = format!("while [ -d '{folder}' ] && ! [ -e '{gate}' ]; do sleep 0.05; done");
         job.command.push_str(&wait);
         job
     }
