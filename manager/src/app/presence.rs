@@ -41,10 +41,14 @@ impl Presence {
             .map_err(|source| Error::DataDir { path, source })
     }
 
+    /// Listens on the socket. `None`: the file system has no sockets.
+    pub(super) fn listen(&self) -> Option<UnixListener> {
+        listen_locally(&self.dir.manager_socket())
+    }
+
     /// Serves on the socket, and puts back what vanishes, until no client is served any more.
-    pub(super) async fn keep(self) -> io::Result<()> {
+    pub(super) async fn keep(self, listener: Option<UnixListener>) -> io::Result<()> {
         let mut servers = JoinSet::new();
-        let listener = listen_locally(&self.dir.manager_socket());
         let mut serving = listener.map(|listener| self.serve(&mut servers, listener));
         let mut looks = interval(FOLDER_CHECK_INTERVAL);
         loop {

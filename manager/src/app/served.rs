@@ -44,7 +44,9 @@ impl Served {
 
     /// Serves on the socket in the experiment's folder.
     pub(super) fn keep(&mut self, presence: Presence) {
-        self.servers.spawn(presence.keep());
+        // Listens before the address is announced: a client that knows it looks for the socket first.
+        let listener = presence.listen();
+        self.servers.spawn(presence.keep(listener));
     }
 
     /// Tries the store from time to time while its writes fail.
