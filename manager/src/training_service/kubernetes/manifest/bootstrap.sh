@@ -1,5 +1,5 @@
-# Executes trialkeeper: the installed one, under the name $0, or the one that the manager hands out. $1 is the trial's
-# command, and $2 is a folder for the download. With a cache, cache.sh precedes this script, and its arguments follow.
+# Becomes trialkeeper: the one that is there, under the name $0, or the one that the manager hands out. $1 is the trial's
+# command, $2 a folder to keep it in. With a cache, cache.sh stands before this, and its arguments follow.
 trap 'exit 143' TERM INT
 agent=
 if command -v "$0" >/dev/null 2>&1; then
@@ -15,7 +15,7 @@ folder=$2/bin
 to=$folder/trialkeeper
 code=$2/code.tar.gz
 mkdir -p "$folder" || fail "cannot write $folder"
-# Finds out which files the pod has to fetch.
+# What the pod fetches.
 wants_agent=
 [ -n "$agent" ] || wants_agent=yes
 wants_code=
@@ -32,8 +32,8 @@ if [ $# -gt 2 ]; then
 else
   keep() { :; }
 fi
-# Skips a program that exists but cannot work, such as the python3 of python3-minimal. It would fail at every try, as if
-# the manager were out of reach.
+# A program that is there and cannot do its work, such as the python3 of python3-minimal, is none: it would fail at every
+# try, and look as if the manager could not be reached.
 imports='import ssl, shutil, sys, urllib.request'
 gnu=
 crippled=
@@ -45,7 +45,7 @@ works() {
     wget)
       case $(wget --version 2>/dev/null) in
         *GNU*) gnu=yes ;;
-        # BusyBox wget has no --ca-certificate, and would give the trial's token to any server.
+        # BusyBox's knows no --ca-certificate, and would give the trial's token to whoever answers.
         *)
           why="cannot check the manager's certificate"
           [ -z "${TRIALKEEPER_CA_FILE:-}" ] ;;
@@ -55,16 +55,16 @@ works() {
   return 1
 }
 way=
-# The program that starts fastest comes first.
+# The quickest to start first.
 for program in curl python3 wget; do
   [ -n "$wants_agent$wants_code" ] || break
   if works "$program"; then way=$program; break; fi
 done
 [ -n "$way" ] || [ -z "$wants_agent" ] || fail "the image has no trialkeeper, and none of curl, python3 and wget to fetch it with${crippled:+ that works (${crippled#; })}; set agentImage, or put curl, python3 or trialkeeper into the image"
-# Downloads the file that the manager serves under the name $1 to the file $2.
+# Keeps what the manager gives out under the name $1 in the file $2.
 get() {
-  # A proxy from the image or the template is for the trial. The manager is as near as the pods, and the agent uses no
-  # proxy either. (This function runs in a subshell.)
+  # A proxy of the image's or the template's is the trial's: the manager is as near as the pods are, and the agent
+  # asks no proxy either. (This runs in a shell of its own.)
   unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
   read -r url <"$TRIALKEEPER_MANAGER_FILE"
   url=$url/api/v1/agent/$1
@@ -78,10 +78,10 @@ context = ssl.create_default_context(cafile=ca or None)
 with urllib.request.urlopen(request, timeout=10, context=context) as answer, open(to, "wb") as file:
     shutil.copyfileobj(answer, file)
 ' ;;
-    # Code may be large, so the download has no time limit and is aborted only when it stalls.
+    # Code may be large: it is given up when nothing comes any more.
     curl) printf 'header = "Authorization: Bearer %s"\n' "$token" |
       curl -fsS -K - ${ca:+--cacert "$ca"} --connect-timeout 10 --speed-limit 1 --speed-time 10 -o "$2" "$url" ;;
-    # Every user in the pod can read a program's arguments. BusyBox wget offers no other way.
+    # Everybody in the pod can read a program's arguments; BusyBox's knows no other way.
     wget) if [ -n "$gnu" ]; then
         (umask 077 && printf 'header = Authorization: Bearer %s\n' "$token" >"$2.rc") &&
           WGETRC=$2.rc wget -q -T 10 -t 1 ${ca:+--ca-certificate="$ca"} -O "$2" "$url"
@@ -90,19 +90,19 @@ with urllib.request.urlopen(request, timeout=10, context=context) as answer, ope
       fi ;;
   esac
 }
-# Fetches the code in parallel with the agent and tries only once. The agent fetches missing code, or reports the reason.
+# The code comes beside the agent, and is tried once: the agent fetches what is not there, and says why it cannot.
 fetching=
 if [ -n "$wants_code" ] && [ -n "$way" ]; then
   { get code "$code" >/dev/null 2>&1 && keep "${5:-}" "$code"; } &
   fetching=$!
 fi
-# An address that drops all packets costs 10 s a try. After six minutes in all, the trial fails.
+# An address that swallows everything costs 10 s a try: six minutes in all, and the trial has failed.
 tries=0
 until [ -z "$wants_agent" ] || said=$(get program "$to.part" 2>&1); do
   tries=$((tries + 1))
-  # The last line names the problem.
+  # The last line says what is wrong.
   last=$(printf '%s\n' "$said" | tail -n 1)
-  # The message is for users who read the pod's log meanwhile.
+  # For who looks into the pod meanwhile.
   [ "$last" = "${told:-}" ] || echo "trialkeeper: cannot fetch trialkeeper from the manager yet ($last)" >&2
   told=$last
   [ "$tries" -lt 30 ] || fail "cannot fetch trialkeeper from the manager ($last); can this pod reach it? See --advertise"

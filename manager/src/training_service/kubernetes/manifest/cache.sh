@@ -1,5 +1,5 @@
-# The folder $3 outlives the pod and holds the files that earlier pods fetched, each under its SHA-256. $4 and $5 are the
-# SHA-256 of the agent and of the code, or empty if the pod needs none. A failing cache does not fail the trial.
+# A folder that outlives the pod, $3, holds what earlier pods fetched, each file under its SHA-256. $4 is the SHA-256 of the
+# agent and $5 that of the code; they are empty where the pod needs none. A cache that fails is no reason to fail the trial.
 cache=$3
 say() { echo "trialkeeper: $1" >&2; }
 # Prints the SHA-256 of the file $1.
@@ -17,12 +17,12 @@ if [ -z "$(sum /dev/null)" ]; then
   say "the cache is not used: the image has neither sha256sum nor python3 to check it with"
   cache=
 fi
-# Copies the file with the SHA-256 $1 to $2, if it exists, and checks the copy, since other pods write to the cache.
+# Copies the file with the SHA-256 $1 to $2, if it is there. The copy is what is checked: other pods write to the cache.
 take() {
   kept=$cache/trialkeeper-$1
   [ -n "$cache" ] && [ -n "$1" ] && [ -f "$kept" ] && [ ! -L "$kept" ] || return
   if cp "$kept" "$2" 2>/dev/null && [ "$(sum "$2")" = "$1" ]; then
-    # The new time protects the file from the removal of old files. Another user's file keeps its time.
+    # For the pod that looks for old ones. Another user's file keeps its time.
     touch "$kept" 2>/dev/null
     return 0
   fi
@@ -30,7 +30,7 @@ take() {
   rm -f "$2"
   return 1
 }
-# Stores the file $2, whose SHA-256 must be $1, for later pods. Removes files that no pod has taken for 30 days.
+# Keeps the file $2, whose SHA-256 is to be $1, for later pods, and removes what none has taken for 30 days.
 keep() {
   [ -n "$cache" ] && [ -n "$1" ] || return 0
   if [ "$(sum "$2")" != "$1" ]; then
@@ -38,7 +38,7 @@ keep() {
     return 0
   fi
   why=$({
-    # No pod finds a partial file, and several pods may store the same file at once.
+    # No pod finds half of a file, and several may keep the same one at a time.
     part=$(mktemp "$cache/trialkeeper-part-XXXXXX") || exit
     cp "$2" "$part" && chmod 644 "$part" && mv -f "$part" "$cache/trialkeeper-$1" && exit
     rm -f "$part"

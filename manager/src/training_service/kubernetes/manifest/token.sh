@@ -1,4 +1,4 @@
-# Writes this attempt's token where the agent reads it, and executes the command in the arguments.
+# Becomes the command that the arguments are, once the agent can read this attempt's token.
 (umask 077 && printf '%s' "$TRIALKEEPER_TOKEN" >"$TRIALKEEPER_TOKEN_FILE") || {
   echo "trialkeeper: error: cannot write $TRIALKEEPER_TOKEN_FILE" >&2
   exit 125
