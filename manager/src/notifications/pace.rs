@@ -59,7 +59,7 @@ mod tests {
                     assert_eq!(why, "no; it was tried 24 times");
                     break;
                 }
-                NextDelivery::Told => panic!("nobody took it"),
+                NextDelivery::Told => panic!("the receiver did not accept it"),
             }
         }
         assert_eq!(pauses[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);

@@ -71,7 +71,7 @@ class ManagerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is running."""
+        """``True`` while the process runs."""
         return self._process.poll() is None
 
     @property

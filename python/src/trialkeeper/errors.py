@@ -36,5 +36,5 @@ class NoSuggestion(ManagerError):
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message)
-        #: Whether the study will never have another suggestion.
+        #: ``True`` if the study will never have another suggestion.
         self.is_final = is_final

@@ -111,7 +111,7 @@ class Study:
         }
         self._seed_is_given = seed is not None
         self._process: Optional[subprocess.Popen[str]] = None
-        #: Whether the program and this object have the same state.
+        #: ``True`` while the program and this object have the same state.
         self._is_in_step = False
         self._is_closed = False
         # The loop may change the working directory.
