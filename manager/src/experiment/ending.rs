@@ -13,7 +13,7 @@
 //! | any or none                     | early stop, deadline | `EARLY_STOPPED` |
 //! | any or none                     | another              | `SYS_CANCELED`  |
 //! | early stopped, deadline         | none                 | `EARLY_STOPPED` |
-//! | preempted ([`told_by_service`]) | none                 | `SYS_CANCELED`  |
+//! | preempted ([`service_verdict`]) | none                 | `SYS_CANCELED`  |
 //! | stopped (a signal), and the service calls the job a success | none                 | `SUCCEEDED`     |
 //! | stopped (a signal), and the service says why | none                 | `FAILED`        |
 //! | stopped (a signal)              | none                 | `USER_CANCELED` |
@@ -55,12 +55,12 @@ impl Gone {
 
 /// Returns the verdict that follows from the service's report. `None`: the agent's verdict or the manager's intent
 /// explains the end, or nothing does.
-pub fn told_by_service(
+pub fn service_verdict(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
     gone: &Gone,
 ) -> Option<Verdict> {
-    preempted(intent, verdict, gone).or_else(|| of_known_cause(intent, verdict, gone))
+    preempted(intent, verdict, gone).or_else(|| verdict_of_cause(intent, verdict, gone))
 }
 
 /// Returns the verdict on a trial whose machine the platform removed. Its agent sees and reports at most a signal, and
@@ -91,7 +91,7 @@ fn preempted(
 
 /// Returns the verdict on a trial whose agent left none, if the service knows the cause. The kernel's out-of-memory
 /// killer may end the agent with the trial.
-fn of_known_cause(
+fn verdict_of_cause(
     intent: Option<StopReason>,
     verdict: Option<&Verdict>,
     gone: &Gone,
@@ -326,7 +326,7 @@ mod tests {
         for (intent, verdict, cause, expected) in table {
             let (exit_code, message) = (Some(137), Some("out of memory".to_owned()));
             let gone = Gone { exit_code, message, cause, ..Gone::default() };
-            let own = told_by_service(intent, verdict, &gone);
+            let own = service_verdict(intent, verdict, &gone);
             let found = own.as_ref().map(|own| own.cause);
             assert_eq!(found, expected, "{intent:?} {verdict:?} {cause:?}");
             let Some(own) = own else { continue };

@@ -73,7 +73,7 @@ impl ExperimentTask {
                 result::pick_with_goals(metrics.clone(), &attempt, objective, &self.spec.goals);
             let gone = Gone::of(event);
             let intent = self.state.intent(&trial);
-            let verdict = match ending::told_by_service(intent, verdict.as_ref(), &gone) {
+            let verdict = match ending::service_verdict(intent, verdict.as_ref(), &gone) {
                 Some(own) => Some(self.record_verdict(&trial, &attempt, own).await?),
                 None => verdict,
             };
