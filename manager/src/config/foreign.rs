@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_other_tools_are_recognised_and_ours_are_not() {
+    fn files_of_other_tools_are_recognised_and_trialkeepers_are_not() {
         #[rustfmt::skip]
         let table = [
             ("a W&B sweep (by its `program`, `method`, `metric`, `parameters`)", json!({"program": "t.py", "method": "bayes", "metric": {"name": "loss", "goal": "minimize"}, "parameters": {"lr": {"min": 0, "max": 1}}})),
