@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -63,10 +63,10 @@ fn main() {
     let status = format!("/proc/{}/status", running.pid());
     let stat = format!("/proc/{}/stat", running.pid());
     let (mut peak_kib, mut manager_ms) = (0, 0);
+    let mut unreported = Vec::new();
     while running.is_running() {
-        while let Ok(framework) = starts.try_recv() {
-            say_started(&kube, &framework);
-        }
+        unreported.extend(starts.try_iter());
+        unreported = report_starts(&kube, unreported);
         manager_ms = manager_ms.max(processor_ms(&stat).unwrap_or(0));
         let text = fs::read_to_string(&status).unwrap_or_default();
         let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -144,6 +144,9 @@ fn wall_now_ms(store: &rusqlite::Connection) -> f64 {
     store.query_row("SELECT unixepoch('subsec') * 1000.0", [], |row| row.get(0)).unwrap()
 }
 
+/// The number of starts that are reported at the same time.
+const REPORTERS: usize = 16;
+
 /// The exit code of every trial, which the recording of a Framework has, too.
 const EXIT_CODE: i32 = 7;
 
@@ -191,8 +194,26 @@ impl Kind {
     }
 }
 
-/// Tells the manager that a trial's command was started. `None`: it could not be told.
-fn say_started(kube: &Kube, framework: &Value) -> Option<()> {
+/// Reports the starts of trials, and returns those that could not be reported yet: an object is there before its Secret.
+fn report_starts(kube: &Kube, objects: Vec<Value>) -> Vec<Value> {
+    let (waiting, unreported) = (Mutex::new(objects), Mutex::new(Vec::new()));
+    let next = || waiting.lock().unwrap().pop();
+    std::thread::scope(|scope| {
+        for _ in 0..REPORTERS.min(waiting.lock().unwrap().len()) {
+            scope.spawn(|| {
+                while let Some(object) = next() {
+                    if report_start(kube, &object).is_none() {
+                        unreported.lock().unwrap().push(object);
+                    }
+                }
+            });
+        }
+    });
+    unreported.into_inner().unwrap()
+}
+
+/// Reports to the manager that a trial's command was started. `None`: the object has no Secret yet.
+fn report_start(kube: &Kube, framework: &Value) -> Option<()> {
     let label =
         |name: &str| framework["metadata"]["labels"][format!("trialkeeper/{name}")].as_str();
     let (experiment, trial, attempt) = (label("experiment")?, label("trial")?, label("attempt")?);

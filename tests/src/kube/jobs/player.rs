@@ -12,6 +12,8 @@ use super::super::objects::{is_going, text};
 pub(super) const POD_MS: u64 = 40;
 pub(super) const START_MS: u64 = 300;
 const RUN_MS: u64 = 5_000;
+/// The time by which the longest run exceeds the shortest. Trials that start together do not end together.
+const RUN_SPREAD_MS: u64 = 4_000;
 /// From the container's end to the kubelet's word of it, to the pod's phase, and to the Job's conditions.
 pub(super) const TERMINATED_MS: u64 = 300;
 pub(super) const PHASE_MS: u64 = 1_100;
@@ -36,7 +38,7 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     wait(START_MS);
     pod_is(shared, &pod, "Running", &json!({"running": {}}));
     stand(shared, &name, json!({"active": 1, "ready": 1}));
-    wait(RUN_MS + TERMINATED_MS);
+    wait(run_ms(&name) + TERMINATED_MS);
     let reason = if code == 0 { "Completed" } else { "Error" };
     let terminated = json!({"terminated": {
         "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
@@ -62,6 +64,12 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     stand(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
     wait(FAILED_MS);
     stand(shared, &name, json!({"active": 0, "conditions": [condition(target), condition(end)]}));
+}
+
+/// Returns the running time of a Job's container. The mean is `RUN_MS`, and the name decides.
+fn run_ms(name: &str) -> u64 {
+    let hash = name.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31) + u64::from(byte));
+    RUN_MS - RUN_SPREAD_MS / 2 + hash % RUN_SPREAD_MS
 }
 
 fn make_pod(shared: &Shared, job: &Value, name: &str) {
