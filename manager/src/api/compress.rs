@@ -2,6 +2,7 @@
 
 use axum::body::HttpBody;
 use axum::http::{Response, header};
+use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::Predicate;
 
@@ -21,7 +22,8 @@ impl Predicate for WholeText {
     }
 }
 
-/// Compresses whole texts for clients that accept gzip.
+/// Compresses whole texts for clients that accept gzip. The default level takes 0.17 s for the 740 kB of a chart of 10,000
+/// trials, five times as long as all other work for the answer.
 pub(super) fn layer() -> CompressionLayer<WholeText> {
-    CompressionLayer::new().compress_when(WholeText)
+    CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(WholeText)
 }
