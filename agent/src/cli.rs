@@ -1,6 +1,6 @@
-//! The command line. Every flag has an environment variable, `TRIALKEEPER_` and the flag's name.
+//! The command line. Each flag has an environment variable: `TRIALKEEPER_` and the flag's name.
 //!
-//! It must not decide anything: what the words mean is `settings`'.
+//! This module only parses; `run::settings` interprets the values.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -32,10 +32,10 @@ pub use watch::WatchArgs;
 use legacy::Legacy;
 use values::{address, heartbeat, log_line_bytes, manager, pattern, rotate_bytes};
 
-/// Exit code for the agent's own faults, a bad command line included.
+/// The exit code for the agent's own faults, including a malformed command line.
 pub const KEEPER_FAULT: u8 = 125;
 
-/// Runs a trial's command, watches it, reports what it observes, and loses nothing.
+/// Runs the command of a trial, watches it, and reports every observation.
 #[derive(Debug, Parser)]
 #[command(name = "trialkeeper", version, disable_help_subcommand = true)]
 pub struct Cli {
@@ -47,25 +47,25 @@ pub struct Cli {
 /// The commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a command as a trial. `trialkeeper -- CMD` is short for it.
+    /// Run a command as a trial. Short form: `trialkeeper -- CMD`.
     ///
     /// Exit code: the trial's own, or 128 + the signal that killed it; 126 if the command is not
-    /// executable, 127 if it is not found, 125 for a fault of trialkeeper's.
+    /// executable, 127 if it is not found, 125 for a fault of trialkeeper itself.
     Run(Box<RunArgs>),
-    /// Deliver what a trial's agent that is gone left in its spool.
+    /// Deliver the reports that an agent left in its spool.
     ///
-    /// Exit code: 0 when the manager has everything, 1 when something is left, 125 when there is nothing
-    /// to deliver from.
+    /// Exit code: 0 if the manager has all reports, 1 if some remain, 125 if there is nothing to
+    /// deliver.
     Replay(ReplayArgs),
-    /// Show what became of a trial, from its output directory.
+    /// Show a trial's parameters, verdict, metrics and files.
     Inspect {
         /// The trial's output directory.
         dir: PathBuf,
-        /// The form of the output.
+        /// The output format.
         #[arg(long, default_value = "text")]
         output: Output,
     },
-    /// Print one reading of the GPUs. Exit code: 0, or 1 if there are none to be read.
+    /// Print one reading of the GPUs. Exit code: 0, or 1 if no GPU can be read.
     Gpu {
         /// The program that reads NVIDIA's GPUs.
         #[arg(
@@ -75,39 +75,39 @@ pub enum Command {
             default_value = "nvidia-smi"
         )]
         gpu_program: PathBuf,
-        /// The form of the output.
+        /// The output format.
         #[arg(long, default_value = "text")]
         output: Output,
     },
-    /// Look at what a trial would find here: the way to the manager hop by hop, room, GPUs, limits.
+    /// Check the conditions for a trial on this machine: the connection to the manager, disk space, GPUs, limits.
     ///
-    /// Exit code: 0 if nothing fails, 1 if something does.
+    /// Exit code: 0 if no check fails, 1 if one does.
     Doctor(DoctorArgs),
     /// Copy this program into a directory, for an init container.
     Install {
-        /// Where to.
+        /// The target directory.
         dir: PathBuf,
     },
-    /// Print a shell's script that completes this program's words.
+    /// Print the completion script for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
     /// Print the version.
     Version {
-        /// The form of the output.
+        /// The output format.
         #[arg(long, default_value = "text")]
         output: Output,
     },
 }
 
-/// A form of output.
+/// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
-    /// For a person.
+    /// Human-readable.
     #[value(alias = "table")]
     Text,
-    /// For a program.
+    /// Machine-readable.
     Json,
 }
 
@@ -117,13 +117,13 @@ pub struct ManagerArgs {
     /// Base URL of the manager.
     #[arg(long, env = "TRIALKEEPER_MANAGER", value_name = "URL", conflicts_with = "manager_file", value_parser = manager)]
     pub manager: Option<String>,
-    /// A file whose first line is the manager's URL, read again when the manager does not answer.
+    /// A file whose first line is the manager's URL. Read again when the manager does not answer.
     #[arg(long, env = "TRIALKEEPER_MANAGER_FILE", value_name = "FILE")]
     pub manager_file: Option<PathBuf>,
-    /// A file with the token that the manager wants to see.
+    /// A file with the token for the manager.
     #[arg(long, env = "TRIALKEEPER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// A PEM file with the authority that signed the manager's certificate [default: the public ones].
+    /// A PEM file with the authority that signed the manager's certificate [default: public authorities].
     #[arg(long, env = "TRIALKEEPER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
@@ -141,16 +141,16 @@ impl ManagerArgs {
 pub struct ReplayArgs {
     /// The trial's output directory, or its spool.
     pub dir: PathBuf,
-    /// The experiment of --trial.
+    /// The experiment that --trial belongs to.
     #[arg(long, value_name = "ID", requires = "trial")]
     pub experiment: Option<ExperimentId>,
-    /// Whose reports they are where the spool does not say it: it was made without a manager.
+    /// The trial that the reports belong to. Required if the spool was created without a manager.
     #[arg(long, value_name = "ID", requires = "experiment")]
     pub trial: Option<TrialJobId>,
-    /// The manager that is to have it.
+    /// The manager that receives the reports.
     #[command(flatten)]
     pub manager: ManagerArgs,
-    /// The time to try.
+    /// Maximum time for delivery.
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub flush: Duration,
 }
@@ -158,13 +158,13 @@ pub struct ReplayArgs {
 /// Options of `doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The manager that is to be looked at.
+    /// The manager to check.
     #[command(flatten)]
     pub manager: ManagerArgs,
-    /// The trial's directory [default: the current one].
+    /// The trial's output directory [default: the current one].
     #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Where reports would wait for delivery [default: spool, in the output directory].
+    /// The spool directory [default: spool, in the output directory].
     #[arg(long, env = "TRIALKEEPER_SPOOL_DIR", value_name = "DIR")]
     pub spool_dir: Option<PathBuf>,
     /// The program that reads NVIDIA's GPUs.
@@ -175,7 +175,7 @@ pub struct DoctorArgs {
         default_value = "nvidia-smi"
     )]
     pub gpu_program: PathBuf,
-    /// The form of the output.
+    /// The output format.
     #[arg(long, default_value = "text")]
     pub output: Output,
 }
@@ -183,7 +183,7 @@ pub struct DoctorArgs {
 /// Options of `run`.
 #[derive(Debug, Default, Args)]
 #[command(mut_arg("manager", |url| {
-    url.help("Base URL of the manager. Without a manager everything stays on this machine")
+    url.help("Base URL of the manager. Without a manager, everything stays on this machine")
 }))]
 pub struct RunArgs {
     /// The command and its arguments.
@@ -193,23 +193,23 @@ pub struct RunArgs {
         required_unless_present_any = ["shell", "print_config"]
     )]
     pub command: Vec<OsString>,
-    /// A line for `/bin/bash -c` instead of a command; for `/bin/sh -c` where there is no bash.
+    /// A line for `/bin/bash -c` instead of CMD, or for `/bin/sh -c` if there is no bash.
     #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
     pub shell: Option<OsString>,
 
-    /// Id of the experiment; else `NNI_EXP_ID`.
+    /// ID of the experiment [default: `$NNI_EXP_ID`].
     #[arg(long, env = "TRIALKEEPER_EXPERIMENT", value_name = "ID")]
     pub experiment: Option<ExperimentId>,
-    /// Id of the trial; else `NNI_TRIAL_JOB_ID`.
+    /// ID of the trial [default: `$NNI_TRIAL_JOB_ID`].
     #[arg(long, env = "TRIALKEEPER_TRIAL", value_name = "ID")]
     pub trial: Option<TrialJobId>,
-    /// Id of this attempt; else `FC_TASK_ATTEMPT_INSTANCE_UID`, else random.
+    /// ID of this attempt [default: `$FC_TASK_ATTEMPT_INSTANCE_UID`, else random].
     #[arg(long, env = "TRIALKEEPER_ATTEMPT", value_name = "ID")]
     pub attempt: Option<AttemptId>,
-    /// Number of the trial within the experiment, from 0.
+    /// Number of the trial in its experiment, from 0.
     #[arg(long, env = "TRIALKEEPER_SEQUENCE", value_name = "N")]
     pub sequence: Option<u64>,
-    /// Where trials run, as NNI's SDK is to see it [default: `NNI_PLATFORM`, else local].
+    /// The platform that NNI's SDK sees [default: `$NNI_PLATFORM`, else local].
     #[arg(long, env = "TRIALKEEPER_PLATFORM", value_name = "NAME")]
     pub platform: Option<String>,
 
@@ -217,44 +217,42 @@ pub struct RunArgs {
     #[command(flatten)]
     pub manager: ManagerArgs,
 
-    /// The trial's directory: output, verdict, spool [default: `NNI_OUTPUT_DIR`, else a new one below
+    /// The trial's directory for output, verdict and spool [default: `$NNI_OUTPUT_DIR`, else a new one in
     /// ./trialkeeper-runs].
     #[arg(long, env = "TRIALKEEPER_OUTPUT_DIR", value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Where reports wait for delivery [default: spool, in the output directory].
+    /// The spool directory [default: spool, in the output directory].
     #[arg(long, env = "TRIALKEEPER_SPOOL_DIR", value_name = "DIR")]
     pub spool_dir: Option<PathBuf>,
-    /// Size of the spool over which logs and samples are dropped; facts never are.
+    /// Maximum size of the spool in bytes. Above it, logs and samples are dropped, but never metrics or lifecycle
+    /// reports.
     #[arg(long, env = "TRIALKEEPER_SPOOL_BYTES", value_name = "N", default_value = "268435456")]
     pub spool_bytes: u64,
-    /// Size in bytes over which the file `stdout` or `stderr` is set aside and begun anew [default: never].
+    /// Size in bytes at which the files `stdout` and `stderr` are rotated [default: never].
     #[arg(long, env = "TRIALKEEPER_ROTATE_BYTES", value_name = "N", value_parser = rotate_bytes)]
     pub rotate_bytes: Option<u64>,
-    /// A file for the verdict in short, at most 4096 bytes of JSON [default: /dev/termination-log, if it is
-    /// there].
+    /// A file for the short verdict, at most 4096 bytes of JSON [default: /dev/termination-log, if it exists].
     #[arg(long, env = "TRIALKEEPER_TERMINATION_LOG", value_name = "FILE")]
     pub termination_log: Option<PathBuf>,
-    /// Exit codes for a platform that decides by them whether to try again: the verdict's class instead of
-    /// the trial's own code.
+    /// Replace the trial's exit code for a platform that decides by exit codes on retries.
     #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
     pub exit_code_map: Option<ExitCodeMap>,
-    /// Send the trial's output to the manager, or do not.
+    /// The part of the trial's output to send to the manager.
     #[arg(long, env = "TRIALKEEPER_LOG_COLLECTION", value_name = "WAY", default_value = "none")]
     pub log_collection: LogCollection,
-    /// The longest line that is sent whole, in bytes.
+    /// Length in bytes up to which a line is sent completely.
     #[arg(long, env = "TRIALKEEPER_LOG_LINE_BYTES", value_name = "N", default_value = "16384", value_parser = log_line_bytes)]
     pub log_line_bytes: usize,
-    /// Bytes of output a second that are sent, of each stream; more is counted and left out.
+    /// Maximum bytes of each stream to send per second. The rest is dropped and counted.
     #[arg(long, env = "TRIALKEEPER_LOG_RATE", value_name = "N", default_value = "67108864")]
     pub log_rate: u64,
-    /// A variable whose value must not leave this machine: it is masked in what is sent; may be given several
-    /// times.
+    /// A variable whose value is masked in all data that is sent. Can be repeated.
     #[arg(long, env = "TRIALKEEPER_MASK_ENV", value_name = "NAME", value_delimiter = ',')]
     pub mask_env: Vec<String>,
-    /// The trial's parameters: a file with NNI's record or a JSON object, or the JSON object itself.
+    /// The trial's parameters: NNI's record or a JSON object, in a file or inline.
     #[arg(long, env = "TRIALKEEPER_PARAMETERS", value_name = "FILE|JSON")]
     pub parameters: Option<OsString>,
-    /// The formats to look for in the trial's output, beside the SDK's metrics; `none`: nothing.
+    /// Metric formats to look for in the trial's output, besides the SDK's.
     #[arg(
         long,
         env = "TRIALKEEPER_COLLECT",
@@ -263,8 +261,8 @@ pub struct RunArgs {
         default_value = "text,json"
     )]
     pub collect: Vec<Collect>,
-    /// A regular expression for lines of output, its named groups being metrics; may be given several times
-    /// (in the variable: one per line).
+    /// A regular expression for lines of output, whose named groups are metrics. Can be repeated (in the
+    /// variable: one per line).
     #[arg(
         long,
         env = "TRIALKEEPER_METRIC_PATTERN",
@@ -273,112 +271,113 @@ pub struct RunArgs {
         value_parser = pattern
     )]
     pub metric_pattern: Vec<Pattern>,
-    /// A file that the trial writes metrics to, as lines like those of its output; may be given several times.
+    /// A file to which the trial writes metrics, in the formats of its output. Can be repeated.
     #[arg(long, env = "TRIALKEEPER_METRIC_FILE", value_name = "FILE", value_delimiter = ':')]
     pub metric_file: Vec<PathBuf>,
-    /// A directory that the trial writes `TensorBoard`'s event files to; may be given several times.
+    /// A directory to which the trial writes `TensorBoard` event files. Can be repeated.
     #[arg(long, env = "TRIALKEEPER_TENSORBOARD", value_name = "DIR", value_delimiter = ':')]
     pub tensorboard: Vec<PathBuf>,
-    /// The way in which NNI's SDK reports: over its stdout, or over HTTP to trialkeeper.
+    /// The channel over which NNI's SDK reports.
     #[arg(long, env = "TRIALKEEPER_SDK_CHANNEL", value_name = "WAY", default_value = "stdout")]
     pub sdk_channel: SdkWay,
-    /// Name of the metric that the search optimises.
+    /// The metric that the search optimises.
     #[arg(long, env = "TRIALKEEPER_OBJECTIVE", value_name = "NAME")]
     pub objective: Option<String>,
-    /// The direction of the search, `maximize` or `minimize`: a trial without an objective's name that prints both
-    /// a loss and a measure of quality is judged by the one that fits.
+    /// The direction of the search, `maximize` or `minimize`. Without an objective, it decides between a loss
+    /// and a measure of quality if a trial prints both.
     #[arg(long, env = "TRIALKEEPER_DIRECTION", value_name = "DIRECTION")]
     pub direction: Option<Direction>,
 
-    /// The time in which the trial may end after a stop request.
+    /// Time for the trial to end after a stop request, before it is killed.
     #[arg(long, env = "TRIALKEEPER_GRACE", value_name = "TIME", default_value = "20s", value_parser = duration)]
     pub grace: Duration,
-    /// The time in which processes that the trial leaves behind may go on writing.
+    /// Time that processes left behind by the trial may continue.
     #[arg(long, env = "TRIALKEEPER_DRAIN", value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub drain: Duration,
-    /// The time in which to go on delivering after the trial's end; the rest stays in the spool.
+    /// Time for delivery after the trial's end. Remaining reports stay in the spool.
     #[arg(long, env = "TRIALKEEPER_FLUSH", value_name = "TIME", default_value = "5s", value_parser = duration)]
     pub flush: Duration,
-    /// The longest silence towards the manager.
+    /// Maximum time between two messages to the manager.
     #[arg(long, env = "TRIALKEEPER_HEARTBEAT", value_name = "TIME", default_value = "5s", value_parser = heartbeat)]
     pub heartbeat: Duration,
     /// The observation of the trial from outside.
     #[command(flatten)]
     pub watch: WatchArgs,
-    /// Let the trial live on if trialkeeper itself is killed.
+    /// Let the trial continue if trialkeeper itself is killed.
     #[arg(long, env = "TRIALKEEPER_DETACH_ON_DEATH", value_parser = BoolishValueParser::new())]
     pub detach_on_death: bool,
 
-    /// Serve `/healthz` and `/metrics` (Prometheus) on this address, such as `127.0.0.1:9464` or `[::]:9464`; port 0: any.
+    /// Serve `/healthz` and `/metrics` (Prometheus) on this address, such as `127.0.0.1:9464` or `[::]:9464`. Port 0 is
+    /// any free port.
     #[arg(long, env = "TRIALKEEPER_LISTEN", value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// The options of a pod.
     #[command(flatten)]
     pub pod: PodArgs,
 
-    /// A file with settings, `name = value` as in TOML; flags and variables outrank it.
+    /// A settings file with lines `name = value`, as in TOML. Flags and variables take precedence.
     #[arg(long, env = "TRIALKEEPER_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print each setting and where it comes from, and run nothing.
+    /// Print each setting with its origin, and run nothing.
     #[arg(long)]
     pub print_config: bool,
-    /// Say more: metrics as they come, and a summary at the end. Twice: what trialkeeper does.
+    /// Print metrics as they arrive, and a summary. Twice: also print trialkeeper's actions.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Where trialkeeper's own messages go [default: stderr].
+    /// The file for trialkeeper's own messages [default: stderr].
     #[arg(long, env = "TRIALKEEPER_LOG_FILE", value_name = "FILE")]
     pub log_file: Option<PathBuf>,
 
-    /// Arguments that were not understood, and do no harm.
+    /// Warnings about arguments and variables that have no effect.
     #[arg(skip)]
     pub warnings: Vec<String>,
-    /// The options of an NNI manager, where the arguments were those of NNI's own keeper.
+    /// The options of an NNI manager, if the arguments were those of NNI's own keeper.
     #[arg(skip)]
     pub legacy: Option<Legacy>,
 }
 
-/// A format to look for in output.
+/// A metric format in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Collect {
     /// `name=value` text.
     Text,
-    /// JSON objects on lines of their own.
+    /// JSON objects on separate lines.
     Json,
-    /// Neither.
+    /// No format.
     None,
 }
 
-/// The choice whether output is sent.
+/// The part of the output to send to the manager.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogCollection {
-    /// Only its end, the last 64 KiB of each stream.
+    /// The last 64 KiB of each stream.
     #[default]
     None,
-    /// All of it, beside metrics.
+    /// All lines.
     Http,
 }
 
-/// A way in which NNI's SDK reports.
+/// A channel of NNI's SDK.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SdkWay {
-    /// With its marker on standard output.
+    /// Marked lines on standard output.
     #[default]
     Stdout,
-    /// With its command channel.
+    /// HTTP requests to trialkeeper.
     Http,
 }
 
-/// A platform that reads exit codes in its own way.
+/// A platform that attaches a meaning to exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ExitCodeMap {
-    /// 200 for a failure that may pass, 210 for one that will not.
+    /// 200 for a transient failure, 210 for a permanent one.
     Frameworkcontroller,
-    /// 143 for a trial that was asked to end, whatever it then returned: a Job takes 0 for a success and most other codes
+    /// 143 for a trial that was asked to end, whatever its own code. A Job takes 0 for success, and most other codes
     /// for a failure of the trial.
     Kubernetes,
 }
 
-/// Reads the command line, or prints why it cannot (or what was asked for) and returns the exit code.
+/// Parses the command line. Returns the exit code on an error, or if the user asked only for printed information.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     match words.get(1..) {
@@ -388,7 +387,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode>
     parse_own(words)
 }
 
-/// The words of NNI's keeper, as a run of the agent.
+/// Parses the arguments of NNI's own keeper as a run of the agent.
 fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
     let mut legacy = legacy::parse(words).map_err(|error| {
         writeln!(io::stderr(), "trialkeeper: error: {error}").ok();
@@ -441,16 +440,17 @@ fn by_table(words: Vec<OsString>) -> Result<Cli, ExitCode> {
         Ok(None) => Err(ExitCode::SUCCESS),
         Err(refusal) => {
             let refusal = origin::with_advice(refusal);
-            // A closed stderr or stdout changes nothing about the code.
+            // The exit code does not depend on an open stderr or stdout.
             refusal.print().ok();
-            // clap calls a request for help an error too; its own code for real ones, 2, is the trial's.
+            // clap returns a request for help as an error, too. For errors clap exits with 2, which could be the
+            // trial's code.
             let code = if refusal.use_stderr() { KEEPER_FAULT } else { 0 };
             Err(ExitCode::from(code))
         }
     }
 }
 
-/// The table of flags, with the variables that count.
+/// Returns the definition of the command line, without the variables that do not count.
 fn table(words: &[OsString]) -> clap::Command {
     let heed = |arg: Arg| match arg.get_env() {
         Some(name) if !origin::counts(name, words) => arg.env(Resettable::Reset),
@@ -459,7 +459,7 @@ fn table(words: &[OsString]) -> clap::Command {
     Cli::command().mut_subcommands(|command| command.mut_args(heed))
 }
 
-/// Puts in the `run` that `trialkeeper [options] -- CMD` leaves out.
+/// Inserts the `run` that `trialkeeper [options] -- CMD` omits.
 fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let bare = words.get(1).is_some_and(|word| {

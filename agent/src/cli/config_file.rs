@@ -1,6 +1,6 @@
-//! The settings file of `run`: `name = value` lines, a flat piece of TOML, with the flags' names.
+//! The settings file of `run`: lines `name = value`, a flat subset of TOML, with the flags' names.
 //!
-//! A setting becomes the flag's default, so that flags and variables outrank it without any code that says so.
+//! A setting becomes the default of its flag. Flags and variables therefore take precedence without further code.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -11,10 +11,11 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-/// Flags of which a lower-ranking source must not set one where a higher-ranking one set the other.
+/// Pairs of flags that exclude each other. If a source sets one of them, sources of lower precedence must not set the
+/// other.
 const RIVALS: [(&str, &str); 2] = [("manager", "manager_file"), ("shell", "command")];
 
-/// Flags that a file must not set.
+/// Flags that a settings file must not set.
 const NOT_IN_A_FILE: [&str; 4] = ["command", "config", "print_config", "help"];
 
 /// The settings of a file.
@@ -24,40 +25,40 @@ pub(super) struct Settings {
     values: Vec<Setting>,
 }
 
-/// One of them.
+/// One setting of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Setting {
     /// The flag's id: its name with underscores.
     id: String,
     line: usize,
-    /// Several for a list.
+    /// The values; several for a list.
     values: Vec<String>,
 }
 
 impl Settings {
-    /// Returns the line of the setting, if it is one of them.
+    /// Returns the line that sets `id`, if the file has one.
     pub(super) fn place_of(&self, id: &str) -> Option<String> {
         let setting = self.values.iter().find(|setting| setting.id == id)?;
         Some(format!("line {} of {}", setting.line, self.path.display()))
     }
 
-    /// The settings of a file at `path` that holds `text`.
+    /// Parses `text`, the content of the file at `path`.
     pub(super) fn of(path: impl Into<PathBuf>, text: &str) -> Result<Self, String> {
         Ok(Self { path: path.into(), values: parse(text)? })
     }
 }
 
-/// Reads the file that the command line or the environment names, if one does.
+/// Reads the settings file, if the command line or the environment names one.
 pub(super) fn find(
     command: impl FnOnce() -> Command,
     words: &[OsString],
 ) -> Result<Settings, clap::Error> {
     let mentioned = words.iter().any(|word| word.as_encoded_bytes().starts_with(b"--config"));
     if !mentioned && std::env::var_os("TRIALKEEPER_CONFIG").is_none() {
-        // Nearly always; a second look at the command line would delay the trial.
+        // The usual case. Parsing the command line twice would delay the trial.
         return Ok(Settings::default());
     }
-    // Its other words may be faulty, or wait for the file; they are looked at later.
+    // The other arguments may be invalid, or need the file. They are checked later.
     let matches = command().ignore_errors(true).try_get_matches_from(words);
     let run = matches.as_ref().ok().and_then(|matches| matches.subcommand_matches("run"));
     let path = run.and_then(|run| run.try_get_one::<PathBuf>("config").ok().flatten());
@@ -111,13 +112,13 @@ fn outranked(run: &ArgMatches, id: &str) -> bool {
     rival(id).is_some_and(explicit)
 }
 
-/// The setting of which not both may be set, if there is one.
+/// Returns the setting that must not be set together with `id`.
 pub(super) fn rival(id: &str) -> Option<&'static str> {
     let pairs = RIVALS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
     pairs.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 
-/// PURE: each setting, its value and where that comes from.
+/// PURE: returns each setting, with its value and the origin of the value.
 pub(super) fn origins(command: &Command, run: &ArgMatches, settings: &Settings) -> String {
     let mut text = String::new();
     let arguments = command.find_subcommand("run").into_iter().flat_map(Command::get_arguments);
@@ -150,7 +151,7 @@ fn has_setting(arg: &Arg) -> bool {
     arg.get_long().is_some() && !NOT_IN_A_FILE.contains(&arg.get_id().as_str())
 }
 
-/// PURE: reads the lines of a file. Values are strings, numbers, `true` or `false`, and lists of strings.
+/// PURE: parses the lines of a file. Values are strings, numbers, `true` or `false`, and lists of strings.
 fn parse(text: &str) -> Result<Vec<Setting>, String> {
     let mut settings: Vec<Setting> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -179,7 +180,7 @@ fn read_value(text: &str) -> Option<Vec<String>> {
         let (literal, rest) = literal.split_once('\'')?;
         return is_end(rest).then(|| vec![literal.to_owned()]);
     }
-    // What is left of TOML's values on one line is JSON.
+    // All other TOML values on one line are JSON.
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
     let value = values.next()?.ok()?;
     if !is_end(text.get(values.byte_offset()..)?) {

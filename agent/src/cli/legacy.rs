@@ -1,14 +1,14 @@
-//! PURE: the command line of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`). An image or a script
-//! that was made for NNI's keeper starts this program instead.
+//! PURE: parses the command line of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`). An image or a
+//! script that was made for NNI's keeper starts this program instead.
 //!
-//! It must not decide what the words mean for a run: it only reads them. Unknown flags are no error, as they
-//! were none: managers of several ages call keepers of several ages.
+//! This module only parses; it does not interpret the values for a run. Unknown flags are no error, as in NNI's keeper,
+//! because managers and keepers of different versions are combined.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Flags that the old keeper knows; each takes a value.
+/// The flags of NNI's keeper. Each takes a value.
 const FLAGS: [&str; 13] = [
     "trial_command",
     "nnimanager_ip",
@@ -32,45 +32,45 @@ pub struct Legacy {
     pub trial_command: OsString,
     /// Base URL of the manager's cluster server.
     pub manager: String,
-    /// The manager's version. `None`: it is not to be compared.
+    /// The manager's version. `None` means that it must not be compared.
     pub manager_version: Option<String>,
-    /// `true` if the trial's own lines are sent too, and not its metrics only.
+    /// `true` if the keeper sends the trial's lines in addition to its metrics.
     pub collect_logs: bool,
     /// A file for the keeper's process id.
     pub job_id_file: Option<PathBuf>,
-    /// Arguments that were not understood or are not supported.
+    /// Warnings about arguments that are unknown or not supported.
     pub warnings: Vec<String>,
 }
 
-/// The error of a line without a command.
+/// The error of a command line without a trial command.
 #[derive(Debug, thiserror::Error)]
-#[error("--trial_command is needed: the line that the shell is to run")]
+#[error("--trial_command is missing: the line for the shell")]
 pub struct NoCommand;
 
-/// Returns whether `words`, without the program's name, are the old keeper's: its flags have underscores, the agent's
-/// have none. The first word may be a flag that even the old keeper does not know. One that it knows must come before
-/// any command.
+/// Returns whether `words`, without the program's name, are those of NNI's keeper. Its flags have underscores, and the
+/// agent's have none. The first word may be a flag that NNI's keeper does not know either. A flag that it knows must
+/// come before any command.
 pub fn is_legacy(words: &[OsString]) -> bool {
     let Some(first) = words.first() else { return false };
     let mut ours = words.iter().take_while(|word| *word != "--");
     first.as_bytes().starts_with(b"--") && ours.any(|word| known_flag(word).is_some())
 }
 
-/// Reads `words`, without the program's name.
+/// Parses `words`, without the program's name.
 pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
     let mut values: [Option<OsString>; FLAGS.len()] = Default::default();
     let mut warnings = Vec::new();
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let Some((index, inline)) = known_flag(word) else {
-            warnings.push(format!("{} is not known; it is passed over", word.display()));
+            warnings.push(format!("{} is unknown and ignored", word.display()));
             continue;
         };
-        // An empty value that a shell swallowed must not take the next flag for it.
+        // If a shell removed an empty value, the next flag must not be taken for the value.
         let next = || words.next_if(|word| known_flag(word).is_none()).cloned();
         match inline.map(OsStr::to_owned).or_else(next) {
             Some(value) => values[index] = Some(value),
-            None => warnings.push(format!("--{} has no value; it is passed over", FLAGS[index])),
+            None => warnings.push(format!("--{} has no value and is ignored", FLAGS[index])),
         }
     }
     let [command, ip, port, version, log_collection, job_id_file, hdfs @ ..] = values;
@@ -84,7 +84,7 @@ pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
     let ip = text(ip).unwrap_or_else(|| "localhost".to_owned());
     let host = if ip.contains(':') && !ip.starts_with('[') { format!("[{ip}]") } else { ip };
     let port = text(port).unwrap_or_else(|| "8081".to_owned());
-    // NNI's manager quotes the value once too often: `"none"`, quotes included, is meant to be none.
+    // NNI's manager adds one pair of quotes too many: `"none"`, including the quotes, means none.
     let is_none = |value: String| value.trim_matches('"') == "none";
     Ok(Legacy {
         trial_command: command.filter(|line| !line.is_empty()).ok_or(NoCommand)?,
@@ -96,10 +96,10 @@ pub fn parse(words: &[OsString]) -> Result<Legacy, NoCommand> {
     })
 }
 
-/// Returns the index in [`FLAGS`] of `word`, and the value behind its `=`.
+/// Returns the index of `word` in [`FLAGS`], and the value after its `=`.
 fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     let flag = word.as_bytes().strip_prefix(b"--")?;
-    // Byte by byte: `memchr` first asks the processor what it can, which a virtual machine answers slowly.
+    // Compares byte by byte. `memchr` first queries the processor's features, which is slow on a virtual machine.
     let (name, value) = match flag.iter().position(|byte| *byte == b'=') {
         Some(equals) => (&flag[..equals], Some(OsStr::from_bytes(&flag[equals + 1..]))),
         None => (flag, None),
@@ -108,7 +108,7 @@ fn known_flag(word: &OsStr) -> Option<(usize, Option<&OsStr>)> {
     Some((index, value))
 }
 
-/// The words for a run of the agent that does the same.
+/// Returns the words of an equivalent run of the agent.
 pub fn as_run(legacy: &Legacy) -> Vec<OsString> {
     let shell = [b"--shell=", legacy.trial_command.as_bytes()].concat();
     ["trialkeeper".into(), "run".into(), OsString::from_vec(shell)].into()
@@ -172,9 +172,9 @@ mod tests {
             ("none",                  &["--log_collection=none"], none.clone()),
             ("an address of colons",  &["--nnimanager_ip", "fd00::1"], Legacy { manager: "http://[fd00::1]:8081".to_owned(), ..plain.clone() }),
             ("the last one counts",   &["--log_collection", "none", "--log_collection", "http"], plain.clone()),
-            ("an unknown flag",       &["--no_such=1"], warned("--no_such=1 is not known; it is passed over")),
-            ("a value swallowed",     &["--nni_manager_version", "--log_collection", "http"], warned("--nni_manager_version has no value; it is passed over")),
-            ("a value at the end",    &["--nni_manager_version"], warned("--nni_manager_version has no value; it is passed over")),
+            ("an unknown flag",       &["--no_such=1"], warned("--no_such=1 is unknown and ignored")),
+            ("a value swallowed",     &["--nni_manager_version", "--log_collection", "http"], warned("--nni_manager_version has no value and is ignored")),
+            ("a value at the end",    &["--nni_manager_version"], warned("--nni_manager_version has no value and is ignored")),
             ("HDFS",                  &["--pai_hdfs_host", "h"], warned("HDFS is not supported; the trial's files stay in its output directory")),
         ];
         for (says, line, expected) in table {

@@ -1,5 +1,5 @@
 //! The origins of values: the variables that count, and the source of a refused value. A user who set a variable, or a
-//! line of the settings file, looks there and not for a flag.
+//! line of the settings file, needs to see that source and not the flag.
 
 use std::ffi::{OsStr, OsString};
 
@@ -11,8 +11,8 @@ use super::Cli;
 use super::config_file::{self, Settings};
 use super::plain::PREFIX;
 
-/// The refusal, with the variable or the file's line beside the flag, if the value came from there. `is_set` tells of the
-/// caller's variables.
+/// Adds the variable or the file's line to the error, if the value came from there. `is_set` returns whether the
+/// caller's environment has a variable.
 pub(super) fn name_origins(
     mut refusal: clap::Error,
     command: &Command,
@@ -43,7 +43,7 @@ pub(super) fn name_origins(
     refusal
 }
 
-/// The refusal, with what to write instead where a trial's command was given as if it were one of the agent's.
+/// Adds advice to the error if a trial's command was given in the place of a command of the agent.
 pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(word)) = refusal.get(ContextKind::InvalidSubcommand) {
         let advice =
@@ -53,8 +53,9 @@ pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
     refusal
 }
 
-/// Returns whether a variable counts, if it is set: one that is empty does not, for templates leave such where they
-/// have nothing to say; nor does one that says in another way what a flag among the words says, for a flag outranks it.
+/// Returns whether a variable counts, if it is set. An empty variable does not count, because templates leave such
+/// variables for absent values. Nor does a variable that contradicts a flag among the words, because flags take
+/// precedence.
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     let Some(value) = std::env::var_os(name) else { return true };
     let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
@@ -62,8 +63,8 @@ pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     !value.is_empty() && !other.is_some_and(|other| is_flag(words, other))
 }
 
-/// Returns whether the setting `id` is a flag's. To ask the table of flags takes long, so that is done for words that
-/// look like it only: they may be the trial's own.
+/// Returns whether a flag sets `id`. Parsing takes long, so the function parses only words that look like the flag.
+/// They may be the trial's own.
 fn is_flag(words: &[OsString], id: &str) -> bool {
     let read = || Cli::command().ignore_errors(true).try_get_matches_from(words).ok();
     let of_flag = |matches: ArgMatches| {
@@ -74,7 +75,7 @@ fn is_flag(words: &[OsString], id: &str) -> bool {
     is_given(words, &id.replace('_', "-")) && read().and_then(of_flag) == Some(true)
 }
 
-/// Returns whether the flag is among the words before the trial's own.
+/// Returns whether the flag is among the agent's own words, which precede the trial's.
 fn is_given(words: &[OsString], flag: &str) -> bool {
     let ours = words.iter().take_while(|word| *word != "--");
     ours.filter_map(|word| word.to_str()?.strip_prefix("--"))
@@ -111,7 +112,8 @@ mod tests {
         for (line, set, expected) in table {
             let words: Vec<_> =
                 ["trialkeeper", "run"].iter().chain(line).map(OsString::from).collect();
-            // A variable, or a line of the file, is a value that is not among the words.
+            // clap's default stands for a variable or a line of the file: all three are values that are not among the
+            // words.
             let mut command = Cli::command();
             for name in set {
                 let flag = name.trim_start_matches("TRIALKEEPER_").to_lowercase();

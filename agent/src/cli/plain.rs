@@ -1,9 +1,10 @@
-//! PURE: the commonest command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD`. They have the flags and variables
-//! that a program that starts many trials sets. This module reads them because the table of fifty flags takes longer to
-//! build than a trial takes to start. The table also leaves a quarter of a megabyte behind that nothing needs again.
+//! PURE: parses the most common command lines, `trialkeeper [run] [--FLAG VALUE]... [--] CMD`. They have the flags and
+//! variables that a program sets when it starts many trials. For these lines, clap's table of fifty flags takes longer
+//! to build than a trial takes to start. The table also leaves a quarter of a megabyte of memory behind that is never
+//! used again.
 //!
-//! What it gives is what the table gives; a test compares them. Whatever is not understood is left to the table, which
-//! alone knows how to complain.
+//! The result is the same as clap's; a test compares them. Lines that this module does not understand are left to clap,
+//! which reports errors.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ use super::{Collect, PodArgs, RunArgs, WatchArgs, config_file, duration};
 /// The prefix of the agent's variables.
 pub(super) const PREFIX: &str = "TRIALKEEPER_";
 
-/// A setting's id, and how its text, which is not empty, becomes a part of the run; `None` if it does not.
+/// The id of a setting, and the function that applies its text to the run. The text is not empty. The function returns
+/// `None` for an invalid text.
 type Setting = (&'static str, fn(&mut RunArgs, &str) -> Option<()>);
 
 const SETTINGS: [Setting; 32] = [
@@ -76,7 +78,7 @@ fn put<T>(place: &mut Option<T>, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-/// The run that `words` and the variables ask for, if they are so plain.
+/// Returns the run that `words` and the variables describe, or `None` if this module cannot parse them.
 pub(super) fn run(
     words: &[OsString],
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -113,7 +115,7 @@ pub(super) fn run(
         _ => return None,
     }
     .to_vec();
-    // The table knows which of two rivals counts.
+    // Two settings that exclude each other are left to clap.
     for (name, value) in variables.into_iter().filter(|(name, _)| has_agent_prefix(name)) {
         let setting = &name.to_str()?[PREFIX.len()..];
         let (id, apply) = SETTINGS.iter().find(|(id, _)| is_variable(setting, id))?;
@@ -140,7 +142,7 @@ pub(super) fn has_agent_prefix(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Returns the defaults of all flags. A flag that is absent here is absent by default, or empty, or off.
+/// Returns the defaults of all flags. All others are absent, empty or off by default.
 fn defaults() -> RunArgs {
     RunArgs {
         spool_bytes: 256 << 20,
@@ -170,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A good text for each setting, and one that is refused, if there is one.
+    /// A valid text for each setting, and an invalid one, if there is any.
     #[rustfmt::skip]
     const TEXTS: [(&str, &str, Option<&str>); SETTINGS.len()] = [
         ("shell",           "a | b",                    None),
@@ -216,14 +218,14 @@ mod tests {
         run(words, variables).map(|run| format!("{run:?}"))
     }
 
-    /// Returns the complaint of the table's reader about the words.
+    /// Returns clap's result for the words, or `None` if clap refuses them.
     fn by_table(words: &[OsString]) -> Option<String> {
         let Ok(super::super::Cli { command: super::super::Command::Run(mut run) }) =
             super::super::by_table(words.to_vec())
         else {
             return None;
         };
-        // Of variables that the test's caller has set and that set nothing.
+        // Warnings about variables in the environment of the test.
         run.warnings.clear();
         Some(format!("{run:?}"))
     }
@@ -262,7 +264,7 @@ mod tests {
             assert_eq!(plain(&line(&[&flag, good]), &[]), expected, "{id}");
             assert_eq!(plain(&line(&[&format!("{flag}={good}")]), &[]), expected, "{id}");
             assert_eq!(plain(&line(&[]), &[(&variable, good)]), expected, "{id}");
-            // A flag outranks its variable, whatever that says; an empty one says nothing.
+            // A flag takes precedence over its variable, even over an invalid one. An empty variable has no effect.
             let (said, other) = (line(&[&flag, good]), bad.unwrap_or("other"));
             assert_eq!(plain(&said, &[(&variable, other)]), expected, "{id}");
             assert_eq!(plain(&said, &[(&variable, "")]), expected, "{id}");

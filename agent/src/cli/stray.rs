@@ -1,4 +1,4 @@
-//! PURE: variables that look like the agent's and set nothing, most likely misspelt.
+//! PURE: finds variables with the agent's prefix that set nothing. Most of them are misspelt.
 
 use std::ffi::{OsStr, OsString};
 
@@ -7,14 +7,14 @@ use clap::error::{ContextKind, ContextValue};
 
 use super::plain::{PREFIX, has_agent_prefix};
 
-/// Variables that set no flag and are rightly there: a keeper's version for old managers; those of a trial, which may
-/// itself run a keeper; those that a plugin passes on to its jobs; and those of this project's tests. A name that ends
-/// with `_` stands for all that begin so.
+/// Variables that set no flag but are legitimate. These are a keeper's version for old managers, and the variables of a
+/// trial, which may itself run a keeper. They also include those that a plugin passes to its jobs, and those of this
+/// project's tests. A name that ends with `_` is a prefix.
 #[rustfmt::skip]
 const KNOWN_VARIABLES: [&str; 9] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
 
-/// A sentence about each of the variables `names` that is the agent's by its prefix alone.
+/// Returns a warning for each of the variables `names` that has the agent's prefix but sets nothing.
 pub(super) fn sentences(
     command: &mut Command,
     names: impl IntoIterator<Item = OsString>,
@@ -30,7 +30,7 @@ pub(super) fn sentences(
 fn sentence(command: &mut Command, name: &str) -> String {
     let meant = name.strip_prefix(PREFIX).and_then(|rest| nearest(command, rest));
     let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-    format!("the variable {name} sets nothing{meant}")
+    format!("the variable {name} is unknown{meant}")
 }
 
 fn is_known(command: &Command, name: &OsStr) -> bool {
@@ -42,8 +42,8 @@ fn is_known(command: &Command, name: &OsStr) -> bool {
     flags.any(|flag| flag.get_env() == Some(name)) || KNOWN_VARIABLES.into_iter().any(is)
 }
 
-/// The prefix of the variables that Kubernetes sets in every pod for a Service, such as one called `trialkeeper`.
-/// `None`: this is not the variable that each Service has.
+/// Returns the prefix of a Service's variables, if `name` is its `_SERVICE_HOST`, which every Service has. Kubernetes
+/// sets these variables in every pod; a Service may be called `trialkeeper`.
 fn service(name: &OsString) -> Option<&[u8]> {
     name.as_encoded_bytes().strip_suffix(b"_SERVICE_HOST")
 }
@@ -56,7 +56,7 @@ fn is_link(name: &OsStr, services: &[&[u8]]) -> bool {
     rests.into_iter().any(|rest| forms.iter().any(|form| rest.starts_with(form)))
 }
 
-/// The variable of the flag that `rest` is, or that the table of flags takes it for.
+/// Returns the variable of the flag `rest`, or of the flag that clap suggests for it.
 fn nearest(command: &mut Command, rest: &str) -> Option<String> {
     let flag = format!("--{}", rest.to_lowercase().replace('_', "-"));
     let refusal = command.try_get_matches_from_mut(["trialkeeper", "run", &flag]).err()?;
@@ -97,15 +97,15 @@ mod tests {
         ];
         for (name, expected) in table {
             let told = sentences(&mut Cli::command(), [name.into()]);
-            let expected = expected.map(|meant| format!("the variable {name} sets nothing{meant}"));
+            let expected = expected.map(|meant| format!("the variable {name} is unknown{meant}"));
             assert_eq!(told, Vec::from_iter(expected), "{name}");
         }
     }
 
     #[test]
     fn the_variables_of_a_service_called_trialkeeper_are_no_settings() {
-        // As Kubernetes writes them for Services called `trialkeeper` and `trialkeeper-pod`, with a port `http` and one
-        // without a name.
+        // The variables that Kubernetes sets for Services called `trialkeeper` and `trialkeeper-pod`, with a port
+        // `http` and a port without a name.
         let forms = [
             "SERVICE_HOST",
             "SERVICE_PORT",
@@ -125,7 +125,7 @@ mod tests {
         let names = names.concat();
         assert!(names.iter().all(|name| !flags.contains(name)), "a link is taken for a setting");
         assert_eq!(sentences(&mut command, names), Vec::<String>::new());
-        // Alone it is a mistake.
+        // Without the variables of a Service, the name is a mistake.
         assert_eq!(sentences(&mut command, ["TRIALKEEPER_PORT".into()]).len(), 1);
     }
 }

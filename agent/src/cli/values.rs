@@ -1,5 +1,5 @@
-//! PURE: values of flags, read and bounded. A value that is too small to make sense is refused here, where the user who
-//! set it reads the error.
+//! PURE: parses and bounds the values of flags. Values below a sensible minimum are refused here, so that the user who
+//! set them sees the error.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -7,17 +7,18 @@ use std::time::Duration;
 use crate::collect::Pattern;
 use crate::util::errors::chain;
 
-/// The smallest file of output that is worth being set aside: one page.
+/// The minimum size for rotation of an output file: one page.
 const ROTATE_LEAST: u64 = 4096;
 
-/// The shortest line worth being sent: what says that it was cut has a few words.
+/// The minimum length of a line to send. It leaves room for the mark of a cut line, which is a few words long.
 const LINE_LEAST: u64 = 64;
 
-/// The shortest time between two heartbeats, and between two samples: each costs this machine or the manager's something.
+/// The minimum times between two heartbeats and between two samples. Each of them costs time on this machine or the
+/// manager's.
 const HEARTBEAT_LEAST: Duration = Duration::from_millis(100);
 const SAMPLE_LEAST: Duration = Duration::from_millis(10);
 
-/// Reads the manager's URL, so far as to know that it is one: no manager can be reached at another.
+/// Checks that the manager's URL has a known scheme and a host, because other texts cannot name a manager.
 pub(super) fn manager(text: &str) -> Result<String, String> {
     let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -37,7 +38,7 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
     text.parse().map_err(|error| chain(&error))
 }
 
-/// Reads a time: a number with the unit `ms`, `s`, `m` or `h`; without one, seconds.
+/// Parses a time: a number with the unit `ms`, `s`, `m`, `h` or `d`. A number without a unit means seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let seconds = match &text[digits.len()..] {
@@ -50,19 +51,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 =
         digits.parse().map_err(|_| "a number with a unit is expected, such as 20s".to_owned())?;
-    // A year is for ever; more only overflows the arithmetic.
+    // A year is as good as unlimited, and larger values would overflow.
     match number * seconds {
         time if (0.0..=31_536_000.0).contains(&time) => Ok(Duration::from_secs_f64(time)),
         _ => Err("a time between 0 and 365d is expected".to_owned()),
     }
 }
 
-/// Reads a size after which a file is set aside.
+/// Parses the size at which a file is rotated.
 pub(super) fn rotate_bytes(text: &str) -> Result<u64, String> {
-    at_least(text, ROTATE_LEAST, ", such as 104857600; leave it out for files that grow for ever")
+    at_least(text, ROTATE_LEAST, ", such as 104857600; omit it to never rotate")
 }
 
-/// Reads a length of a line.
+/// Parses the length of a line.
 pub(super) fn log_line_bytes(text: &str) -> Result<usize, String> {
     let bytes = at_least(text, LINE_LEAST, "")?;
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
@@ -73,14 +74,14 @@ fn at_least(text: &str, least: u64, advice: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("a number of bytes of at least {least} is expected{advice}"))
 }
 
-/// Reads the longest silence.
+/// Parses the maximum time between two messages to the manager.
 pub(super) fn heartbeat(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let long = Some(time).filter(|time| *time >= HEARTBEAT_LEAST);
     long.ok_or_else(|| format!("a time of at least {HEARTBEAT_LEAST:?} is expected"))
 }
 
-/// Reads the time between two samples.
+/// Parses the time between two samples.
 pub(super) fn sample_interval(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let long = Some(time).filter(|time| time.is_zero() || *time >= SAMPLE_LEAST);

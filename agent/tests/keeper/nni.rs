@@ -404,7 +404,7 @@ fn without_a_command_nothing_is_run() {
     keeper.command.args(["--nnimanager_ip", "h"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = keeper.run();
     assert_eq!(ended.code, Some(125));
-    assert!(ended.stderr.contains("--trial_command is needed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--trial_command is missing"), "{}", ended.stderr);
 }
 
 fn run_without_a_manager() -> (Ended, u16) {
