@@ -1,40 +1,42 @@
-//! The agent's durable queue of reports: append -> seq, peek, ack.
+//! The agent's durable queue of reports. Its operations are append, which assigns a seq, peek and ack.
 //!
-//! It must not wait: [`Spool::append`] hands the report to a thread of the spool's own and returns. The
-//! trial, its pipes and its signals never feel a slow disk.
+//! The spool must not block its caller. [`Spool::append`] hands the report to the spool's own thread and returns, so a
+//! slow disk never delays the trial, its pipes or its signals.
 //!
 //! # Invariants
 //!
-//! 1. Within a lane `seq` rises with every append and is never used twice. A process that works for a manager, or goes
-//!    on with an attempt, numbers from its own time on ([`Options::now_ms`]). For an earlier process may have sent
-//!    reports that are on no disk, or on another container's. If the clock was set back meanwhile, the process skips as
-//!    many numbers after those on the disk as were at most not synced. Only where nothing is left on the disk, or there
-//!    is none, the process relies on the clock alone.
-//! 2. A report is offered for delivery once it was written to its segment, or when the disk does not
-//!    answer: delivery is then all that keeps it.
-//! 3. A report is forgotten when the manager has acknowledged it, or, on the bulk lane only, when the
-//!    spool is full: logs go first, then samples. What was shed is counted and reported as a fact.
-//! 4. Facts are never shed. While the disk is full or slow they wait in memory; a trial that reports
-//!    faster than that grows the agent, because losing a result is the worse end.
-//! 5. What is read back is what was written: each record carries its length and a CRC32C. A record that
-//!    was cut by a crash ends its segment; everything before it is kept.
-//! 6. One process at a time works in a directory: it holds an exclusive lock on `lock` as long as it
-//!    lives. A second one keeps its reports in memory and says so.
+//! 1. Within a lane, `seq` rises with every append and is never used twice. A process that has a manager, or continues
+//!    an attempt, starts its numbering at a number derived from the clock ([`Options::now_ms`]). The reason is that an
+//!    earlier process may have sent reports that are on no disk, or on the disk of another container. If the clock was
+//!    set back since, the process continues after the numbers on the disk. It then skips as many numbers as can have
+//!    been in use without a sync. It relies on the clock alone only if the disk has no reports of the attempt, or if
+//!    there is no disk.
+//! 2. A report is offered for delivery once it was written to its segment. If the disk does not answer, the report is
+//!    offered at once, because then only delivery preserves it.
+//! 3. A report is forgotten when the manager has acknowledged it. On the bulk lane, reports are also dropped when the
+//!    spool is full: logs first, then samples. Dropped reports are counted, and the count is reported as a fact.
+//! 4. Facts are never dropped. While the disk is full or slow, they wait in memory. If a trial reports faster than the
+//!    disk writes, the agent's memory grows, because a lost result would be worse.
+//! 5. Records are read back exactly as they were written: each contains its length and a CRC32C. A record that a crash
+//!    cut short ends its segment; everything before it is kept.
+//! 6. One process at a time uses a directory. It holds an exclusive lock on `lock` for as long as it lives. A second
+//!    process keeps its reports in memory and prints a warning.
 //!
 //! # On disk
 //!
 //! ```text
 //! <dir>/lock                             locked by its user; first line: process id, second: attempt
-//! <dir>/<attempt>/sender.json            whose reports these are; written before the first, replaced atomically
+//! <dir>/<attempt>/sender.json            the reports' trial; written before the first report, replaced atomically
 //! <dir>/<attempt>/<lane>-<first seq>.seg 20 digits, so that names sort as numbers
 //! <dir>/<attempt>/<lane>.ack             "<seq>\n": acknowledged through; replaced atomically
-//! <dir>/<attempt>/<lane>.forgotten       "<seq>\n": deleted through, where some is left; replaced atomically
+//! <dir>/<attempt>/<lane>.forgotten       "<seq>\n": deleted through, while segments remain; replaced atomically
 //! ```
 //!
-//! A segment is the eight bytes `TKSPOOL1` and then records: length of the payload (u32, little endian),
-//! CRC32C of seq and payload (u32), seq (u64), payload (the report as JSON). A segment is deleted when all
-//! of it is acknowledged (of facts, the newest few stay until the attempt's end: a manager whose database was replaced by
-//! an older copy asks for them again); the cursor stays, which keeps invariant 1.
+//! A segment consists of the eight bytes `TKSPOOL1` and then records. A record is the length of the payload (u32,
+//! little endian), the CRC32C of seq and payload (u32), seq (u64), and the payload (the report as JSON). A segment is
+//! deleted when all of its reports are acknowledged. The newest few segments of facts stay until the attempt's end,
+//! because a manager whose database was replaced by an older copy requests them again. The `.ack` file stays, which
+//! preserves invariant 1.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,32 +63,32 @@ pub use lock::Claim;
 use queue::{DiskState, Lifecycle, QueueState, QueuedReport, SpoolRequest, take};
 pub use record::Record;
 
-/// Logs that may wait for a disk that writes, in bytes.
+/// The maximum number of bytes of logs that may wait for a disk that writes.
 const UNWRITTEN_BYTES: usize = 64 << 10;
 
-/// The longest wait for a disk that does not.
+/// The maximum time to wait for a disk that does not answer.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Name of the file that says whose reports the spool holds.
+/// The name of the file that identifies the trial of the reports.
 const SENDER: &str = "sender.json";
 
 /// The options of a spool.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Directory of the spool, made if absent. `None`: memory only.
+    /// Directory of the spool, created if absent. `None`: memory only.
     pub dir: Option<PathBuf>,
     /// The attempt whose reports are appended.
     pub attempt: AttemptId,
-    /// The trial that the reports belong to, written into the directory so that they can be delivered later. `None`: an attempt that no
-    /// manager knows.
+    /// The trial that the reports belong to. It is written into the directory, so that the reports can be delivered
+    /// later. `None`: an attempt without a manager.
     pub sender: Option<Sender>,
-    /// Size over which bulk reports are shed, in bytes.
+    /// The size in bytes above which bulk reports are dropped.
     pub limit_bytes: u64,
-    /// Longest time between an append and its fsync, terminal reports excepted (those at once). [`Duration::MAX`]: the
-    /// kernel writes when it likes, for reports that no one awaits. They outlive the agent all the same, though not a
+    /// Maximum time between an append and its fsync. Terminal reports are synced earlier. [`Duration::MAX`] leaves the
+    /// time to the kernel, for reports that no manager awaits. Such reports outlive the agent, but may not outlive a
     /// power failure.
     pub sync_interval: Duration,
-    /// Now, in milliseconds since the Unix epoch.
+    /// The current time, in milliseconds since the Unix epoch.
     pub now_ms: i64,
 }
 
@@ -109,8 +111,7 @@ pub enum Dialect {
     /// Reports of `trial-protocol`, in two lanes.
     #[default]
     Native,
-    /// Bodies of requests to an NNI manager's cluster server, all on the facts lane: one line after the
-    /// other, as they came.
+    /// Bodies of requests to an NNI manager's cluster server, all on the facts lane, in the order of their arrival.
     Nni,
 }
 
@@ -121,25 +122,25 @@ impl Dialect {
     }
 }
 
-/// The worth of a text when the spool is full.
+/// The treatment of a text when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
     /// The report is dropped.
     IfRoom,
     /// The report is kept.
     Always,
-    /// The report is kept, and safe on the disk at once: the last one of an attempt.
+    /// The report is kept and soon synced to the disk: the last report of an attempt.
     AtOnce,
 }
 
 impl Sender {
-    /// Reads whose reports an attempt of the spool in `dir` holds.
+    /// Reads the trial that an attempt's reports in the spool `dir` belong to.
     pub fn read(dir: &Path, attempt: &AttemptId) -> io::Result<Self> {
         let bytes = std::fs::read(dir.join(attempt.as_str()).join(SENDER))?;
         serde_json::from_slice(&bytes).map_err(io::Error::from)
     }
 
-    /// Notes it in an attempt's directory, unless it stands there.
+    /// Writes the sender into an attempt's directory, unless it is already there.
     fn write(&self, dir: &Path) -> io::Result<()> {
         let json = serde_json::to_vec(self).expect("two texts are JSON");
         let path = dir.join(SENDER);
@@ -157,39 +158,38 @@ struct SpoolShared {
     state: Mutex<QueueState>,
     /// Wakes the disk thread.
     work: Condvar,
-    /// Wakes the threads that wait for the disk.
+    /// Wakes the threads that wait for the disk to catch up.
     room: Condvar,
     facts_readable: Notify,
     bulk_readable: Notify,
     limit_bytes: u64,
 }
 
-/// A cheap handle on the spool; all clones share it. Disk I/O happens on a thread of its own.
+/// A cheap handle to the spool. All clones share the spool, whose disk I/O happens on a separate thread.
 #[derive(Debug, Clone)]
 pub struct Spool {
     shared: Arc<SpoolShared>,
     older: Arc<[AttemptId]>,
     dir: Option<PathBuf>,
     attempt: AttemptId,
-    /// Held until the last handle goes.
+    /// Held until the last handle is dropped.
     _lock: Option<Arc<lock::DirLock>>,
 }
 
 /// The outcome of opening a spool.
 #[derive(Debug)]
 pub struct Opened {
-    /// The spool, whatever happened.
+    /// The spool, usable in any case.
     pub spool: Spool,
-    /// Remarks for the user.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// Another process works in the directory on the very same attempt: running it again would run the
-    /// trial twice.
+    /// `true` if another process runs the same attempt. A second run would run the trial twice.
     pub attempt_in_use: bool,
 }
 
 impl Spool {
-    /// Opens the spool. Never fails: where the directory cannot be used, reports are kept in memory, and
-    /// a warning says why.
+    /// Opens the spool. Never fails: if the directory cannot be used, reports are kept in memory, and a warning gives
+    /// the reason.
     pub fn open(options: Options) -> Opened {
         let claim = Claim::take(options.dir.as_deref(), &options.attempt);
         Self::open_claimed(options, claim)
@@ -225,7 +225,7 @@ impl Spool {
                         }
                     }
                     files = Some(opened);
-                    // A volume may hold what other trials left; that is theirs to deliver.
+                    // A volume may hold reports of other trials, which only their agents deliver.
                     older = lane_files::attempts(dir);
                     older.retain(|attempt| {
                         *attempt != options.attempt
@@ -258,22 +258,22 @@ impl Spool {
         Opened { spool, warnings, attempt_in_use }
     }
 
-    /// The attempt whose reports are appended.
+    /// Returns the attempt whose reports are appended.
     pub fn attempt(&self) -> &AttemptId {
         &self.attempt
     }
 
-    /// Attempts of earlier processes that left something undelivered, the oldest first.
+    /// Returns the attempts of earlier processes that left undelivered reports, the oldest first.
     pub fn older_attempts(&self) -> &[AttemptId] {
         &self.older
     }
 
-    /// The files of one lane of an earlier attempt, to be delivered; `None` if they cannot be read.
+    /// Returns the files of one lane of an earlier attempt, or `None` if they cannot be read.
     pub fn older_lane(&self, attempt: &AttemptId, lane: Lane) -> Option<LaneFiles> {
         LaneFiles::open(&self.dir.as_ref()?.join(attempt.as_str()), lane).ok()
     }
 
-    /// Appends a report to the lane of its kind. Never waits for the disk or the network.
+    /// Appends a report to its lane. Never waits for the disk or the network.
     pub fn append(&self, observed_at_ms: i64, body: ReportBody) {
         let mut state = self.shared.lock();
         if state.life == Lifecycle::Open {
@@ -287,8 +287,8 @@ impl Spool {
         }
     }
 
-    /// Waits until the disk has most of the logs, for a caller that may wait for it: the thread that reads the trial's
-    /// output faster than they can be written. A disk that hangs is waited for once, and at most [`DISK_TIMEOUT`].
+    /// Waits until most of the logs are on the disk. The caller is the thread that reads the trial's output, possibly
+    /// faster than the disk can write it. A hanging disk is waited for once, for at most [`DISK_TIMEOUT`].
     pub fn settle(&self) {
         let mut state = self.shared.lock();
         while state.disk == DiskState::Well
@@ -300,13 +300,13 @@ impl Spool {
             let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = woken;
             state.settling -= 1;
-            // Set back when the disk has taken something.
+            // Reset when the disk has written something.
             state.impatient |= timeout.timed_out();
         }
     }
 
-    /// Appends a record of another dialect's, on the facts lane, so that the order of all is kept. Never
-    /// waits for the disk or the network; `false` if it was dropped.
+    /// Appends a record of another dialect to the facts lane, which preserves the order of all records. Never waits for
+    /// the disk or the network. Returns `false` if the record was dropped.
     pub fn append_text(&self, text: String, keep: Retention) -> bool {
         let mut state = self.shared.lock();
         let taken =
@@ -319,8 +319,8 @@ impl Spool {
         taken
     }
 
-    /// The oldest reports of `lane` that are not acknowledged, at most `max_bytes` of JSON but at least
-    /// one report if there is any. Reads from the disk what is no longer in memory; empty where that fails.
+    /// Returns the oldest reports of `lane` that are not acknowledged: at most `max_bytes` of JSON, but at least one
+    /// report if there is any. Reads reports from the disk that are no longer in memory. Returns none if that fails.
     pub async fn peek(&self, lane: Lane, max_bytes: usize) -> Vec<Record> {
         let answer = {
             let mut state = self.shared.lock();
@@ -344,7 +344,7 @@ impl Spool {
         };
         match answer.await {
             Ok(Ok(found)) if found.is_empty() => {
-                // What was to be read is damaged: go on with what is left.
+                // The requested records are damaged: continue with the others.
                 let mut state = self.shared.lock();
                 let own = state.lane_mut(lane);
                 if let Some(through) = own.spilled_through {
@@ -360,7 +360,7 @@ impl Spool {
                 self.shared.lock().lane_mut(lane).read_back = sizes.collect();
                 found
             }
-            // The disk may answer again: nothing is forgotten, and the caller asks again after a while.
+            // The disk may answer again. Nothing is forgotten, and the caller tries again later.
             Ok(Err(_)) | Err(_) => Vec::new(),
         }
     }
@@ -393,7 +393,7 @@ impl Spool {
         state.facts.kept() + state.bulk.kept()
     }
 
-    /// Returns whether the disk lacks facts that are not acknowledged.
+    /// Returns whether any unacknowledged facts are not yet on the disk.
     pub fn is_in_memory(&self) -> bool {
         self.shared.lock().facts.unwritten_bytes() > 0
     }
@@ -403,8 +403,8 @@ impl Spool {
         self.shared.lock().lane_mut(lane).kept()
     }
 
-    /// Writes everything down (fsync) and ends the thread. Waits at most `bound`; says whether
-    /// everything is on the disk.
+    /// Writes and syncs all reports and ends the thread. Waits at most `bound`. Returns whether all reports are on the
+    /// disk.
     pub async fn close(self, bound: Duration) -> bool {
         let closed = async {
             loop {
@@ -425,11 +425,11 @@ impl Spool {
     }
 }
 
-/// The most numbers that a process may have used and a power failure took from the disk with the reports of the last
+/// The maximum number of seqs that a power failure can remove from the disk: those of the last
 /// [`Options::sync_interval`].
 const UNREPORTED_SEQS: u64 = 1 << 20;
 
-/// Says why the spool's directory is not used.
+/// Returns the warning about a spool directory that is not used.
 fn without_claim(dir: &Path, error: &lock::Error) -> String {
     match error {
         lock::Error::Held { holder, .. } => format!(
@@ -442,9 +442,9 @@ fn without_claim(dir: &Path, error: &lock::Error) -> String {
     }
 }
 
-/// The first number, above all that an earlier process of the same attempt can have used: two thousand reports in each
-/// millisecond since the Unix epoch. It is below 2^53 until the year 2109, so that programs whose numbers are
-/// floating-point tell one from the next. It is below 2^63 whatever the clock says.
+/// Returns the first number above all those that an earlier process of the same attempt can have used. It allows for
+/// two thousand reports in each millisecond since the Unix epoch. It is below 2^53 until the year 2109, so that
+/// programs with floating-point numbers can distinguish the numbers. It is below 2^63 for any clock.
 fn first_of_a_later_process(now_ms: i64) -> u64 {
     u64::try_from(now_ms).unwrap_or(0).min(1 << 51) << 11
 }
@@ -454,8 +454,8 @@ impl SpoolShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread look at what there is to do. One that is at work looks anyway; waking it is a system call, and
-    /// lines come by the thousand.
+    /// Wakes the disk thread if it is idle. A busy thread checks for work anyway, and the system call would be made for
+    /// thousands of lines.
     fn wake(&self, mut state: MutexGuard<'_, QueueState>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
@@ -464,7 +464,7 @@ impl SpoolShared {
         }
     }
 
-    /// Tells those who wait for the disk that it has taken something.
+    /// Wakes the callers that wait for the next write to the disk.
     fn make_room(&self, state: MutexGuard<'_, QueueState>) {
         let awaited = state.settling > 0;
         drop(state);
@@ -481,7 +481,7 @@ impl SpoolShared {
     }
 
     fn notify_readers(&self) {
-        // Each lane has one reader; a permit is kept for one that is about to wait.
+        // Each lane has one reader. `notify_one` stores a permit for a reader that is about to wait.
         self.facts_readable.notify_one();
         self.bulk_readable.notify_one();
     }

@@ -1,4 +1,4 @@
-//! The spool's own thread: the only one that touches its files.
+//! The spool's own thread, the only one that accesses its files.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,24 +20,24 @@ mod rewind;
 #[cfg(test)]
 mod tests;
 
-/// Size over which a segment is closed: an acknowledged segment is disk that is given back.
+/// The size above which a segment is closed. Smaller segments free disk space earlier, once they are acknowledged.
 const SEGMENT_BYTES: u64 = 4 << 20;
-/// Most bytes that are written in one go.
+/// The number of bytes above which a write takes no further records.
 const GATHER_BYTES: usize = 64 << 10;
-/// The time that a verdict may wait for its fsync. A manager that is there acknowledges it sooner, and then nothing is
-/// left that would have to be safe. (From the first write on, the verdict outlives the agent; the fsync is for a
-/// machine that fails.)
+/// The maximum delay of a verdict's fsync. A manager that is reachable acknowledges the verdict earlier, and then the
+/// fsync is not needed. (After the first write, the verdict outlives the agent. The fsync protects it from a failure of
+/// the machine.)
 const VERDICT_SYNC: Duration = Duration::from_millis(25);
-/// The time from a failed write to the next try.
+/// The time from a failed write to the next attempt.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The open files of an attempt.
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    /// The trial that the reports belong to, until that is written beside them.
+    /// The trial that the reports belong to, until it is written beside them.
     unnoted: Option<Sender>,
-    /// `true` if it is safe that there are such files, and whose they are.
+    /// `true` if the names of the files and the sender are synced.
     named: bool,
     pub(super) facts: LaneWriter,
     pub(super) bulk: LaneWriter,
@@ -49,7 +49,7 @@ pub(super) struct LaneWriter {
     files: LaneFiles,
     summary: LaneSummary,
     open: Option<Open>,
-    /// Segments that are written no more and were not synced since they were, by their first seq.
+    /// Segments that are no longer written but not yet synced, by their first seq.
     left: Vec<u64>,
     unsynced: bool,
     acked_unsaved: bool,
@@ -63,18 +63,18 @@ struct Open {
 }
 
 impl Files {
-    /// Makes the attempt's directory, looks at what is there, and cuts torn ends.
+    /// Creates the attempt's directory, scans its files, and cuts off torn ends.
     pub(super) fn open(dir: &Path, sender: Option<Sender>) -> Result<Self, String> {
         let wrap = |error: io::Error| format!("cannot use {}: {error}", dir.display());
         lock::make_private(dir).map_err(wrap)?;
         let facts = LaneWriter::open(dir, Lane::Facts).map_err(wrap)?;
         let bulk = LaneWriter::open(dir, Lane::Bulk).map_err(wrap)?;
-        // A directory may be there and not writable; better to know before the first report.
+        // The directory may exist but not be writable, which the caller should know before the first report.
         tempfile::tempfile_in(dir).map_err(wrap)?;
         Ok(Self { dir: dir.to_owned(), unnoted: sender, named: false, facts, bulk })
     }
 
-    /// Notes whose reports these are. Without that they could not be delivered later.
+    /// Writes the trial that the reports belong to. Without it, they could not be delivered later.
     fn note_sender(&mut self) -> io::Result<()> {
         if let Some(sender) = &self.unnoted {
             sender.write(&self.dir)?;
@@ -83,7 +83,7 @@ impl Files {
         Ok(())
     }
 
-    /// Has the disk keep what was written, and the names under which it is found.
+    /// Syncs the records and the names of their files to the disk.
     fn sync(&mut self) -> io::Result<()> {
         let new = !self.facts.is_clean() || !self.bulk.is_clean();
         self.facts.sync()?;
@@ -93,7 +93,7 @@ impl Files {
             if noted.exists() {
                 File::open(noted)?.sync_all()?;
             }
-            // The attempt's directory, the spool, and the trial's. Not every file system can do that.
+            // The directories of the attempt, the spool, and the trial. Not every file system can sync directories.
             for dir in self.dir.ancestors().take(3) {
                 File::open(dir).and_then(|dir| dir.sync_all()).ok();
             }
@@ -118,17 +118,17 @@ impl LaneWriter {
         Ok(Self { files, summary, open, left, unsynced: false, acked_unsaved: false })
     }
 
-    /// Returns the content of the files when they were opened.
+    /// Returns the content of the files at the time they were opened.
     pub(super) fn summary(&self) -> LaneSummary {
         self.summary
     }
 
-    /// Highest seq that cannot be read again.
+    /// Returns the highest seq that cannot be read again.
     pub(super) fn forgotten(&self) -> Option<u64> {
         self.files.forgotten()
     }
 
-    /// Writes records in one go; after a failure the segment ends where it ended before, or is left.
+    /// Writes records in one call. After a failure, the segment is cut back to its previous end, or closed.
     fn write(&mut self, records: &[Record]) -> io::Result<()> {
         let Some(first) = records.first() else { return Ok(()) };
         if self.open.as_ref().is_none_or(|open| open.bytes >= SEGMENT_BYTES) {
@@ -144,7 +144,8 @@ impl LaneWriter {
             record::encode(record, &mut bytes);
         }
         if let Err(error) = open.file.write_all(&bytes) {
-            // A half record would end the segment for its reader: behind one that cannot be cut off nothing is written.
+            // A partial record would end the segment for a reader. If it cannot be cut off, nothing must be written
+            // after it.
             if open.file.set_len(open.bytes).is_err() {
                 self.leave();
             }
@@ -155,14 +156,15 @@ impl LaneWriter {
         Ok(())
     }
 
-    /// Writes no more to the segment that is open.
+    /// Closes the open segment.
     fn leave(&mut self) {
         let open = self.open.take().filter(|_| self.unsynced);
         self.left.extend(open.map(|open| open.first));
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        // First, for what is deleted need not be safe; and a full disk that has no room for it keeps nothing else from it.
+        // Saved first: deleted segments need no sync, and a disk that is too full for the cursor must still sync the
+        // rest.
         let saved = if self.acked_unsaved {
             self.files.save(self.open.as_ref().map(|open| open.first))
         } else {
@@ -187,7 +189,7 @@ impl LaneWriter {
     }
 }
 
-/// Starts the thread. It ends when the spool is closed.
+/// Starts the disk thread. It ends when the spool is closed.
 pub(super) fn spawn(shared: &Arc<SpoolShared>, files: Files, sync_interval: Duration) {
     let for_thread = Arc::clone(shared);
     let run = move || {
@@ -203,13 +205,13 @@ struct Disk {
     shared: Arc<SpoolShared>,
     files: Files,
     sync_interval: Duration,
-    /// The time at which a write that failed is tried again.
+    /// The time at which a failed write is tried again.
     retry_at: Option<Instant>,
-    /// The time at which a verdict that was written must be safe.
+    /// The deadline for the sync of a written verdict.
     verdict_at: Option<Instant>,
 }
 
-/// The work of one round of the thread.
+/// The work of one iteration of the thread.
 #[derive(Default)]
 struct Round {
     facts: Vec<Record>,
@@ -217,27 +219,28 @@ struct Round {
     requests: Vec<SpoolRequest>,
     terminal: bool,
     closing: bool,
-    /// The failed step is due again, and nothing waits to be written: it was a sync.
+    /// `true` if a failed sync must be tried again and there is nothing to write.
     sync_again: bool,
 }
 
-/// The thread's state when nothing waits to be written.
+/// The next step of the thread when there is nothing to write.
 #[derive(Debug, PartialEq, Eq)]
 enum Pause {
-    /// The thread tries the sync again that failed.
+    /// The thread repeats the sync that failed.
     SyncAgain,
-    /// The thread waits for work, and so long at most.
+    /// The thread waits for work, at most this long.
     AtMost(Duration),
     /// The thread waits for work.
     ForWork,
 }
 
-/// `retry_in`: until what failed is tried again, if something did; `clean`: whether the disk has all that was written;
-/// `sync_in`: until it should have. A time that has come must be answered with a deed: to wait for it is to spin.
+/// Decides the thread's next step. `retry_in` is the time until a failed step is repeated, if one failed. `clean` means
+/// that all written data is synced, and `sync_in` is the time until the next sync. A time of zero must lead to an
+/// action, because a wait of zero would make the thread spin.
 fn pause(retry_in: Option<Duration>, clean: bool, sync_in: Duration) -> Pause {
     match (retry_in, clean) {
         (Some(Duration::ZERO), false) => Pause::SyncAgain,
-        // What could not be written has been delivered from memory. The next write will tell how the disk is.
+        // Reports that could not be written were delivered from memory. The next write shows the state of the disk.
         (Some(Duration::ZERO) | None, true) => Pause::ForWork,
         (Some(retry_in), _) => Pause::AtMost(retry_in),
         (None, false) => Pause::AtMost(sync_in),
@@ -275,13 +278,13 @@ impl Disk {
         self.end();
     }
 
-    /// Waits for something to do, or for the time to fsync.
+    /// Waits for work, or for the time to fsync.
     fn next(&self, synced: Instant) -> Round {
         let mut state = self.shared.lock();
         loop {
             let mut round = Round { closing: state.life == Lifecycle::Closing, ..Round::default() };
             round.requests.extend(state.requests.drain(..));
-            // What could not be written is tried again at its time, however much comes meanwhile.
+            // Failed writes are repeated at the given time, however many reports arrive before it.
             let retry_in = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
             if round.closing || retry_in.is_none_or(|left| left.is_zero()) {
                 round.terminal |= gather(&mut state.facts, &mut round.facts);
@@ -323,8 +326,8 @@ impl Disk {
         }
     }
 
-    /// Writes and marks each lane for itself: what is written is not written again because the other lane's is
-    /// not. A full disk's room goes to the facts.
+    /// Writes and marks each lane separately, so that a lane whose write succeeded is not written again because of the
+    /// other. On a full disk, facts get the remaining space.
     fn write(&mut self, round: &Round) -> bool {
         let mut facts = self.write_facts(round);
         let full = facts.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::StorageFull);
@@ -335,7 +338,8 @@ impl Disk {
         if facts.is_ok() {
             self.mark(Lane::Facts, &round.facts);
         }
-        // What was deleted and is still in memory comes first, with the next round.
+        // Bulk records that were deleted from the disk but are still in memory are written first, in the next
+        // iteration.
         let bulk = if shed { Ok(()) } else { self.files.bulk.write(&round.bulk) };
         if bulk.is_ok() && !shed {
             self.mark(Lane::Bulk, &round.bulk);
@@ -349,8 +353,8 @@ impl Disk {
         self.files.facts.write(&round.facts)
     }
 
-    /// Deletes what the bulk lane has on the disk; what of it is in memory too is still delivered. `false` if
-    /// there was nothing.
+    /// Deletes the bulk lane's segments. Records that are also in memory are still delivered. Returns `false` if there
+    /// were none.
     fn shed_written_bulk(&mut self) -> bool {
         let bulk = &mut self.files.bulk;
         bulk.open = None;
@@ -365,14 +369,14 @@ impl Disk {
         room
     }
 
-    /// Reports a sync: that written data is safe says nothing about data that could not be written.
+    /// Reports the result of a sync. A success does not mean that failed writes would succeed now.
     fn report_sync(&mut self, result: io::Result<()>) {
         if result.is_err() || self.retry_at.is_none() {
             self.report(result);
         }
     }
 
-    /// Shows the disk's failure and recovery, each once; `true` if all is well.
+    /// Logs the disk's failure and recovery, each once. Returns `true` if the disk works.
     fn report(&mut self, result: io::Result<()>) -> bool {
         let well = result.is_ok();
         let failing = self.retry_at.is_some();
@@ -394,7 +398,7 @@ impl Disk {
         well
     }
 
-    /// Marks what was written and gives memory back.
+    /// Marks records as written and frees memory.
     fn mark(&self, lane: Lane, records: &[Record]) {
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return };
         let mut state = self.shared.lock();
@@ -418,7 +422,7 @@ impl Disk {
                 }
                 SpoolRequest::Rewind { to, done } => {
                     self.rewind(to);
-                    // The one who waits may have gone away.
+                    // Ignored: the caller may have stopped waiting.
                     done.send(()).ok();
                 }
                 SpoolRequest::Read { lane, after, through, max_bytes, sender } => {
@@ -426,7 +430,7 @@ impl Disk {
                     if let Err(error) = &found {
                         warn!("cannot read the spool {}: {error}", self.files.dir.display());
                     }
-                    // The reader may have gone away.
+                    // Ignored: the reader may have stopped waiting.
                     drop(sender.send(found));
                 }
             }
@@ -443,7 +447,7 @@ impl Disk {
         synced
     }
 
-    /// Leaves the directory as it should be found: nothing where nothing is left to deliver.
+    /// Deletes everything if nothing remains to be delivered; otherwise syncs it.
     fn end(mut self) {
         let nothing_left = {
             let state = self.shared.lock();
@@ -466,7 +470,7 @@ impl Disk {
     }
 }
 
-/// Takes what was not handed out yet; `true` if a terminal report is among it.
+/// Collects the records that were not yet handed to the disk thread. Returns `true` if a terminal report is among them.
 fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
     let mut bytes = 0;
     let mut terminal = false;

@@ -1,4 +1,4 @@
-//! The files of one lane of one attempt: reading on, acknowledging, deleting.
+//! The files of one lane of one attempt: sequential reading, acknowledging, deleting.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -11,8 +11,8 @@ use super::record::{self, Decoded, MAGIC, Record};
 /// The number of bytes that are read from a segment at a time.
 const READ_BYTES: usize = 64 << 10;
 
-/// The number of acknowledged segments of facts that stay beside the one that is written: a manager whose database was
-/// replaced by an older copy asks for them again.
+/// The number of acknowledged segments of facts that stay in addition to the open one. A manager whose database was
+/// replaced by an older copy requests them again.
 const SPARED_SEGMENTS: usize = 3;
 
 /// The files of one lane of one attempt.
@@ -20,12 +20,12 @@ const SPARED_SEGMENTS: usize = 3;
 pub struct LaneFiles {
     dir: PathBuf,
     lane: Lane,
-    /// First seq of each segment, rising.
+    /// The first seq of each segment, in rising order.
     segments: Vec<u64>,
     acked: Option<u64>,
-    /// Highest seq that was deleted, or never written: it cannot be read again.
+    /// The highest seq that was deleted or never written, and that can therefore not be read again.
     forgotten: Option<u64>,
-    /// The position behind the last record that was read: the segment, the byte, and the seq before it.
+    /// The position after the last record that was read.
     position: Option<Position>,
 }
 
@@ -33,26 +33,26 @@ pub struct LaneFiles {
 struct Position {
     segment: u64,
     offset: u64,
-    /// Everything up to here lies before the offset.
+    /// The highest seq before the offset.
     passed: Option<u64>,
 }
 
 /// The content of a lane's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneSummary {
-    /// The seq that comes next.
+    /// The seq of the next report.
     pub next_seq: u64,
-    /// Acknowledged through.
+    /// The last acknowledged seq.
     pub acked: Option<u64>,
-    /// The last report that is not acknowledged.
+    /// The seq of the last report that is not acknowledged.
     pub last_kept: Option<u64>,
     /// The number of reports that are not acknowledged.
     pub kept: u64,
-    /// Bytes of them.
+    /// The size of these reports in bytes.
     pub kept_bytes: u64,
 }
 
-/// The attempts that have something in a spool, those written to least recently first.
+/// Returns the attempts that have a directory in a spool, the least recently written first.
 pub fn attempts(spool: &Path) -> Vec<AttemptId> {
     let Ok(entries) = fs::read_dir(spool) else { return Vec::new() };
     let mut found: Vec<_> = entries
@@ -67,7 +67,7 @@ pub fn attempts(spool: &Path) -> Vec<AttemptId> {
     found.into_iter().map(|(_, attempt)| attempt).collect()
 }
 
-/// The name of a lane in file names.
+/// Returns the name of a lane in file names.
 pub fn lane_name(lane: Lane) -> &'static str {
     match lane {
         Lane::Facts => "facts",
@@ -76,7 +76,7 @@ pub fn lane_name(lane: Lane) -> &'static str {
 }
 
 impl LaneFiles {
-    /// Looks at what there is in an attempt's directory; nothing there is nothing wrong.
+    /// Finds the lane's files in an attempt's directory. A missing directory is not an error.
     pub fn open(dir: &Path, lane: Lane) -> io::Result<Self> {
         let (segments, dir) = (Vec::new(), dir.to_owned());
         let mut files = Self { dir, lane, segments, acked: None, forgotten: None, position: None };
@@ -96,7 +96,7 @@ impl LaneFiles {
         }
         files.segments.sort_unstable();
         files.acked = match fs::read_to_string(files.ack_path()) {
-            // An unreadable cursor costs a second delivery, which the manager ignores.
+            // An unreadable cursor causes a second delivery, which the manager ignores.
             Ok(text) => text.trim().parse().ok(),
             Err(_) => None,
         };
@@ -110,8 +110,8 @@ impl LaneFiles {
         Ok(files)
     }
 
-    /// Reads everything once: what stands where. With `cut`, a torn end is cut off, so that a writer can
-    /// go on.
+    /// Reads all segments once and summarises them. If `cut` is set, torn ends are cut off, so that a writer can
+    /// continue.
     pub fn scan(&mut self, cut: bool) -> io::Result<LaneSummary> {
         let mut last = None;
         let mut summary =
@@ -122,7 +122,7 @@ impl LaneFiles {
             let mut offset = if bytes.starts_with(MAGIC) { MAGIC.len() } else { 0 };
             while let Decoded::Whole(record, length) = record::decode(&bytes[offset..]) {
                 if offset == 0 {
-                    break; // Without its magic it is no segment.
+                    break; // A file without the magic is no segment.
                 }
                 if Some(record.seq) > self.acked.max(last) {
                     summary.last_kept = Some(record.seq);
@@ -137,7 +137,7 @@ impl LaneFiles {
                 file.set_len(u64::try_from(offset).unwrap_or(u64::MAX))?;
             }
         }
-        // A segment's name keeps the numbering even if nothing in it survived.
+        // The name of a segment preserves the numbering even if the segment is empty.
         let named = self.segments.last().copied();
         let after = |seq: u64| seq.saturating_add(1);
         summary.next_seq =
@@ -145,8 +145,8 @@ impl LaneFiles {
         Ok(summary)
     }
 
-    /// The reports after `after` and up to `through`, at most `max_bytes` of JSON but at least one if
-    /// there is any. What is damaged is passed over.
+    /// Returns the reports after `after` and up to `through`: at most `max_bytes` of JSON, but at least one report if
+    /// there is any. Damaged records are skipped.
     pub fn read(
         &mut self,
         after: Option<u64>,
@@ -155,20 +155,20 @@ impl LaneFiles {
     ) -> io::Result<Vec<Record>> {
         let mut found = Vec::new();
         let mut bytes = 0;
-        // A position that has gone too far (an ack that went back, a second look) is of no use.
+        // A position after `after` cannot be used. It occurs when an ack was revoked, or when reports are read again.
         let mut position = self.position.filter(|position| position.passed <= after);
         for index in 0..self.segments.len() {
             let segment = self.segments[index];
             let next = self.segments.get(index + 1);
             if next.is_some_and(|next| after.is_some_and(|after| *next <= after.saturating_add(1)))
             {
-                continue; // All of it lies before.
+                continue; // All its records are before `after`.
             }
             if position.is_some_and(|position| position.segment > segment) {
                 continue;
             }
             let start = position.take().filter(|position| position.segment == segment);
-            // What a dying disk kept of a write that failed stands again in the segment after it.
+            // A failed write may have left records in this segment that the next segment contains again.
             let after = after.max(found.last().map(|record: &Record| record.seq));
             let done =
                 self.read_segment(segment, start, after, through, &mut |record: Record| {
@@ -186,7 +186,7 @@ impl LaneFiles {
         Ok(found)
     }
 
-    /// Reads on in one segment; `true` if `take` or `through` ended it.
+    /// Reads records of one segment. Returns `true` if `take` or `through` ended the reading.
     fn read_segment(
         &mut self,
         segment: u64,
@@ -206,7 +206,7 @@ impl LaneFiles {
                 MAGIC.len().try_into().unwrap_or(u64::MAX)
             }
         };
-        // A segment is named after its first seq: whatever came before lies in others.
+        // A segment is named after its first seq, so all earlier records are in other segments.
         let mut passed = start.map_or(segment.checked_sub(1), |position| position.passed);
         file.seek(SeekFrom::Start(offset))?;
         let mut buffer = Vec::new();
@@ -245,12 +245,12 @@ impl LaneFiles {
         }
     }
 
-    /// Acknowledges: remembers `through` in memory; [`LaneFiles::save`] writes it down.
+    /// Acknowledges the reports up to `through` in memory. [`LaneFiles::save`] writes this to the disk.
     pub fn ack(&mut self, through: u64) {
         self.acked = self.acked.max(Some(through));
     }
 
-    /// Highest seq that cannot be read again. `None`: everything is there.
+    /// Returns the highest seq that cannot be read again. `None`: all can.
     pub fn forgotten(&self) -> Option<u64> {
         self.forgotten
     }
@@ -260,8 +260,8 @@ impl LaneFiles {
         self.forgotten = self.forgotten.max(Some(seq));
     }
 
-    /// Takes back the acknowledgement of what comes after `to`, as far as it can be read again. Returns how many reports
-    /// these are, how many bytes, and the last one.
+    /// Revokes the acknowledgement of the reports after `to`, as far as they can be read again. Returns their number,
+    /// their size, and the last one.
     pub fn rewind(&mut self, to: Option<u64>) -> LaneSummary {
         let before = self.acked;
         let mut found =
@@ -269,7 +269,7 @@ impl LaneFiles {
         let mut after = to.max(self.forgotten);
         found.acked = after;
         while after < before {
-            // What cannot be read now would be promised in vain.
+            // Reports that cannot be read now must not be promised to the manager.
             let Ok(records) = self.read(after, before.unwrap_or(0), READ_BYTES) else {
                 found.kept = 0;
                 break;
@@ -281,7 +281,8 @@ impl LaneFiles {
             found.kept_bytes += records.iter().map(record::disk_size).sum::<u64>();
         }
         if found.kept == 0 {
-            // Nothing of it is left, whatever became of it. Else it would be asked for without end.
+            // None of the reports can be read. They count as forgotten, because the manager would request them again
+            // and again.
             self.forgotten = before.max(self.forgotten);
             found = LaneSummary { acked: before, last_kept: None, kept_bytes: 0, ..found };
         }
@@ -294,12 +295,12 @@ impl LaneFiles {
         self.lane
     }
 
-    /// Acknowledged through.
+    /// Returns the last acknowledged seq.
     pub fn acked(&self) -> Option<u64> {
         self.acked
     }
 
-    /// Writes down what is acknowledged and deletes the segments that are, all but the `open` one.
+    /// Saves the acknowledgement and deletes the acknowledged segments, except the `open` one and a few of facts.
     pub fn save(&mut self, open: Option<u64>) -> io::Result<()> {
         let Some(acked) = self.acked else { return Ok(()) };
         let path = self.ack_path();
@@ -313,7 +314,7 @@ impl LaneFiles {
         self.delete_acked(open, spared)
     }
 
-    /// Deletes the segments that are acknowledged, the oldest first, all but the `open` one and the newest `spared`.
+    /// Deletes the acknowledged segments, the oldest first, except the `open` one and the newest `spared`.
     pub fn delete_acked(&mut self, open: Option<u64>, spared: usize) -> io::Result<()> {
         let Some(acked) = self.acked else { return Ok(()) };
         let whole = self.segments.windows(2).map(|pair| (pair[0], pair[1]));
@@ -330,7 +331,7 @@ impl LaneFiles {
         Ok(())
     }
 
-    /// Notes what cannot be read again, before it is deleted.
+    /// Records which reports cannot be read again, before they are deleted.
     fn note_forgotten(&mut self, through: Option<u64>) -> io::Result<()> {
         self.forgotten = self.forgotten.max(through);
         let Some(forgotten) = self.forgotten else { return Ok(()) };
@@ -345,18 +346,18 @@ impl LaneFiles {
         !self.segments.is_empty()
     }
 
-    /// Deletes the segments: all of it is acknowledged. The cursor stays, so that no seq is used twice.
+    /// Deletes all segments, which are acknowledged or dropped. The cursor stays, so that no seq is used twice.
     pub fn remove_segments(&mut self) -> io::Result<()> {
         for segment in self.segments.drain(..) {
             fs::remove_file(self.dir.join(segment_name(self.lane, segment)))?;
         }
-        // Not noted in a file: where there is no segment, everything acknowledged is forgotten.
+        // Not saved to a file: without a segment, all acknowledged reports count as forgotten.
         self.forgotten = self.forgotten.max(self.acked);
         self.position = None;
         Ok(())
     }
 
-    /// Has the disk keep the segment that begins with `first`, unless it was acknowledged or deleted meanwhile.
+    /// Syncs the segment that begins with `first`, unless it was acknowledged or deleted since.
     pub fn sync(&self, first: u64) -> io::Result<()> {
         let is_acked =
             |next: &u64| self.acked.is_some_and(|acked| *next <= acked.saturating_add(1));
@@ -367,7 +368,7 @@ impl LaneFiles {
         }
     }
 
-    /// Makes a new segment that begins with `first`. One of that name is of a write that failed.
+    /// Creates a new segment that begins with `first`. An existing file of that name is left from a failed write.
     pub fn create(&mut self, first: u64) -> io::Result<File> {
         use std::io::Write as _;
         if self.segments.is_empty() && self.forgotten.is_some() {
@@ -397,7 +398,7 @@ impl LaneFiles {
     }
 }
 
-/// Reads a file that does not grow: no more than it said it has, so that nothing endless is followed.
+/// Reads a file that does not grow. Reads no more than its reported length, so that an endless file cannot block.
 fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();

@@ -1,4 +1,4 @@
-//! One process at a time in a spool's directory.
+//! The lock that admits one process at a time to a spool's directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use trial_protocol::AttemptId;
 
-/// Makes a spool's directory for its owner only, whatever the umask is: it holds all that a trial prints. One that is
-/// there is left as it is, and so are those above it.
+/// Creates a spool's directory for its owner only, regardless of the umask, because it contains everything that a trial
+/// prints. An existing directory keeps its permissions, and so do its parents.
 pub(super) fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent() {
         fs::create_dir_all(above)?;
@@ -22,14 +22,14 @@ pub(super) fn make_private(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The lock, for as long as it lives.
+/// The held lock. It is released when the value is dropped.
 #[derive(Debug)]
 pub struct DirLock {
     file: Flock<File>,
 }
 
-/// The right to work in a spool's directory, or why it was not had: taken before anything is started that must
-/// not run twice, and given to [`Spool::open`](super::Spool::open) when there is time for that.
+/// The right to use a spool's directory, or the error that prevented it. It is taken before anything starts that must
+/// not run twice. Later, it is passed to [`Spool::open_claimed`](super::Spool::open_claimed).
 #[derive(Debug)]
 pub struct Claim(pub(super) Option<Result<DirLock, Error>>);
 
@@ -39,8 +39,7 @@ impl Claim {
         Self(dir.map(|dir| DirLock::take(dir, attempt)))
     }
 
-    /// Returns whether another process works in the directory on this very attempt: running it again would run the
-    /// trial twice.
+    /// Returns whether another process runs this very attempt in the directory. A second run would run the trial twice.
     pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
         match &self.0 {
             Some(Err(Error::Held { attempt: theirs, .. })) => {
@@ -50,7 +49,7 @@ impl Claim {
         }
     }
 
-    /// The locked file's descriptor: the lock lasts as long as it is open in any process.
+    /// Returns the locked file's descriptor. The lock lasts as long as any process has it open.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.0.as_ref()?.as_ref().ok().map(|lock| lock.file.as_raw_fd())
     }
@@ -59,11 +58,11 @@ impl Claim {
 /// The errors of taking the lock.
 #[derive(Debug)]
 pub enum Error {
-    /// Another process has it.
+    /// Another process holds the lock.
     Held {
-        /// Process id of the holder, as it wrote it; `?` if it has not yet.
+        /// Process id of the holder, as it wrote it; `?` if it has not written it yet.
         holder: String,
-        /// The attempt it works on.
+        /// The attempt that the holder runs.
         attempt: Option<String>,
     },
     /// The directory or the file cannot be used.
@@ -76,10 +75,10 @@ pub enum Error {
 }
 
 impl DirLock {
-    /// Makes `dir` if it is not there and locks it, without waiting.
+    /// Creates `dir` if it is absent, and locks it without waiting.
     ///
-    /// The lock is of the open file (`flock(2)`): it ends with the process, however that ends. Children do
-    /// not inherit the descriptor.
+    /// The lock belongs to the open file (`flock(2)`). It ends with the process, in whatever way the process ends.
+    /// Children do not inherit the descriptor.
     pub fn take(dir: &Path, attempt: &AttemptId) -> Result<Self, Error> {
         let path = dir.join("lock");
         let io = |path: &Path| {
@@ -92,7 +91,7 @@ impl DirLock {
         let file = open.map_err(io(&path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
-                // No correctness rests on this text; a full disk is no reason to give up the lock.
+                // Ignored: the text is only informative, and a full disk must not prevent the lock.
                 drop(write_holder(&mut file, attempt));
                 Ok(Self { file })
             }

@@ -1,5 +1,5 @@
-//! PURE: what the spool keeps in memory, and what is offered, shed and forgotten. No I/O, no thread; the
-//! invariants are at the head of [`spool`](super).
+//! PURE: the reports in memory, and the decisions which of them are offered, dropped and forgotten. No I/O, no thread.
+//! The invariants are at the head of [`spool`](super).
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,15 +11,15 @@ use super::lane_files::LaneSummary;
 use super::record::{self, Record};
 use super::{Retention, UNREPORTED_SEQS};
 
-/// The number of bytes of a lane that stay in memory although they are on the disk: the near future of delivery, so
-/// that a manager that keeps up never causes a read.
+/// The number of bytes of a lane that stay in memory although they are on the disk. They are delivered next, so a
+/// manager that keeps up never causes a read.
 pub(super) const WINDOW_BYTES: usize = 128 << 10;
 
-/// The worth of a report of the bulk lane when the spool is full.
+/// The class of a report, which decides its treatment when the spool is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReportClass {
     Fact,
-    /// The verdict: fsynced at once.
+    /// The verdict, whose fsync is not delayed long.
     Terminal,
     Log,
     Sample,
@@ -30,9 +30,9 @@ pub(super) enum ReportClass {
 pub(super) struct QueuedReport {
     pub(super) record: Record,
     pub(super) class: ReportClass,
-    /// `true` if the disk has it.
+    /// `true` if the report is on the disk.
     pub(super) written: bool,
-    /// Bytes of log in it, to be counted if it is shed.
+    /// The bytes of log in the report, to be counted if it is dropped.
     pub(super) log_bytes: u64,
 }
 
@@ -41,26 +41,26 @@ pub(super) struct QueuedReport {
 pub(super) struct LaneState {
     pub(super) next_seq: u64,
     pub(super) acked: Option<u64>,
-    /// Highest seq that cannot be delivered again. `None`: all of them can.
+    /// The highest seq that cannot be delivered again. `None`: all reports can.
     pub(super) forgotten: Option<u64>,
-    /// In order of seq; what is older and not acknowledged is on the disk only.
+    /// The newest reports in the order of their seqs. Older unacknowledged reports are only on the disk.
     pub(super) memory: VecDeque<QueuedReport>,
     pub(super) memory_bytes: usize,
-    /// The number of entries at the front of `memory` that were handed to the disk thread.
+    /// The number of entries at the front of `memory` that the disk thread has written.
     pub(super) handed: usize,
-    /// Last seq that is on the disk only, if any is.
+    /// The last seq that is only on the disk, if there is any.
     pub(super) spilled_through: Option<u64>,
-    /// The number of reports, and their bytes, that are on the disk only and not acknowledged.
+    /// The number of unacknowledged reports that are only on the disk, and their bytes.
     pub(super) spilled: u64,
     pub(super) spilled_bytes: u64,
-    /// Seq and size of what was read back from the disk last: what can be acknowledged of it.
+    /// The seqs and sizes of the reports that were last read back from the disk and can be acknowledged.
     pub(super) read_back: VecDeque<(u64, u64)>,
 }
 
 /// A request to the disk thread.
 #[derive(Debug)]
 pub(super) enum SpoolRequest {
-    /// Read what is no longer in memory.
+    /// Read reports that are no longer in memory.
     Read {
         lane: Lane,
         after: Option<u64>,
@@ -68,9 +68,9 @@ pub(super) enum SpoolRequest {
         max_bytes: usize,
         sender: oneshot::Sender<io::Result<Vec<Record>>>,
     },
-    /// Remember an acknowledgement.
+    /// Save an acknowledgement.
     Ack { lane: Lane, through: u64 },
-    /// Take back the acknowledgement of the facts after `to`, as far as they can be read again.
+    /// Revoke the acknowledgement of the facts after `to`, as far as they can be read again.
     Rewind { to: Option<u64>, done: oneshot::Sender<()> },
 }
 
@@ -81,26 +81,26 @@ pub(super) struct QueueState {
     pub(super) shed: Shed,
     pub(super) shed_reported: Shed,
     pub(super) disk: DiskState,
-    /// Work for the disk thread, other than what `handed` shows.
+    /// Work for the disk thread, in addition to the records after `handed`.
     pub(super) requests: VecDeque<SpoolRequest>,
     pub(super) life: Lifecycle,
-    /// The disk was waited for in vain, and has taken nothing since.
+    /// `true` if a wait for the disk timed out and the disk has written nothing since.
     pub(super) impatient: bool,
-    /// The disk thread waits for work, and was not woken since.
+    /// `true` if the disk thread waits for work and was not woken since.
     pub(super) idle: bool,
-    /// The number of callers that wait until the disk has taken something.
+    /// The number of callers that wait for the next write to the disk.
     pub(super) settling: usize,
 }
 
-/// The state of the reports on disk: whether they are safe there.
+/// The state of the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum DiskState {
     /// Reports are kept in memory only.
     #[default]
     Absent,
-    /// The disk took the last write.
+    /// The last write succeeded.
     Well,
-    /// The disk did not answer; until it does, reports are offered for delivery unwritten.
+    /// The disk does not answer. Until it does, unwritten reports are offered for delivery.
     Failing,
 }
 
@@ -144,14 +144,14 @@ impl QueueState {
     pub(super) fn push(&mut self, observed_at_ms: i64, body: ReportBody, limit_bytes: u64) {
         let (class, log_bytes) = classify(&body);
         if class == ReportClass::Terminal && self.shed != self.shed_reported {
-            // Nothing comes after the verdict: the last count goes before it.
+            // No report follows the verdict, so the last count is reported before it.
             self.shed_reported = self.shed.clone();
             self.push(observed_at_ms, ReportBody::Shed(self.shed.clone()), limit_bytes);
         }
         let lane = self.lane_mut(body.lane());
         let seq = lane.next_seq;
         let json = Report { seq, observed_at_ms, body };
-        // A piece of log is most of what there is in memory; grown by doubling it would have twice the room.
+        // Pieces of log take most of the memory. A buffer that grows by doubling would allocate up to twice their size.
         let length = usize::try_from(log_bytes).unwrap_or(0);
         let mut bytes = Vec::with_capacity(128 + length + length / 16);
         serde_json::to_writer(&mut bytes, &json).expect("reports have string keys only");
@@ -172,13 +172,13 @@ impl QueueState {
         lane.memory.push_back(QueuedReport { record, class, written: false, log_bytes });
     }
 
-    /// Keeps a text of another dialect's; `false` if it is dropped.
+    /// Appends a text of another dialect. Returns `false` if it is dropped.
     pub(super) fn push_text(&mut self, text: String, keep: Retention, limit_bytes: u64) -> bool {
         let class = match keep {
             Retention::IfRoom if !self.make_room(ReportClass::Log, text.len(), limit_bytes) => {
                 return false;
             }
-            // On this lane nothing that was taken is dropped any more.
+            // On the facts lane, an accepted record is never dropped.
             Retention::IfRoom | Retention::Always => ReportClass::Fact,
             Retention::AtOnce => ReportClass::Terminal,
         };
@@ -191,8 +191,8 @@ impl QueueState {
         true
     }
 
-    /// Returns whether a bulk report of `size` fits; drops logs from memory, the oldest first, to make it fit
-    /// for a sample.
+    /// Returns whether a bulk report of `size` fits. To make room for a sample, drops logs from memory, the oldest
+    /// first.
     pub(super) fn make_room(&mut self, class: ReportClass, size: usize, limit_bytes: u64) -> bool {
         let size = u64::try_from(size + record::HEADER).unwrap_or(u64::MAX);
         loop {
@@ -200,7 +200,7 @@ impl QueueState {
             if kept.saturating_add(size) <= limit_bytes {
                 return true;
             }
-            // What the disk thread was handed is being written: only what waits can still be dropped.
+            // Written records stay; only those that still wait for the disk can be dropped.
             let from = self.bulk.handed;
             let log = self
                 .bulk
@@ -224,20 +224,21 @@ impl QueueState {
         }
     }
 
-    /// Counts the reports of the bulk lane that were on the disk only and are gone: as logs, which nearly all of it is,
-    /// by what it took there.
+    /// Counts the reports of the bulk lane that were only on the disk and were deleted. All of them count as logs,
+    /// which most of them are, with their size on the disk.
     pub(super) fn shed_spilled_bulk(&mut self) {
         self.shed.log_bytes += self.bulk.spilled_bytes;
         (self.bulk.spilled, self.bulk.spilled_bytes) = (0, 0);
         self.bulk.spilled_through = None;
         self.bulk.read_back.clear();
-        // Nor is the rest on the disk any more: it is to be written again before it leaves the memory.
+        // The other bulk records are no longer on the disk either, and must be written again before they leave the
+        // memory.
         self.bulk.memory.iter_mut().for_each(|entry| entry.written = false);
         self.bulk.handed = 0;
     }
 
-    /// Reports how many reports were shed: at once when it begins, whenever the count has doubled, and at the end. More
-    /// often would fill the spool with news of itself.
+    /// Reports the number of dropped reports: when the first is dropped, whenever the count has doubled, and before the
+    /// verdict. More frequent reports would themselves fill the spool.
     pub(super) fn report_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
         let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
         if grown(self.shed.log_bytes, self.shed_reported.log_bytes)
@@ -250,7 +251,8 @@ impl QueueState {
 }
 
 impl LaneState {
-    /// Goes on from what is on the disk. `known`: an earlier process of the same attempt may have left it.
+    /// Continues from the content of the disk. `known` means that an earlier process of the same attempt may have
+    /// written it.
     pub(super) fn go_on_from(&mut self, found: LaneSummary, forgotten: Option<u64>, known: bool) {
         if known {
             self.next_seq = found.next_seq.saturating_add(UNREPORTED_SEQS);
@@ -261,19 +263,19 @@ impl LaneState {
         self.spilled_through = found.last_kept;
     }
 
-    /// Reports that are kept and not acknowledged.
+    /// Returns the number of reports that are kept and not acknowledged.
     pub(super) fn kept(&self) -> u64 {
         let held = u64::try_from(self.memory.len()).unwrap_or(u64::MAX);
         held + self.spilled
     }
 
-    /// Bytes that the disk does not have yet.
+    /// Returns the number of bytes that are not yet on the disk.
     pub(super) fn unwritten_bytes(&self) -> usize {
         let unwritten = self.memory.iter().rev().take_while(|entry| !entry.written);
         unwritten.map(|entry| entry.record.json.len()).sum()
     }
 
-    /// Bytes that are kept and not acknowledged.
+    /// Returns the number of bytes that are kept and not acknowledged.
     pub(super) fn kept_bytes(&self) -> u64 {
         let held = self.memory_bytes + self.memory.len() * record::HEADER;
         u64::try_from(held).unwrap_or(u64::MAX).saturating_add(self.spilled_bytes)
@@ -300,7 +302,7 @@ impl LaneState {
         }
     }
 
-    /// Takes back acknowledgements: `found` is what can be read again, and everything up to `forgotten` cannot.
+    /// Revokes acknowledgements. `found` describes the reports that can be read again; those up to `forgotten` cannot.
     pub(super) fn rewind(&mut self, found: LaneSummary, forgotten: Option<u64>) {
         self.acked = found.acked;
         self.forgotten = self.forgotten.max(forgotten);
@@ -310,7 +312,7 @@ impl LaneState {
         self.read_back.clear();
     }
 
-    /// Gives back memory: what is written and far from delivery stays on the disk only.
+    /// Frees memory: written records that are far from delivery stay only on the disk.
     pub(super) fn spill(&mut self) {
         while self.memory_bytes > WINDOW_BYTES
             && self.memory.front().is_some_and(|entry| entry.written)
@@ -331,7 +333,7 @@ fn classify(body: &ReportBody) -> (ReportClass, u64) {
         ReportBody::Log(chunk) => {
             let length = match &chunk.text {
                 trial_protocol::LogText::Text(text) => text.len(),
-                // Base64 carries three bytes in four.
+                // Base64 encodes three bytes as four.
                 trial_protocol::LogText::Base64(text) => text.len() / 4 * 3,
             };
             (ReportClass::Log, u64::try_from(length).unwrap_or(u64::MAX))

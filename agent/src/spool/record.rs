@@ -1,16 +1,16 @@
-//! PURE: records and segments as bytes. The format is at the head of [`spool`](super).
+//! PURE: encodes and decodes records. The format is at the head of [`spool`](super).
 
 use std::sync::Arc;
 
-/// First bytes of a segment.
+/// The first bytes of a segment.
 pub const MAGIC: &[u8; 8] = b"TKSPOOL1";
-/// Bytes of a record before its payload: length, checksum, seq.
+/// The number of bytes of a record before its payload: length, checksum, seq.
 pub const HEADER: usize = 16;
-/// Longest payload that is believed: anything longer is damage. A metric of NNI's SDK has at most a
-/// million characters, which escaping may multiply by six.
+/// The maximum length of a payload. A longer one indicates damage. A metric of NNI's SDK has at most a million
+/// characters, which escaping may multiply by six.
 const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
-/// A report as it is kept and delivered.
+/// A report as stored and delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Position in its lane.
@@ -19,18 +19,18 @@ pub struct Record {
     pub json: Arc<str>,
 }
 
-/// The record at the front of some bytes.
+/// The result of decoding the first bytes of a slice.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// A record, and how many bytes it takes.
+    /// A record, and its length in bytes.
     Whole(Record, usize),
-    /// The beginning of a record, or nothing: a writer may not be done, or was cut off.
+    /// An incomplete record, or no bytes. The writer may not have finished, or was interrupted.
     Cut,
-    /// No record.
+    /// Bytes that are no record.
     Damaged,
 }
 
-/// Bytes that a record takes on the disk.
+/// Returns the number of bytes that a record takes on the disk.
 pub fn disk_size(record: &Record) -> u64 {
     u64::try_from(HEADER + record.json.len()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The spool's promises.
+//! The guarantees of the spool.
 
 mod crashes;
 mod identity;
@@ -83,7 +83,7 @@ fn body(record: &Record) -> ReportBody {
     serde_json::from_str::<Report>(&record.json).unwrap().body
 }
 
-/// Everything of a lane, as delivery would see it, acknowledging as it goes.
+/// Delivers and acknowledges all reports of a lane, and returns them.
 async fn drain(spool: &Spool, lane: Lane) -> Vec<Record> {
     let mut all = Vec::new();
     while spool.pending_in(lane) > 0 {
@@ -253,8 +253,8 @@ async fn an_unusable_directory_costs_a_warning() {
     }
 }
 
-/// A disk that is full from the beginning: `/dev/full` cannot be a directory, so the segment's file is
-/// made one by a link. Writes to it fail with ENOSPC.
+/// A disk that is full from the beginning. `/dev/full` cannot be a directory, so a link makes it the segment's file.
+/// Writes to it fail with ENOSPC.
 #[tokio::test]
 async fn a_full_disk_does_not_stop_delivery() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ async fn a_full_disk_does_not_stop_delivery() {
     assert_eq!(all.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
 }
 
-/// The lane of logs alone meets a full disk; what the other lane wrote is not written again and again.
+/// Only the bulk lane meets a full disk. Records of the other lane must not be written again and again.
 #[tokio::test]
 async fn facts_are_written_once_though_logs_find_no_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ async fn facts_are_written_once_though_logs_find_no_room() {
     assert_eq!(found.iter().map(body).collect::<Vec<_>>(), [metric(0), metric(1)]);
 }
 
-/// The place of the cursor that is written next is taken; nothing but time passes when it is free again.
+/// A directory blocks the name of the next cursor. After its removal, only time passes.
 #[test]
 fn a_sync_that_failed_is_tried_again_by_itself() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ fn a_sync_that_failed_is_tried_again_by_itself() {
     assert_eq!(fs::read_to_string(dir.path().join("a-1/facts.ack")).unwrap().trim(), "0");
 }
 
-/// Writes `count` records as a segment of the lane and says where each ends.
+/// Writes `count` records as a segment of the lane. Returns the end of each record.
 fn write_segment(dir: &Path, count: u64) -> (std::path::PathBuf, Vec<usize>) {
     let own = dir.join("a-1");
     fs::create_dir_all(&own).unwrap();

@@ -1,11 +1,12 @@
-//! Acknowledged facts that stay on the disk for a manager that asks for them again.
+//! Acknowledged facts that stay on the disk for a manager that requests them again.
 
 use tracing::warn;
 
 use super::Disk;
 
 impl Disk {
-    /// Deletes acknowledged facts that are kept for a manager that asks again. `false` if there was nothing.
+    /// Deletes the acknowledged facts that are kept for a manager that requests them again. Returns `false` if there
+    /// were none.
     pub(super) fn delete_acked_facts(&mut self) -> bool {
         let facts = &mut self.files.facts;
         let before = facts.files.forgotten();

@@ -1,4 +1,4 @@
-//! A segment whose write failed, and when the thread waits.
+//! Segments after failed writes, and the pauses of the thread.
 
 use std::fs;
 
@@ -16,12 +16,12 @@ fn encoded(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
-/// The rest of a write that failed half-way stays, for the disk refuses to cut it off.
+/// The rest of a failed write stays, because the disk refuses to cut it off.
 #[test]
 fn nothing_is_written_behind_half_a_record() {
     let (one, two) = ([record(0)], [record(1), record(2)]);
     let whole = encoded(&two);
-    // In a segment that holds something, and in one that was begun for these records.
+    // One segment already contains a record; the other was created for these records.
     for (before, first) in [(&one[..], 0), (&[], 1)] {
         for cut in 0..whole.len() {
             let dir = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn nothing_is_written_behind_half_a_record() {
             file.write_all(&encoded(before)).unwrap();
             let bytes = file.metadata().unwrap().len();
             file.write_all(&whole[..cut]).unwrap();
-            // This one can neither be written nor cut.
+            // A file that is open for reading only can neither be written nor cut.
             let path = dir.path().join(format!("facts-{first:020}.seg"));
             let file = File::open(path).unwrap();
             lane.open = Some(Open { first, file, bytes });
@@ -60,7 +60,7 @@ fn a_full_segment_is_synced_unless_it_is_acknowledged() {
         lane.write(&[record(1)]).unwrap();
         let first = dir.path().join("facts-00000000000000000000.seg");
         fs::remove_file(&first).unwrap();
-        // No device of characters can be synced.
+        // A character device cannot be synced.
         std::os::unix::fs::symlink("/dev/null", first).unwrap();
         if acked {
             lane.files.ack(0);

@@ -1,8 +1,8 @@
-//! Crashes while a lane's files change: a segment is begun, a cursor is replaced, segments are deleted.
+//! Crashes while a lane's files change: during the start of a segment, the replacement of a cursor, or a deletion.
 
 use super::*;
 
-/// A whole segment with `count` metrics from `first` on.
+/// Returns a complete segment with `count` metrics from `first` on.
 fn segment(first: u64, count: u64) -> Vec<u8> {
     let mut bytes = record::MAGIC.to_vec();
     for seq in first..first + count {
@@ -13,7 +13,7 @@ fn segment(first: u64, count: u64) -> Vec<u8> {
     bytes
 }
 
-/// A lane's files as they are found: segments by their first seq, and the two files of the cursor.
+/// A lane's files as a new process finds them: segments by their first seq, and the two files of the cursor.
 struct Found<'a> {
     segments: Vec<(u64, &'a [u8])>,
     cursor: Option<&'a str>,
@@ -21,7 +21,7 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// The seqs that a process offers that finds these files, once it has appended a report of its own.
+    /// Returns the seqs that a process offers if it finds these files and then appends a report.
     async fn offers(&self) -> Vec<u64> {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("a-1");
@@ -70,14 +70,15 @@ async fn a_cursor_that_is_being_replaced_loses_nothing() {
         let (before, after) = (format!("{}\n", acked - 1), format!("{acked}\n"));
         let open = Found { segments: all.clone(), cursor: Some(&before), next_cursor: None };
         let mut found = vec![open];
-        // The new cursor is written beside the old one, a byte after the other …
+        // The new cursor is written beside the old one, byte by byte …
         found.extend((0..=after.len()).map(|cut| Found {
             segments: all.clone(),
             cursor: Some(&before),
             next_cursor: Some(&after[..cut]),
         }));
         let late = found.len();
-        // … takes its place, and then segments go, the oldest first. After a power failure the cursor may be empty.
+        // … replaces it, and then segments are deleted, the oldest first. After a power failure, the cursor may be
+        // empty.
         let gone = usize::try_from((acked + 1) / 3).unwrap().min(2);
         for first in 0..=gone {
             for cursor in [after.as_str(), ""] {

@@ -1,4 +1,4 @@
-//! By what a report is known: its number, and whose it is.
+//! The identity of a report: its number and its trial.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ async fn no_seq_is_used_twice_whatever_reached_the_disk() {
     first.append(0, metric(0));
     drain(&first, Lane::Facts).await;
     assert!(first.close(BOUND).await);
-    // A full disk may have kept nothing of it.
+    // A full disk may have kept nothing.
     fs::remove_dir_all(dir.path().join("a-1")).unwrap();
     fs::create_dir(dir.path().join("a-1")).unwrap();
     let file = dir.path().join("file");
@@ -36,7 +36,7 @@ async fn no_seq_is_used_twice_after_a_power_failure_that_set_the_clock_back() {
     spool.readable(Lane::Facts).await;
     let sent = seqs(&spool.peek(Lane::Facts, usize::MAX).await);
     assert!(spool.close(BOUND).await);
-    // Of what was sent the disk has no more than the name of the segment.
+    // Of the sent reports, only the name of the segment is left on the disk.
     for entry in fs::read_dir(&own).unwrap() {
         fs::write(entry.unwrap().path(), "").unwrap();
     }
@@ -74,7 +74,7 @@ async fn the_sender_is_written_once_and_whole() {
     let own = dir.path().join("a-1");
     let open = || Spool::open(Options { sender: Some(sender("t")), ..options(Some(dir.path())) });
     fs::create_dir(&own).unwrap();
-    // Of a process that died while it wrote.
+    // The file of a process that died during the write.
     fs::write(own.join("sender.json"), "{\"exp").unwrap();
     let mut noted = Vec::new();
     for number in 0..2 {

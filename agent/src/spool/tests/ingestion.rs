@@ -1,18 +1,18 @@
-//! Spool and ingestion together, against a model: whatever is lost, repeated or cut off between the two, the
-//! store ends up with what was appended, in order, each once.
+//! Spool and ingestion together, compared with a model. Reports are lost, repeated or cut off between the two. In the
+//! end, the store must have each appended report once, in order.
 
 use super::*;
 
 /// The next step of the model.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The trial reports so many metrics, each with a line of output.
+    /// The trial reports this many metrics, each with a line of output.
     Append(u8),
-    /// A batch of at most so many bytes is on its way, and this becomes of it.
+    /// A batch of at most this many bytes is sent, with the given fate.
     Deliver(Lane, usize, Fate),
-    /// The process dies. What is on its disk at that moment stays.
+    /// The process dies. The content of its disk at that moment stays.
     Crash,
-    /// It ends in peace, and another goes on.
+    /// The process ends normally, and another one continues.
     Reopen,
 }
 
@@ -23,7 +23,7 @@ enum Fate {
     Acknowledged,
     /// It is stored, and the ack is lost.
     AckLost,
-    /// It is stored, and will arrive a second time at the end of all things.
+    /// It is stored, and arrives a second time after all other batches.
     Repeated,
     /// It never arrives.
     Lost,
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(one, 1..50)
 }
 
-/// The manager's side in ten lines: a name is stored once, the first to come stays.
+/// A minimal model of the manager's store: of reports with the same key, the first is kept.
 #[derive(Default)]
 struct Store {
     lanes: BTreeMap<(u8, u64), ReportBody>,
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// The numbers that were reported on a lane, in order of their seqs.
+    /// Returns the numbers that were reported on a lane, in the order of their seqs.
     fn numbers(&self, lane: Lane) -> Vec<u64> {
         let of_lane = self.lanes.iter().filter(|((stored, _), _)| *stored == number(lane));
         of_lane.map(|(_, body)| said(body)).collect()
@@ -73,7 +73,7 @@ fn number(lane: Lane) -> u8 {
     }
 }
 
-/// The number that a report of the model bears.
+/// Returns the number in a report of the model.
 fn said(body: &ReportBody) -> u64 {
     match body {
         ReportBody::Metric(metric) => metric.sequence,
@@ -92,23 +92,23 @@ fn line(number: u32) -> ReportBody {
     ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes: number.into(), text })
 }
 
-/// The directory as a crash leaves it: a copy, made while the spool's thread may be in the middle of a write.
+/// Returns the directory as a crash leaves it: a copy, made while the spool's thread may be writing.
 fn as_left(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let own = copy.path().join("a-1");
     fs::create_dir(&own).unwrap();
     let mut files: Vec<_> =
         fs::read_dir(dir.join("a-1")).unwrap().flatten().map(|entry| entry.path()).collect();
-    // Cursors last: what a cursor lets be deleted must not be missed because of it.
+    // Cursors are copied last. A newer cursor permits the deletion of segments, which an older one would miss.
     files.sort_by_key(|path| path.extension().is_some_and(|kind| kind == "ack"));
     for path in files {
-        // A file may be deleted, or not yet have its name, while the folder is read.
+        // Ignored: files may be deleted or renamed during the copy.
         drop(fs::copy(&path, own.join(path.file_name().unwrap())));
     }
     copy
 }
 
-/// One process: what it appended, and how much of it the manager was ever shown.
+/// The appended reports of one process, and how many of them the manager was offered.
 #[derive(Default)]
 struct Lifecycle {
     appended: Vec<u64>,

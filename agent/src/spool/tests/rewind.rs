@@ -46,7 +46,7 @@ async fn facts_that_cannot_be_offered_again_are_forgotten() {
     }
     first.rewind(Some(1)).await;
     assert_eq!((first.cursor(), first.pending()), (gone(3), 0));
-    // What it would delete is gone, which it may say.
+    // `close` may return an error, because the segment that it would delete is already absent.
     first.close(BOUND).await;
 
     let second = open(dir.path());

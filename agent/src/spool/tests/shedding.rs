@@ -1,4 +1,4 @@
-//! A spool that is too small, against a model: facts are all there, and of the rest what is missing is counted.
+//! A spool that is too small, compared with a model. No fact is missing, and all other missing reports are counted.
 
 use super::*;
 
@@ -6,10 +6,10 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Metric,
-    /// A piece of output of so many bytes.
+    /// A piece of output with this many bytes.
     Log(usize),
     Sample,
-    /// The oldest of a lane, at most so many bytes, is acknowledged.
+    /// The oldest reports of a lane, at most this many bytes, are acknowledged.
     Deliver(Lane, usize),
 }
 
