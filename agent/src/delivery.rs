@@ -1,15 +1,15 @@
-//! Spool -> manager, oldest first, for as long as it takes.
+//! Delivers reports from the spool to the manager, the oldest first, and tries again until it succeeds.
 //!
-//! Each lane has one request in flight at a time, so that its order is kept, and neither waits for the
-//! other. While a request is under way, new reports gather and make the next one. An idle lane sends at once.
-//! The form of a batch on the wire is the dialect's; an NNI manager's has one lane and no heartbeat.
+//! Each lane has at most one request in flight, which preserves its order, and neither lane waits for the other. New
+//! reports that arrive during a request form the next batch. An idle lane sends at once. The dialect defines the form
+//! of a batch on the wire. The dialect of an NNI manager has one lane and no heartbeat.
 //!
-//! Nothing here may end or delay the trial: every error is a reason to try again later. The total time is
-//! not limited while the trial runs; after its end it is ([`Settings::flush`]), and what is left stays in
-//! the spool. What only memory holds would be lost, so a manager that asks to wait is then waited for longer.
+//! Delivery must never end or delay the trial: after every error it tries again later. While the trial runs, the total
+//! time is unlimited. After its end, [`Settings::flush`] limits it, and undelivered reports stay in the spool. Reports
+//! that are only in memory would be lost, so if the manager is busy, they get more time.
 //!
 //! The parts: `manager_session` sends one request, and `batch` sends one batch until it is settled. `lane` and `older`
-//! have the loops over batches, `long_poll` keeps a request open, and `deadline` has the time that is left.
+//! loop over batches, `long_poll` keeps a request open, and `deadline` limits the time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,18 +50,18 @@ use manager_session::ManagerSession;
 use older::deliver_older;
 pub use token::read as read_token;
 
-/// Most JSON in a batch of facts, in bytes; a longer report travels alone.
+/// The maximum JSON in a batch of facts, in bytes. A longer report is sent alone.
 const FACTS_BYTES: usize = 256 << 10;
-/// First and longest mean time between tries; each is between nothing and twice that.
+/// The first and the longest mean pause between two attempts. Each pause is random, between zero and twice the mean.
 pub const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_millis(7_500));
-/// Longest time between tries once the trial has ended.
+/// The longest pause between two attempts after the trial's end.
 const BACKOFF_AT_END: Duration = Duration::from_millis(500);
-/// The time beyond [`Settings::flush`] for a manager that asks to wait, if what it does not have is in memory only: its
-/// disk may be the one that is full, and a person has to see to that.
+/// The extra time after [`Settings::flush`] for a busy manager, if undelivered reports are only in memory. The
+/// manager's disk may be full, which a person has to fix.
 pub const LAST_PATIENCE: Duration = Duration::from_mins(10);
 
-/// The reason for undelivered reports where nothing failed.
+/// The reason for undelivered reports if no request failed.
 const NOT_IN_TIME: &str = "the manager did not take them in time";
 
 /// The settings of delivery.
@@ -69,36 +69,36 @@ const NOT_IN_TIME: &str = "the manager did not take them in time";
 pub struct Settings {
     /// Address of the manager.
     pub manager: ManagerAddress,
-    /// A file with the bearer token, read again when it is refused.
+    /// A file with the bearer token, read again when the manager refuses the token.
     pub token_file: Option<PathBuf>,
     /// PEM file with the certificate authority that signed the manager's certificate, read again when the manager
-    /// cannot be reached. `None`: the public ones.
+    /// cannot be reached. `None`: the public authorities.
     pub ca_file: Option<PathBuf>,
-    /// The content of these files before the trial started, which may remove them.
+    /// The content of these files before the trial started. The trial may remove the files.
     pub credentials: Credentials,
     /// The trial that the reports belong to.
     pub sender: Sender,
-    /// Longest silence towards the manager; a shorter lease in an ack shortens it.
+    /// The maximum time between two messages to the manager. A lease in an ack may shorten it.
     pub heartbeat: Duration,
-    /// The time that delivery may go on after the trial's end.
+    /// The time that delivery may continue after the trial's end.
     pub flush: Duration,
-    /// Becomes true when delivery has to end at once.
+    /// Becomes `true` when delivery must end at once.
     pub give_up: watch::Receiver<bool>,
     /// The counts of delivery.
     pub counts: Arc<Counts>,
 }
 
-/// The remainder when delivery ended.
+/// The result of delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Reports that the manager has not acknowledged; they stay in the spool.
+    /// The number of reports that the manager has not acknowledged. They stay in the spool.
     pub undelivered: u64,
-    /// The reason, if any are.
+    /// The reason, if there are any.
     pub last_error: Option<String>,
 }
 
-/// Delivers until `ended` becomes true and everything is acknowledged, or `flush` after that is over.
-/// Directives that arrive are sent on, each once.
+/// Delivers until `ended` is true and everything is acknowledged, or until `flush` has passed after `ended`. Passes on
+/// each received directive once.
 pub async fn run(
     settings: Settings,
     spool: Spool,
@@ -120,7 +120,7 @@ pub async fn run(
     parts.outcome(spool.pending())
 }
 
-/// Delivers the lanes of files that an earlier process left, as the attempt that wrote them.
+/// Delivers the lanes of files that an earlier process left, under the attempt that wrote them.
 pub async fn deliver_files(
     settings: Settings,
     attempt: &AttemptId,
@@ -168,7 +168,7 @@ impl Parts {
         Self { session, deadline, batches, long_poll }
     }
 
-    /// Returns the outcome when `undelivered` reports are left.
+    /// Returns the outcome if `undelivered` reports remain.
     fn outcome(&self, undelivered: u64) -> Outcome {
         let why = || self.session.take_problem().unwrap_or_else(|| NOT_IN_TIME.to_owned());
         Outcome { undelivered, last_error: (undelivered > 0).then(why) }

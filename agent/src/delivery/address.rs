@@ -1,4 +1,4 @@
-//! The address of the manager: read when needed, since it may change.
+//! The address of the manager. It is read when needed, because it may change.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -11,20 +11,20 @@ use super::Error;
 pub enum ManagerAddress {
     /// Base URL, such as `http://10.0.0.1:8080`.
     Url(String),
-    /// A file whose first line is the base URL, read again whenever a delivery fails: a manager that was
-    /// started again may listen elsewhere.
+    /// A file whose first line is the base URL. It is read again whenever a delivery fails, because a restarted manager
+    /// may listen at another address.
     File(PathBuf),
 }
 
 impl ManagerAddress {
-    /// Returns the address that was given, if one was; a URL outranks a file.
+    /// Returns the given address, if there is one. A URL takes precedence over a file.
     pub fn given(url: Option<String>, file: Option<PathBuf>) -> Option<Self> {
         url.map(Self::Url).or_else(|| file.map(Self::File))
     }
 
-    /// The socket of a manager on this machine: `manager.sock` beside the file with the address. The agent asks a
-    /// manager that has one there and nowhere else: any user of the machine may take a TCP port once the manager has
-    /// ended. `None`: the manager runs elsewhere, is of an earlier version, or was named by its URL.
+    /// Returns the socket of a manager on this machine: `manager.sock` beside the file with the address. If it exists,
+    /// the agent uses no other address, because any user of the machine can take a TCP port after the manager has
+    /// ended. `None`: the manager runs elsewhere, has an earlier version, or was named by its URL.
     pub fn socket(&self) -> Option<PathBuf> {
         let Self::File(file) = self else { return None };
         let path = file.with_file_name("manager.sock");
@@ -32,7 +32,7 @@ impl ManagerAddress {
         found.file_type().is_socket().then_some(path)
     }
 
-    /// The base URL, as it is now.
+    /// Returns the current base URL.
     pub fn url(&self) -> Result<String, Error> {
         match self {
             Self::Url(url) => Ok(url.clone()),
@@ -62,7 +62,7 @@ mod tests {
         for (text, url) in [
             ("http://m:1\n", Some("http://m:1")),
             (" http://m:1 \r\nmore", Some("http://m:1")),
-            // Half-way to another, as when it is written anew in place.
+            // Incomplete, as during a rewrite in place.
             ("", None),
             ("\nhttp://m:1", None),
         ] {

@@ -1,4 +1,4 @@
-//! The delivery of one batch: it is sent until the manager takes it, refuses it for good, or the time is up.
+//! The delivery of one batch. It is sent until the manager accepts it, permanently refuses it, or the time is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::{BACKOFF, Error, RetryDecision};
 use crate::spool::{Cursor, Dialect, Record};
 use crate::util::backoff::JitteredBackoff;
 
-/// Time between two tries where only a person can help.
+/// The time between two attempts if only a person can solve the problem.
 const OPERATOR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Reports of one lane that travel together.
+/// Reports of one lane that are sent together.
 pub(super) struct Batch<'a> {
     pub(super) attempt: &'a AttemptId,
     pub(super) lane: Lane,
@@ -26,23 +26,23 @@ pub(super) struct Batch<'a> {
 
 /// The outcome of a batch.
 pub(super) enum BatchOutcome {
-    /// The manager has everything up to this seq.
+    /// The manager has stored all reports up to this seq.
     Through(u64),
-    /// The manager will never take this report, the batch's first and only one.
+    /// The manager permanently refuses this report, the only one in the batch.
     Refused(u64),
-    /// The batch was a heartbeat, and was acknowledged.
+    /// The batch was a heartbeat, and the manager acknowledged it.
     Nothing,
-    /// The manager has lost what it had acknowledged after this seq, and wants it again.
+    /// The manager has lost the acknowledged reports after this seq, and requests them again.
     Behind(Option<u64>),
-    /// The time is up.
+    /// The time is over.
     OutOfTime,
 }
 
 impl Batch<'_> {
-    /// PURE: returns the outcome that an ack means for this batch.
+    /// PURE: returns the outcome of this batch according to an ack.
     fn outcome(&self, ack: &ReportAck) -> Result<BatchOutcome, Error> {
         let Cursor { acknowledged, forgotten } = self.cursor;
-        // Only if there is something to send: else a manager that asks again would be answered for ever.
+        // Only if there are reports to send again. Otherwise a manager that keeps asking would cause an endless loop.
         if ack.resend && ack.through.max(forgotten) < acknowledged {
             return Ok(BatchOutcome::Behind(ack.through));
         }
@@ -50,7 +50,8 @@ impl Batch<'_> {
             return Ok(BatchOutcome::Nothing);
         };
         match ack.through {
-            // An ack beyond the batch is an error of the manager's: reports that were never sent are not acknowledged.
+            // An ack beyond the batch is an error of the manager. Reports that were never sent must not count as
+            // acknowledged.
             Some(through) if through >= first.seq => {
                 Ok(BatchOutcome::Through(through.min(last.seq)))
             }
@@ -81,7 +82,7 @@ impl BatchDelivery {
         self.session.dialect()
     }
 
-    /// Sends a batch until it is taken or refused. `answer` is the answer to a first try, if there was one.
+    /// Sends a batch until it is accepted or refused. `answer` is the answer to a first attempt, if there was one.
     pub(super) async fn deliver(
         &self,
         mut batch: Batch<'_>,
@@ -109,7 +110,7 @@ impl BatchDelivery {
             };
             self.session.record_failure(&error);
             let pause = match error.retry_decision() {
-                // Agents that are all told the same second must not come back as one, nor at once.
+                // Many agents may get the same time. The random pause spreads their requests.
                 RetryDecision::RetryAfter(after) => after + backoff.next_pause(),
                 RetryDecision::NeedsOperator if self.deadline.has_trial_ended() => {
                     return BatchOutcome::OutOfTime;
@@ -120,9 +121,9 @@ impl BatchDelivery {
                     continue;
                 }
                 RetryDecision::Retry | RetryDecision::SplitOrRetry => backoff.next_pause(),
-                // A single report that will never be taken must not hold up all others.
+                // A single report that is permanently refused must not block all others.
                 RetryDecision::Split => {
-                    warn!("the manager refuses a report for good; it is passed over: {error}");
+                    warn!("the manager permanently refuses a report; it is skipped: {error}");
                     let first = batch.records.first();
                     return first
                         .map_or(BatchOutcome::Nothing, |record| BatchOutcome::Refused(record.seq));

@@ -1,4 +1,5 @@
-//! The client that calls the manager, and the certificates that it trusts: from a file that the user may replace.
+//! The HTTP client for the manager, and the certificates that it trusts. They come from a file that the user may
+//! replace.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,31 +10,32 @@ use tracing::{info, warn};
 use crate::http::client;
 use crate::util::errors::chain;
 
-/// The client, and where its trust comes from.
+/// The client, and the source of the certificates that it trusts.
 #[derive(Debug, Default)]
 pub(super) struct HttpClientCache {
     ca_file: Option<PathBuf>,
-    /// The content of the file when it was last read.
+    /// The content of the file at the last read.
     pem: Option<Vec<u8>>,
     client: Option<Client>,
-    /// `true` if the file is to be looked at.
+    /// `true` if the file must be read again.
     stale: bool,
 }
 
 impl HttpClientCache {
-    /// Makes a client when it is first asked, which trusts what is in the file; if it held `known`, that.
+    /// Creates a cache without a client. The first client trusts `known`, the file's content before the trial started,
+    /// if it was read then.
     pub(super) fn new(ca_file: Option<PathBuf>, known: Option<Vec<u8>>) -> Self {
         let stale = known.is_none();
         Self { ca_file, pem: known, client: None, stale }
     }
 
-    /// The file may have been replaced since.
+    /// Has the file read again, because it may have been replaced.
     pub(super) fn refresh(&mut self) {
         self.stale = true;
     }
 
-    /// The client; a new one where the file has changed. What cannot be used changes nothing: perhaps only half of it is
-    /// there yet.
+    /// Returns the client, or a new one if the file has changed. An unusable file changes nothing, because it may be
+    /// incomplete.
     pub(super) fn get(&mut self) -> Result<Client, client::Error> {
         let changed = self.has_changed();
         if let Some(client) = self.client.as_ref().filter(|_| !changed) {
@@ -46,14 +48,12 @@ impl HttpClientCache {
         match (made, &self.client) {
             (Ok(client), before) => {
                 if before.is_some() {
-                    info!(
-                        "the authority that the manager's certificate is checked against was replaced"
-                    );
+                    info!("the authority for the manager's certificate was replaced");
                 }
                 Ok(self.client.insert(client).clone())
             }
             (Err(error), Some(before)) => {
-                warn!("{}; the one before is used", chain(&error));
+                warn!("{}; the previous one is used", chain(&error));
                 Ok(before.clone())
             }
             (Err(error), None) => Err(error),
@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers everything with 204 and encrypts with a certificate of its own: its port, and the
-    /// certificate in PEM form.
+    /// Starts a server that answers every request with 204 and encrypts with its own certificate. Returns its port, and
+    /// the certificate in PEM form.
     async fn encrypted() -> (u16, String) {
         let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -100,7 +100,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // A client that does not trust the certificate hangs up.
+                // A client that does not trust the certificate closes the connection.
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 drop(stream.read(&mut [0; 1024]).await);
                 drop(stream.write_all(b"HTTP/1.1 204 x\r\nconnection: close\r\n\r\n").await);

@@ -1,7 +1,7 @@
-//! The compression of batches. It changes nothing of their content.
+//! The compression of batches. It does not change their content.
 //!
-//! The processor that compresses is the trial's, so it is done only where it saves something: for a large
-//! batch that leaves the machine. Over loopback a byte costs less than its compression.
+//! Compression uses the trial's processor. It is therefore limited to large batches that leave the machine. Over
+//! loopback, sending a byte costs less than compressing it.
 
 use std::net::IpAddr;
 
@@ -10,22 +10,22 @@ use reqwest::{StatusCode, Url};
 use super::Error;
 use crate::util::gzip::gzip;
 
-/// The least that is compressed, in bytes: what is less is a few packets anyway.
+/// The minimum size of a body to compress, in bytes. A smaller body needs only a few packets anyway.
 const LEAST_BYTES: usize = 8 << 10;
 
-/// A body as it is sent.
+/// A body as sent.
 pub(super) struct EncodedBody {
     pub(super) bytes: Vec<u8>,
     /// `true` if it is compressed.
     pub(super) gzip: bool,
 }
 
-/// Compresses a body if `compress` says so and it becomes smaller by it.
+/// Compresses a body if `compress` is set and the result is smaller.
 pub(super) async fn encode(body: Vec<u8>, compress: bool) -> EncodedBody {
     if !compress {
         return EncodedBody { bytes: body, gzip: false };
     }
-    // It takes a few milliseconds, in which the loop would forward no signal and see no output.
+    // Compression takes a few milliseconds, in which the loop could not forward signals or read output.
     let encoded = tokio::task::spawn_blocking(move || {
         let bytes = gzip(&body);
         let gzip = bytes.len() < body.len();
@@ -39,8 +39,8 @@ pub(super) fn is_worthwhile(base: &str, bytes: usize) -> bool {
     bytes >= LEAST_BYTES && !is_loopback(base)
 }
 
-/// Returns whether a compressed body may have been refused because it is compressed: a server that offers gzip may be
-/// replaced by one that does not, or stand behind one that does not.
+/// Returns whether the compression may be the reason for the refusal of a body. A server that offers gzip may be
+/// replaced by a server without gzip, or have a proxy without gzip in front of it.
 pub(super) fn may_be_refused_for(error: &Error) -> bool {
     matches!(
         error,
@@ -52,7 +52,7 @@ pub(super) fn may_be_refused_for(error: &Error) -> bool {
     )
 }
 
-/// Returns whether this is an address of the machine's own loopback interface.
+/// Returns whether `base` is an address of the machine's loopback interface.
 fn is_loopback(base: &str) -> bool {
     let Some(host) = Url::parse(base).ok().and_then(|url| url.host_str().map(str::to_owned)) else {
         return false;

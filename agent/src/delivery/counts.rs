@@ -1,4 +1,4 @@
-//! Counters of delivery, for the page of metrics.
+//! Counters of delivery, for the metrics page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,17 +10,17 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Batches that the manager has taken, heartbeats included, and tries that failed.
+    /// Returns the number of batches that the manager accepted, including heartbeats, and of failed attempts.
     pub fn snapshot(&self) -> [u64; 2] {
         [&self.taken, &self.failed].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// A batch was taken.
+    /// Counts an accepted batch.
     pub(super) fn count_taken(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A try failed.
+    /// Counts a failed attempt.
     pub(super) fn count_failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,14 +1,15 @@
-//! The credentials for the manager: its address, the token, the authority that signed its certificate.
+//! The credentials for the manager: its address, the token, and the authority that signed its certificate.
 //!
-//! Files of them are read before the trial starts, since the trial may remove its directory at once, with them in it.
-//! They are read again whenever a delivery has failed.
+//! Their files are read before the trial starts, because the trial may remove its directory, including them. They are
+//! read again whenever a delivery has failed.
 
 use std::fmt;
 use std::path::Path;
 
 use super::{ManagerAddress, token};
 
-/// The content of the files. A file that could not be read is read again, and complained about, when it is needed.
+/// The content of the files. If a file could not be read, it is read again when it is needed, and an error is reported
+/// then.
 #[derive(Clone, Default)]
 pub struct Credentials {
     base: Option<String>,
@@ -18,7 +19,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads them.
+    /// Reads the files.
     pub fn read(
         manager: &ManagerAddress,
         token_file: Option<&Path>,
@@ -44,7 +45,7 @@ impl Credentials {
     }
 }
 
-/// The token must not reach a log.
+/// Omits the token, which must not reach a log.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("base", &self.base).finish_non_exhaustive()

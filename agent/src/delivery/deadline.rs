@@ -1,4 +1,4 @@
-//! The time that delivery has after the trial's end.
+//! The time for delivery after the trial's end.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::manager_session::ManagerSession;
 use super::{BACKOFF_AT_END, LAST_PATIENCE, Settings};
 use crate::spool::Spool;
 
-/// The end of the time for delivery. There is none while the trial runs.
+/// The end of the time for delivery. While the trial runs, there is no deadline.
 pub(super) struct Deadline {
     session: Arc<ManagerSession>,
     spool: Spool,
@@ -41,20 +41,20 @@ impl Deadline {
         *self.ended.borrow()
     }
 
-    /// Waits before another try; `false` when the time is up.
+    /// Waits before the next attempt. Returns `false` if the time is over.
     pub(super) async fn pause(&self, pause: Duration) -> bool {
         let mut ended = self.ended.clone();
         let over = *ended.borrow_and_update();
         let pause = if over { pause.min(BACKOFF_AT_END) } else { pause };
         tokio::select! {
             () = tokio::time::sleep(pause) => true,
-            // The trial has just ended: there is little time left, so try at once.
+            // The trial has just ended. Little time is left, so the next attempt is made at once.
             changed = ended.changed(), if !over => changed.is_ok(),
             () = self.passed(), if over => false,
         }
     }
 
-    /// Waits until delivery has to end; the time begins with the first call after the trial's end.
+    /// Waits until delivery must end. The time starts with the first call after the trial's end.
     pub(super) async fn passed(&self) {
         let at = *self.at.get_or_init(|| Instant::now() + self.flush);
         let mut give_up = self.give_up.clone();
@@ -79,12 +79,12 @@ impl Deadline {
     /// Waits for the trial's end, and then until delivery has to end.
     pub(super) async fn passed_after_end(&self) {
         let mut ended = self.ended.clone();
-        // A sender that is gone counts as the trial's end.
+        // A closed channel counts as the trial's end.
         drop(ended.wait_for(|ended| *ended).await);
         self.passed().await;
     }
 
-    /// Returns whether there are reports that only memory holds, and a manager that would take them later.
+    /// Returns whether some reports are only in memory while the manager is busy and may accept them later.
     fn would_lose(&self) -> bool {
         self.session.is_busy() && self.spool.is_in_memory()
     }

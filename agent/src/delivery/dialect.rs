@@ -1,4 +1,4 @@
-//! The protocols of managers: the only place that knows URLs, headers and bodies.
+//! The protocols of managers. Only this module contains their URLs, headers and bodies.
 
 pub mod legacy;
 pub mod native;

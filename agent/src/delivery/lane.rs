@@ -1,4 +1,4 @@
-//! The delivery of one lane: first of earlier attempts, then of this one for as long as it has reports.
+//! The delivery of one lane: first the reports of earlier attempts, then those of this attempt.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::older::deliver_older;
 use super::{BACKOFF_AT_END, Error, FACTS_BYTES};
 use crate::spool::{Cursor, Dialect, Record, Spool};
 
-/// Most JSON in a batch of logs and samples, in bytes.
+/// The maximum JSON in a batch of logs and samples, in bytes.
 const BULK_BYTES: usize = 128 << 10;
 
-/// The time that logs gather before they are sent: they are many and not urgent.
+/// The time that logs are collected before they are sent. They are numerous and not urgent.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 
 /// The delivery of one lane.
@@ -35,13 +35,13 @@ pub(super) struct LaneDelivery<'a> {
 
 /// The next step of a lane.
 enum LaneStep {
-    /// A request that was kept open has come to an end.
+    /// A request that was kept open has ended.
     Polled(LongPollOutcome),
-    /// These records are to be sent; none: a heartbeat.
+    /// These records must be sent. No records mean a heartbeat.
     Send(Vec<Record>),
-    /// Look again.
+    /// The lane must decide again.
     Again,
-    /// Everything is delivered, or the time is up.
+    /// Everything is delivered, or the time is over.
     Over,
 }
 
@@ -59,7 +59,7 @@ impl<'a> LaneDelivery<'a> {
         Self { lane, spool, session, deadline, batches, long_poll, older_facts_done, ended }
     }
 
-    /// Delivers until the trial has ended and everything is acknowledged, or the time is up.
+    /// Delivers until the trial has ended and everything is acknowledged, or until the time is over.
     pub(super) async fn run(mut self) {
         for attempt in self.spool.older_attempts() {
             if let Some(files) = self.spool.older_lane(attempt, self.lane) {
@@ -121,18 +121,18 @@ impl<'a> LaneDelivery<'a> {
                 self.spool.peek(lane, max_bytes).await
             }
             () = sleep_until(heartbeat), if beats => Vec::new(),
-            // The connection is free again.
+            // The connection is available again.
             () = self.long_poll.interrupted(false), if beats && self.long_poll.is_interrupted() => {
                 return LaneStep::Again;
             }
             changed = self.ended.changed(), if !over => {
-                // Without a sender, the trial's end would never be seen.
+                // Without a sender, the trial's end would never be noticed.
                 return if changed.is_ok() { LaneStep::Again } else { LaneStep::Over };
             }
             () = self.deadline.passed(), if over => return LaneStep::Over,
         };
         if records.is_empty() && self.spool.pending_in(lane) > 0 {
-            // The disk did not give what it has.
+            // The disk could not return its records.
             return if self.deadline.pause(BACKOFF_AT_END).await {
                 LaneStep::Again
             } else {
@@ -146,14 +146,14 @@ impl<'a> LaneDelivery<'a> {
         }
     }
 
-    /// Delivers records of this process's attempt and has the spool forget them; `false` when the time is up.
+    /// Delivers records of this process's attempt and makes the spool forget them. Returns `false` if the time is over.
     async fn deliver(
         &self,
         records: Vec<Record>,
         answer: Option<Result<ReportAck, Error>>,
     ) -> bool {
         let lane = self.lane;
-        // Bulk is never asked for again: a trial's output lies in its files, too.
+        // Bulk is never requested again, because a trial's output is also in its files.
         let cursor = if lane == Lane::Facts { self.spool.cursor() } else { Cursor::default() };
         let batch = Batch { attempt: self.spool.attempt(), lane, records, cursor };
         match self.batches.deliver(batch, answer).await {
@@ -171,10 +171,10 @@ impl<'a> LaneDelivery<'a> {
         true
     }
 
-    /// Waits for a manager that takes logs and samples. `false` when there is no more time to find one, or when the trial
-    /// has ended and the manager that is there does not.
+    /// Waits for a manager that accepts logs and samples. Returns `false` if the time is over, or if the trial has
+    /// ended and the manager does not accept them.
     ///
-    /// Also waits for the facts of earlier attempts: the manager knows attempts in the order in which they first report.
+    /// Also waits for the facts of earlier attempts, because the manager orders attempts by their first report.
     async fn bulk_is_taken(&self) -> bool {
         let mut offer = self.session.subscribe_offer();
         let mut older_facts_done = self.older_facts_done.subscribe();
@@ -195,7 +195,7 @@ impl<'a> LaneDelivery<'a> {
                 }
                 tokio::select! {
                     changed = offer.changed() => if changed.is_err() { return false },
-                    // A sender that is gone counts as the trial's end.
+                    // A closed channel counts as the trial's end.
                     _ = ended.wait_for(|ended| *ended), if takes.is_some() => return false,
                 }
             }
@@ -207,11 +207,11 @@ impl<'a> LaneDelivery<'a> {
     }
 }
 
-/// Waits a little for more, unless the trial has ended.
+/// Waits briefly for more reports, unless the trial has ended.
 async fn linger(ended: &mut watch::Receiver<bool>) {
     tokio::select! {
         () = sleep(BULK_LINGER) => {}
-        // Seen again by the loop, which asks for the present value.
+        // The loop reads the current value again.
         _ = ended.changed() => ended.mark_changed(),
     }
 }

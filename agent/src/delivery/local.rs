@@ -1,4 +1,4 @@
-//! The way to a manager on this machine: its Unix socket, in a folder that only its owner may enter.
+//! The connection to a manager on this machine: its Unix socket, in a folder that only its owner may enter.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -9,36 +9,36 @@ use reqwest::Client;
 
 use crate::http::client;
 
-/// The base URL for requests over the socket; its host is not looked up.
+/// The base URL for requests over the socket. Its host is not resolved.
 pub const LOCAL_BASE: &str = "http://localhost";
 
-/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
+/// The maximum length of a socket's path in bytes: unix(7), `sun_path`, without the final NUL.
 const LONGEST_PATH: usize = 107;
 
 /// A client of the manager's socket.
 #[derive(Debug, Clone)]
 pub struct LocalClient {
     client: Client,
-    /// Open while the client lives, where the socket is reached through its folder's descriptor.
+    /// The socket's folder, if the path leads through its descriptor. It stays open as long as the client.
     _folder: Option<std::sync::Arc<File>>,
 }
 
 impl LocalClient {
-    /// Makes a client; it connects when it is first used.
+    /// Creates a client. It connects at the first request.
     pub fn new(socket: &Path) -> Result<Self, client::Error> {
         let (path, folder) = short(socket);
         let client = client::build_on_socket(&path)?;
         Ok(Self { client, _folder: folder.map(std::sync::Arc::new) })
     }
 
-    /// The client.
+    /// Returns the HTTP client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 }
 
-/// A path to the socket that is short enough, and the folder that it needs open. A folder that cannot be opened leaves the
-/// path as it is: the connection will say what is wrong.
+/// Returns a sufficiently short path to the socket, and the folder that must stay open for it. If the folder cannot be
+/// opened, the path stays as it is, and the connection reports the error.
 fn short(socket: &Path) -> (PathBuf, Option<File>) {
     let long = socket.as_os_str().as_bytes().len() > LONGEST_PATH;
     let folder = socket.parent().filter(|_| long).and_then(|folder| File::open(folder).ok());

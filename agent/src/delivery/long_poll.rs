@@ -1,10 +1,10 @@
-//! The long poll: while there is nothing to report, the next request is open already and waits for its body.
+//! The long poll: while there is nothing to report, the next request is already open and waits for its body.
 //!
-//! The manager may answer it before, so that the agent speaks, and then has a directive for it. A directive therefore
-//! reaches a silent trial at once, for no more requests than heartbeats need.
+//! The manager may answer the request early, to make the agent send a report, and then return a directive. A directive
+//! therefore reaches a silent trial at once, with no more requests than heartbeats need.
 //!
-//! The lanes share the connection. When logs or samples are to be sent, the waiting request is ended as a heartbeat,
-//! and they take its connection. Facts never wait for that.
+//! The lanes share the connection. If there are logs or samples to send, the open request ends as a heartbeat, and they
+//! use its connection. Facts never wait for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,24 +19,24 @@ use super::manager_session::ManagerSession;
 use super::{Error, FACTS_BYTES};
 use crate::spool::{Record, Spool};
 
-/// The longest that a request is kept open. Proxies cut off connections that rest for a minute.
+/// The maximum time that a request is kept open. Proxies close connections that are idle for a minute.
 const LONGEST_OPEN: Duration = Duration::from_secs(20);
 
-/// The time that the bulk lane waits for the connection; then it takes another one.
+/// The maximum time that the bulk lane waits for the connection. It then uses another one.
 const BULK_WAIT: Duration = Duration::from_secs(1);
 
-/// The request that is kept open, on behalf of the facts lane.
+/// The request that is kept open on behalf of the facts lane.
 pub(super) struct LongPoll {
     session: Arc<ManagerSession>,
     deadline: Arc<Deadline>,
     spool: Spool,
-    /// `true` while the bulk lane wants the connection, or has it.
+    /// `true` while the bulk lane waits for the connection or uses it.
     interrupted: watch::Sender<bool>,
-    /// `true` while a request waits.
+    /// `true` while a request is open.
     open: watch::Sender<bool>,
 }
 
-/// Sets a flag while it lives.
+/// Sets a flag for as long as it lives.
 pub(super) struct PollPermit<'a>(&'a watch::Sender<bool>);
 
 impl<'a> PollPermit<'a> {
@@ -54,9 +54,9 @@ impl Drop for PollPermit<'_> {
 
 /// The outcome of a request that was kept open.
 pub(super) struct LongPollOutcome {
-    /// The reports to send now; empty for a heartbeat.
+    /// The reports to send now. Empty for a heartbeat.
     pub(super) records: Vec<Record>,
-    /// The answer to them, if they were sent at all.
+    /// The answer to the reports, if they were sent.
     pub(super) answer: Option<Result<ReportAck, Error>>,
 }
 
@@ -66,26 +66,26 @@ impl LongPoll {
         Self { session, deadline, spool, interrupted, open }
     }
 
-    /// Has the waiting request ended, and keeps another from being opened while the permit lives.
+    /// Ends the open request, and prevents another one while the permit lives.
     pub(super) async fn interrupt(&self) -> PollPermit<'_> {
         let permit = PollPermit::new(&self.interrupted);
-        // Whatever comes of it: there are other connections.
+        // The result does not matter, because other connections can be used.
         drop(timeout(BULK_WAIT, self.open.subscribe().wait_for(|open| !open)).await);
         permit
     }
 
-    /// Waits until the long poll is, or is not, interrupted.
+    /// Waits until the long poll is interrupted, or until it is not.
     pub(super) async fn interrupted(&self, interrupted: bool) {
-        // The sender is a field of this struct, so it is not gone.
+        // The sender is a field of this struct, so the receiver cannot fail.
         drop(self.interrupted.subscribe().wait_for(|now| *now == interrupted).await);
     }
 
-    /// Returns whether the long poll is interrupted now.
+    /// Returns whether the long poll is currently interrupted.
     pub(super) fn is_interrupted(&self) -> bool {
         *self.interrupted.borrow()
     }
 
-    /// Returns whether the next request may be opened now: the manager offers it, and all is well and quiet.
+    /// Returns whether the next request may be opened: the manager offers it, no request failed, and no facts wait.
     pub(super) fn may_open(&self) -> bool {
         !self.deadline.has_trial_ended()
             && !self.is_interrupted()
@@ -94,8 +94,8 @@ impl LongPoll {
             && self.session.offers(capability::OPEN)
     }
 
-    /// Opens the next request. Sends facts when there are any, or a heartbeat when it is due. `None` if the request could
-    /// not be opened.
+    /// Opens the next request. Sends facts as soon as there are any, or a heartbeat when it is due. Returns `None` if
+    /// the request could not be opened.
     pub(super) async fn run(&self, heartbeat: Instant) -> Option<LongPollOutcome> {
         let attempt = self.spool.attempt();
         let (fill, answer) = self.session.open_request(attempt, LONGEST_OPEN).ok()?;
@@ -107,7 +107,7 @@ impl LongPoll {
         let records = tokio::select! {
             biased;
             early = &mut answer => {
-                // The manager wants the agent to speak: the directive is on the answer to the next batch.
+                // The manager asks the agent for a report. The answer to the next batch contains the directive.
                 let answer = early.map(|ack| self.session.record_ack(&ack, true)).err().map(Err);
                 return Some(LongPollOutcome { records: Vec::new(), answer });
             }
@@ -135,7 +135,8 @@ impl LongPoll {
                 self.session.forget_obeyed(&obeyed);
                 Some(Ok(ack))
             }
-            // The manager answered at the very moment at which the agent spoke, and has not read the batch: send it again.
+            // The manager answered at the moment when the agent sent the batch, and has not read it. The batch is sent
+            // again.
             Ok(_) => None,
             Err(error) => Some(Err(error)),
         };

@@ -1,6 +1,6 @@
-//! The session with the manager: everything that one request needs, and everything that the answers have changed.
+//! The session with the manager: the parts of a request, and the state that the answers change.
 //!
-//! Both lanes share it. Addresses, tokens and certificates that come from files are read again after a failure.
+//! Both lanes share it. Addresses, tokens and certificates from files are read again after a failure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,11 +40,11 @@ pub(super) struct ManagerSession {
 #[derive(Default)]
 struct SessionState {
     clients: HttpClientCache,
-    /// To an NNI manager, between two uses of it.
+    /// The connection to an NNI manager, between two uses.
     connection: Option<legacy::Connection>,
-    /// The last record of the batch under way that an NNI manager has taken: it takes them one by one.
+    /// The last record of the current batch that an NNI manager has accepted. It accepts records one by one.
     posted: Option<u64>,
-    /// To a manager on this machine. Once its socket has been seen, the agent calls it nowhere else.
+    /// The client for a manager on this machine. Once its socket was found, the agent uses no other address.
     local: Option<LocalClient>,
     base: Option<String>,
     /// The last address that could be read.
@@ -54,18 +54,18 @@ struct SessionState {
     compression_refused: bool,
     /// A third of the lease in the last ack.
     heartbeat: Option<Duration>,
-    /// Directives that were passed on, by id: each is passed on once.
+    /// The ids of the directives that were passed on. Each is passed on once.
     received: HashSet<u64>,
-    /// Directives that the manager is still to be told of as obeyed.
+    /// The directives that must still be reported to the manager as obeyed.
     obeyed: Vec<u64>,
     last_error: Option<String>,
-    /// The capability that the manager lacks, for which reports were left.
+    /// The missing capability of the manager because of which reports were not delivered.
     lacking: Option<&'static str>,
-    /// `true` if the last answer was to come again later.
+    /// `true` if the last answer was to try again later.
     is_busy: bool,
 }
 
-/// The parts of one request besides its body.
+/// The parts of one request except its body.
 struct Contact {
     client: Client,
     base: String,
@@ -100,7 +100,7 @@ impl ManagerSession {
         self.sender.dialect
     }
 
-    /// Returns the longest silence that the manager allows.
+    /// Returns the maximum time between two messages to the manager.
     pub(super) fn heartbeat(&self) -> Duration {
         self.lock().heartbeat.unwrap_or(self.longest_silence)
     }
@@ -110,7 +110,7 @@ impl ManagerSession {
         self.offer.borrow().as_ref().is_some_and(|offer| offer.capabilities.contains(capability))
     }
 
-    /// Returns the offers to come; `None` until the manager has answered.
+    /// Returns a receiver of the manager's offers. Its value is `None` until the manager has answered.
     pub(super) fn subscribe_offer(&self) -> watch::Receiver<Option<Offer>> {
         self.offer.subscribe()
     }
@@ -120,12 +120,12 @@ impl ManagerSession {
         self.lock().last_error.is_some()
     }
 
-    /// Returns whether the manager has asked the agent to come again later.
+    /// Returns whether the manager has asked the agent to try again later.
     pub(super) fn is_busy(&self) -> bool {
         self.lock().is_busy
     }
 
-    /// Returns the reason why reports were left, and forgets it.
+    /// Returns the reason why reports were not delivered, and clears it.
     pub(super) fn take_problem(&self) -> Option<String> {
         let mut state = self.lock();
         let lacks = |lacking| format!("the manager does not offer the capability `{lacking}`");
@@ -137,13 +137,14 @@ impl ManagerSession {
         let before = self.lock().lacking.replace(capability);
         if before.is_none() {
             warn!(
-                "the manager takes no output and no samples: it does not offer the capability `{capability}`; \
-                 they wait in the spool for one that does"
+                "the manager does not accept output and samples: it does not offer the capability `{capability}`; \
+                 they stay in the spool"
             );
         }
     }
 
-    /// Has addresses, certificates and tokens read again: the manager may have moved, or the files been replaced.
+    /// Has addresses, certificates and tokens read again, because the manager may have moved, or the files may have
+    /// been replaced.
     pub(super) fn refresh(&self) {
         let mut state = self.lock();
         state.base = None;
@@ -161,7 +162,7 @@ impl ManagerSession {
         Ok(Contact { client, base, token, obeyed: state.obeyed.clone() })
     }
 
-    /// Returns the client of a manager on this machine, if its socket is there or ever was.
+    /// Returns the client of a manager on this machine, if its socket exists or existed during this session.
     fn local(&self, state: &mut SessionState) -> Result<Option<Client>, Error> {
         if state.local.is_none()
             && let Some(socket) = self.address.socket()
@@ -175,7 +176,7 @@ impl ManagerSession {
         if let Some(base) = &state.base {
             return Ok(base.clone());
         }
-        // An address file that is gone does not mean that the manager has moved.
+        // A missing address file does not mean that the manager has moved.
         let earlier = state.last_base.take().or_else(|| self.first_base.clone());
         let base = self.address.url().or_else(|error| earlier.ok_or(error))?;
         state.last_base = Some(base.clone());
@@ -212,7 +213,7 @@ impl ManagerSession {
         !self.lock().compression_refused && self.offers(capability::GZIP)
     }
 
-    /// Opens a request whose body comes later, for at most `longest`. The future gives the answer.
+    /// Opens a request whose body follows within `longest`. The future returns the answer.
     pub(super) fn open_request(
         &self,
         attempt: &AttemptId,
@@ -230,17 +231,17 @@ impl ManagerSession {
     /// Sends the body of an open request. Returns the directives that it reports as obeyed.
     pub(super) fn fill_request(&self, fill: BodySender, batch: &Batch<'_>) -> Vec<u64> {
         let obeyed = self.lock().obeyed.clone();
-        // The receiver is gone if the request is over by now; its answer says so.
+        // The receiver is dropped if the request has ended. The answer then reports it.
         drop(fill.send(self.body(batch.attempt, batch, &obeyed)));
         obeyed
     }
 
-    /// Forgets obeyed directives that the manager knows of; it repeats a directive until it does.
+    /// Forgets obeyed directives that were reported to the manager. It repeats a directive until then.
     pub(super) fn forget_obeyed(&self, obeyed: &[u64]) {
         self.lock().obeyed.retain(|id| !obeyed.contains(id));
     }
 
-    /// Posts lines to an NNI manager; its answers become an ack.
+    /// Posts lines to an NNI manager, and converts its answers into an ack.
     async fn post_lines(&self, records: &[Record]) -> Result<ReportAck, Error> {
         let (base, mut connection) = {
             let mut state = self.lock();
@@ -263,13 +264,13 @@ impl ManagerSession {
         })
     }
 
-    /// Returns how far an NNI manager has taken the batch that was cut off, and forgets it.
+    /// Returns the last record that an NNI manager accepted of an interrupted batch, and clears it.
     pub(super) fn take_posted(&self) -> Option<u64> {
         self.lock().posted.take()
     }
 
-    /// Records an ack: the lease, the token, the offer and the directives. `is_own`: it is of this process's attempt;
-    /// directives on the ack of an earlier attempt are not for this one.
+    /// Records an ack: the lease, the token, the offer and the directives. `is_own` means that the ack is for this
+    /// process's attempt. Directives on an ack for an earlier attempt are not meant for this one.
     pub(super) fn record_ack(&self, ack: &ReportAck, is_own: bool) {
         self.counts.count_taken();
         let mut state = self.lock();
@@ -286,7 +287,7 @@ impl ManagerSession {
             state.token.renew(&token.0, proved);
         }
         for directive in ack.directives.iter().filter(|_| is_own) {
-            // A full queue is no loss: the manager repeats a directive until it is obeyed.
+            // A full queue is harmless, because the manager repeats a directive until it is obeyed.
             if !state.received.contains(&directive.id)
                 && self.directives.try_send(directive.clone()).is_ok()
             {
@@ -302,7 +303,7 @@ impl ManagerSession {
         });
     }
 
-    /// Records a failed request. A warning is logged once, not at every try.
+    /// Records a failed request. Logs the same warning only once, not at every attempt.
     pub(super) fn record_failure(&self, error: &Error) {
         let shown = chain(error);
         self.counts.count_failed();

@@ -1,4 +1,4 @@
-//! The reports that an earlier process left in the spool: delivered as its own, the oldest first.
+//! The delivery of reports that an earlier process left in the spool, as reports of that process, the oldest first.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::FACTS_BYTES;
 use super::batch::{Batch, BatchDelivery, BatchOutcome};
 use crate::spool::{Cursor, Dialect, LaneFiles};
 
-/// Delivers one lane that an earlier process left. Returns the number of reports that were not delivered.
+/// Delivers one lane of an earlier process. Returns the number of undelivered reports.
 pub(super) async fn deliver_older(
     batches: &BatchDelivery,
     attempt: &AttemptId,
@@ -30,7 +30,7 @@ pub(super) async fn deliver_older(
                 return 1;
             }
         };
-        // Nothing is left to deliver; but the manager may have lost what it had.
+        // No report is left, but the manager may have lost reports that it had acknowledged.
         if records.is_empty() && (confirmed || !facts || !files.is_anything_there()) {
             drop(blocking(files, LaneFiles::remove_segments).await);
             return 0;
@@ -48,13 +48,13 @@ pub(super) async fn deliver_older(
         };
         files = returned;
         if let Err(error) = saved {
-            // It will be delivered again, and ignored.
+            // The reports will be delivered again, and the manager will ignore them.
             debug!("cannot record the delivery of attempt {attempt}: {error}");
         }
     }
 }
 
-/// Works on the files where waiting for a disk holds up nothing. `None` if the work panicked.
+/// Runs `work` on a thread that may block. Returns `None` if the work panicked.
 async fn blocking<T: Send + 'static>(
     mut files: LaneFiles,
     work: impl FnOnce(&mut LaneFiles) -> T + Send + 'static,
@@ -66,13 +66,13 @@ async fn blocking<T: Send + 'static>(
     done.await.ok()
 }
 
-/// Returns the number of reports that are not acknowledged; at least one.
+/// Returns the number of unacknowledged reports, at least one.
 async fn undelivered_in(files: LaneFiles) -> u64 {
     let scanned = blocking(files, |files| files.scan(false)).await;
     scanned.and_then(|(_, summary)| summary.ok()).map_or(1, |summary| summary.kept.max(1))
 }
 
-/// Records in the files that a batch was delivered.
+/// Saves the outcome of a batch in the files.
 fn settle(files: &mut LaneFiles, outcome: &BatchOutcome) -> io::Result<()> {
     match outcome {
         BatchOutcome::Through(through) => files.ack(*through),

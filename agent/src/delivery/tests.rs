@@ -1,4 +1,4 @@
-//! Delivery against a server that follows a script: for each request one answer, then for ever the last.
+//! Delivery to a server that follows a script: it gives one answer for each request, and repeats the last one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -26,39 +26,39 @@ const BOUND: Duration = Duration::from_mins(1);
 /// The server's reaction to a request.
 #[derive(Debug, Clone)]
 enum Answer {
-    /// Stores and acknowledges.
+    /// Stores and acknowledges the batch.
     Ack,
-    /// The same, with these directives.
+    /// Stores and acknowledges the batch, with these directives.
     Direct(Vec<Directive>),
-    /// Stores, and the connection breaks before the ack.
+    /// Stores the batch, and breaks the connection before the ack.
     StoreAndReset,
-    /// The connection breaks in the middle of the request.
+    /// Breaks the connection in the middle of the request.
     Reset,
-    /// A status, with a header.
+    /// Answers with a status and a header.
     Status(u16, &'static str),
-    /// 413 for more than so many reports, else an ack.
+    /// Answers 413 for more than this number of reports, otherwise with an ack.
     AtMost(usize),
-    /// 401 unless the token is this.
+    /// Answers 401 unless the request has this token.
     Token(&'static str),
-    /// 200 and something else.
+    /// Answers 200 with a body that is not an ack.
     Nonsense,
-    /// 200 and more than anybody wants to keep.
+    /// Answers 200 with a body that is too long.
     Endless,
-    /// An ack without having stored anything.
+    /// Acknowledges without having stored the batch.
     Idle,
-    /// Stores and acknowledges, and offers nothing.
+    /// Stores and acknowledges the batch, but offers no capability.
     Plainest,
-    /// A refusal of what is compressed, with a status and as an agent's manager says it.
+    /// Refuses compressed batches with this status and a manager's explanation.
     Plain(u16),
 }
 
 #[derive(Default)]
 struct Seen {
-    /// By attempt, lane and seq: as a manager stores them.
+    /// Reports by attempt, lane and seq, as a manager stores them.
     stored: BTreeMap<(String, Lane, u64), ReportBody>,
     /// The order in which seqs of each lane were first stored.
     order: Vec<(Lane, u64)>,
-    /// Attempts in the order in which they were first heard of.
+    /// Attempts in the order of their first report.
     attempts: Vec<String>,
     obeyed: Vec<u64>,
     heartbeats: u64,
@@ -94,7 +94,7 @@ impl Server {
         let line = Arc::<OpenLine>::default();
         let for_line = Arc::clone(&line);
         let task = tokio::spawn(async move {
-            // Ends with this task: a server that is gone answers on no connection.
+            // The connections end with this task, because a stopped server answers on none of them.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (script, seen, line) =
@@ -133,7 +133,7 @@ async fn serve(
         let (packed, body) = compression::unpacked(body);
         seen.lock().unwrap().packed += u64::from(packed);
         if body.is_empty() {
-            // Called to speak; like any server, this one then has no use for the connection.
+            // An early answer. Like any server, this one then closes the connection.
             drop(stream.write_all(acknowledge(None, &[]).as_bytes()).await);
             return;
         }
@@ -175,7 +175,7 @@ async fn serve(
     }
 }
 
-/// Reads one request: its token and body.
+/// Reads one request. Returns its token and body.
 async fn request(
     stream: &mut TcpStream,
     bytes: &mut Vec<u8>,
@@ -281,7 +281,7 @@ fn options_in(dir: Option<&Path>, attempt: &str) -> Options {
         sender: Some(sender()),
         limit_bytes: 1 << 20,
         sync_interval: Duration::from_secs(1),
-        // Numbers begin with 0.
+        // At time 0, numbers start with 0.
         now_ms: 0,
     }
 }
@@ -344,7 +344,7 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("batches are too large",    vec![Answer::AtMost(3)]),
         ("a proxy takes nothing for a while", vec![Answer::Status(413, ""); 12].into_iter().chain([Answer::Ack]).collect()),
         ("an answer without end",    vec![Answer::Endless, Answer::Ack]),
-        ("somebody else answers",    vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
+        ("another server answers",   vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
         ("a proxy refuses for a while", vec![Answer::Status(400, ""), Answer::Status(407, ""), Answer::Ack]),
         ("an ack that moves nothing", vec![Answer::Idle, Answer::Ack]),
         ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
@@ -480,12 +480,12 @@ async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
         sender: Some(sender()),
         limit_bytes: 1 << 20,
         sync_interval: Duration::from_secs(1),
-        // Numbers begin with 0.
+        // At time 0, numbers start with 0.
         now_ms: 0,
     };
     let second = Spool::open(options).spool;
     second.append(0, metric(8));
-    // Nothing of this lane is left of the earlier attempt: it must wait for the other all the same.
+    // The earlier attempt has no report on this lane. The log must nevertheless wait for the earlier facts.
     second.append(0, log());
     let server = Server::start(vec![Answer::Idle, Answer::Ack]).await;
     let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &second);

@@ -1,4 +1,4 @@
-//! The token that is shown to the manager: from a file that the user may replace, and renewed by the manager before it
+//! The token for the manager. It comes from a file that the user may replace, and the manager renews it before it
 //! expires. It must never reach a log.
 
 use std::io::{self, Write as _};
@@ -6,33 +6,35 @@ use std::path::{Path, PathBuf};
 
 use tracing::{debug, warn};
 
-/// The token, and where it comes from.
+/// The token and its source.
 #[derive(Debug, Default)]
 pub(super) struct Token {
     file: Option<PathBuf>,
-    /// The content of the file when it was last read.
+    /// The content of the file at the last read.
     from_file: Option<String>,
-    /// The token that the manager gave instead.
+    /// The token with which the manager replaced it.
     renewed: Option<String>,
-    /// `true` if that manager had proved who it is.
+    /// `true` if that manager had proved its identity.
     proved: bool,
-    /// `true` if the file is to be looked at.
+    /// `true` if the file must be read again.
     stale: bool,
 }
 
 impl Token {
-    /// Returns the token of this file, which held `known`; otherwise it is read when the token is first asked for.
+    /// Creates the token of `file`. `known` is the content of the file, if it was read before; otherwise the first
+    /// [`Token::get`] reads it.
     pub(super) fn new(file: Option<PathBuf>, known: Option<String>) -> Self {
         let stale = known.is_none();
         Self { file, from_file: known, renewed: None, proved: false, stale }
     }
 
-    /// The file may have been replaced since.
+    /// Has the file read again, because it may have been replaced.
     pub(super) fn refresh(&mut self) {
         self.stale = true;
     }
 
-    /// The manager refused the present token. One that a server gave which had not proved who it is is dropped.
+    /// Handles the manager's refusal of the current token. Drops a renewed token if the server that sent it had not
+    /// proved its identity.
     pub(super) fn refuse(&mut self) {
         if !self.proved && self.from_file.is_some() {
             self.renewed = None;
@@ -40,14 +42,14 @@ impl Token {
         self.stale = true;
     }
 
-    /// The present token; without one the manager says what it thinks of that.
+    /// Returns the current token. Without one, the manager's answer names the problem.
     pub(super) fn get(&mut self) -> Option<&str> {
         if std::mem::take(&mut self.stale)
             && let Some(path) = &self.file
         {
             let read = read(path);
             if read.is_some() && read != self.from_file {
-                // The user who replaced it knows better than the manager that renewed it.
+                // A user who replaced the token takes precedence over the manager that renewed it.
                 self.renewed = None;
                 self.from_file = read;
             }
@@ -55,15 +57,15 @@ impl Token {
         self.renewed.as_deref().or(self.from_file.as_deref())
     }
 
-    /// Takes another token from an ack, if it names the same trial. Where the manager has `proved` who it is, the token
-    /// replaces the one in the file, for the agent that delivers after this one. Otherwise it is kept in memory until it
-    /// is refused.
+    /// Accepts a new token from an ack, if it names the same trial. If the manager has `proved` its identity, the token
+    /// replaces the one in the file, for the agent that delivers after this one. Otherwise it is kept in memory until
+    /// the manager refuses it.
     pub(super) fn renew(&mut self, token: &str, proved: bool) {
         if self.renewed.as_deref() == Some(token) {
             return;
         }
         if self.get().is_some_and(|present| holder(present) != holder(token)) {
-            warn!("the manager's answer holds a token of another trial; it is not used");
+            warn!("the manager's answer has a token of another trial; it is ignored");
             return;
         }
         self.renewed = Some(token.to_owned());
@@ -76,17 +78,17 @@ impl Token {
             Ok(()) => {
                 self.from_file = self.renewed.take();
             }
-            Err(error) => debug!("the renewed token is not kept in {}: {error}", path.display()),
+            Err(error) => debug!("cannot save the renewed token in {}: {error}", path.display()),
         }
     }
 }
 
-/// PURE: the experiment and the trial that a token names: all but its end and its signature.
+/// PURE: returns the experiment and the trial that a token names: everything before its expiry and its signature.
 fn holder(token: &str) -> Option<&str> {
     token.rsplitn(3, '.').nth(2)
 }
 
-/// The token in a file; without one the manager says what it thinks of that.
+/// Returns the token in a file. Without one, the manager's answer names the problem.
 pub fn read(path: &Path) -> Option<String> {
     match text(path) {
         Ok(token) => Some(token),
@@ -97,14 +99,14 @@ pub fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// Returns the text of a file. One that says nothing is being written just now, or was a pipe that could be read once.
+/// Returns the text of a file. A file without text is being written, or was a pipe that could be read once.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(path)?.trim().to_owned();
     let said = Some(text).filter(|text| !text.is_empty());
     said.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
 }
 
-/// Writes aside, readable by the owner only, and moves into place: a reader sees one token or the other.
+/// Replaces the file atomically with one that only the owner can read. A reader sees the old token or the new one.
 fn replace(path: &Path, token: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;

@@ -10,7 +10,7 @@ use crate::http::client;
 /// The errors of sending a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file with the manager's address.
+    /// The file with the manager's address cannot be read.
     #[error("cannot read the manager's address from {}", .path.display())]
     NoAddress {
         /// Path of the file.
@@ -19,10 +19,10 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The client could not be made.
+    /// The client could not be created.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// No answer, or half of one.
+    /// No answer, or an incomplete one.
     #[error("cannot reach the manager at {url}")]
     Unreachable {
         /// URL of the request.
@@ -31,7 +31,7 @@ pub enum Error {
         #[source]
         source: reqwest::Error,
     },
-    /// No answer from an NNI manager, or no HTTP.
+    /// No answer from an NNI manager, or an answer that is not HTTP.
     #[error("cannot reach the manager at {url}")]
     Unanswered {
         /// URL of the request.
@@ -40,13 +40,13 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The address cannot be that of an NNI manager.
+    /// A value that cannot be the address of an NNI manager.
     #[error("{url:?} is not the address of an NNI manager; http://HOST:PORT is expected")]
     Address {
         /// The value that was given.
         url: String,
     },
-    /// An answer of an NNI manager's that explains nothing.
+    /// A status of an NNI manager without an explanation.
     #[error("the manager at {url} answered {status}")]
     Answered {
         /// URL of the request.
@@ -54,7 +54,7 @@ pub enum Error {
         /// HTTP status of the answer.
         status: u16,
     },
-    /// HTTP 200 with something else than an ack.
+    /// HTTP 200 with a body that is not an ack.
     #[error("the server at {url} is not a manager")]
     NotAManager {
         /// URL of the request.
@@ -63,7 +63,7 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// HTTP 200 with an ack that moves nothing.
+    /// HTTP 200 with an ack that does not include the batch.
     #[error("the manager acknowledges a batch without having stored it")]
     NotStored,
     /// HTTP 401 or 403.
@@ -83,7 +83,7 @@ pub enum Error {
         detail: String,
     },
     /// HTTP 409 with the manager's own explanation.
-    #[error("the manager at {url} speaks another protocol ({detail}); rebuild the trial image")]
+    #[error("the manager at {url} uses another protocol ({detail}); rebuild the trial image")]
     WireVersion {
         /// URL of the request.
         url: String,
@@ -91,11 +91,11 @@ pub enum Error {
         detail: String,
     },
     /// HTTP 413.
-    #[error("the manager at {url} finds a batch too large")]
+    #[error("the manager at {url} refuses a batch as too large")]
     TooLarge {
         /// URL of the request.
         url: String,
-        /// `true` if the manager itself says so, not a proxy before it.
+        /// `true` if the refusal is the manager's own, not that of a proxy in front of it.
         own: bool,
     },
     /// HTTP 429 or 503.
@@ -103,12 +103,12 @@ pub enum Error {
     Busy {
         /// URL of the request.
         url: String,
-        /// The pause that the manager asks for, if it gives one.
+        /// The pause that the manager requests, if there is one.
         after: Option<Duration>,
         /// The detail of the answer.
         detail: String,
     },
-    /// HTTP 400 with the manager's own explanation: these bytes will not be taken.
+    /// HTTP 400 with the manager's own explanation: it permanently refuses these bytes.
     #[error("the manager at {url} answered {status} ({detail})")]
     Refused {
         /// URL of the request.
@@ -133,24 +133,24 @@ pub enum Error {
 /// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// Try again, after a while that grows.
+    /// Try again after a growing pause.
     Retry,
     /// Try again after this time.
     RetryAfter(Duration),
-    /// Try a smaller batch; a single report that is refused is given up.
+    /// Try a smaller batch. A single report that is refused is given up.
     Split,
-    /// Try a smaller batch, and a single report again after a while: not the manager refuses it, but a proxy.
+    /// Try a smaller batch, and a single report again after a pause, because a proxy and not the manager refuses it.
     SplitOrRetry,
-    /// An operator has to act first: try again, but rarely, and do not wait for it at the end.
+    /// An operator has to act first. Try again rarely, and do not wait after the trial's end.
     NeedsOperator,
 }
 
-/// The longest pause that a server may ask for: it may be a proxy that knows nothing of leases, and an agent that is
-/// silent for longer is taken for lost.
+/// The longest pause that a server may request. The server may be a proxy that does not support leases, and the manager
+/// regards an agent that is silent for longer as lost.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(1);
 
 impl Error {
-    /// Returns the reaction to this error: the only place that decides it.
+    /// Returns the reaction to this error. No other code decides it.
     pub fn retry_decision(&self) -> RetryDecision {
         match self {
             Self::NoAddress { .. }
@@ -161,7 +161,7 @@ impl Error {
             | Self::NotStored
             | Self::Failed { .. }
             | Self::Busy { after: None, .. }
-            // Another manager may have the address until the agent's own is back.
+            // Another manager may use the address until the agent's own manager returns.
             | Self::Unauthorized { .. }
             | Self::Unknown { .. } => RetryDecision::Retry,
             Self::Busy { after: Some(after), .. } => RetryDecision::RetryAfter((*after).min(LONGEST_RETRY_AFTER)),

@@ -1,11 +1,10 @@
-//! The words of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`, and
-//! `training_service/common/clusterJobRestServer.ts` on the other side): a version call, then one POST per
-//! line, each in its turn.
+//! The protocol of NNI's own keeper (NNI 3.0, `nni/tools/trial_tool/trial_keeper.py`; on the manager's side,
+//! `training_service/common/clusterJobRestServer.ts`): a version call, then one POST per line, one after the other.
 //!
-//! Lines are never in flight together: the server's handlers write each line on their own time, so only the
-//! answer to one says that the next will not overtake it. All of them use one connection.
+//! Only one line is in flight at a time. The server's handlers write lines independently of one another, so only the
+//! answer to a line ensures that the next one does not overtake it. All lines use one connection.
 //!
-//! The spool keeps the bodies of the requests: the functions that make them do no I/O, [`post`] sends them.
+//! The spool stores the bodies of the requests. The functions that create them do no I/O; [`post`] sends them.
 
 use std::time::Duration;
 
@@ -21,15 +20,15 @@ mod wire;
 pub use version::{Comparison, compare};
 pub use wire::Connection;
 
-/// Below the manager's base URL.
+/// The path below the manager's base URL.
 const ROOT_PATH: &str = "/api/v1/nni-pai";
-/// The beginning of the body of a version call; that of a line never begins so, see [`Tag`].
+/// The first characters of the body of a version call. The body of a line never starts with them, see [`Tag`].
 const VERSION_PREFIX: &str = "{\"tag\": \"VC";
-/// The beginning of the body of a metric, see [`metric`].
+/// The first characters of the body of a metric, see [`metric`].
 const METRIC_PREFIX: &str =
     "{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": \"NNISDK_MEb'";
-/// Most bytes of a line in one request: with every one of them escaped, the body stays below the 100 kB
-/// that the server takes.
+/// The maximum number of bytes of a line in one request. Even if all of them are escaped, the body stays below the
+/// server's limit of 100 kB.
 const LINE_BYTES: usize = 16 << 10;
 
 /// The source of a line.
@@ -37,11 +36,11 @@ const LINE_BYTES: usize = 16 << 10;
 pub enum Tag {
     /// The trial.
     Trial,
-    /// The keeper. The server takes no metric from such a line.
+    /// The keeper. The server reads no metrics in such a line.
     Keeper,
 }
 
-/// The body of the version call.
+/// Returns the body of the version call.
 pub fn version_call(comparison: &Comparison) -> String {
     match comparison {
         Comparison::Match => format!("{VERSION_PREFIX}Success\"}}"),
@@ -51,7 +50,7 @@ pub fn version_call(comparison: &Comparison) -> String {
     }
 }
 
-/// The bodies for a line: one, unless it is long.
+/// Returns the bodies for a line: one, or several if the line is long.
 pub fn line(tag: Tag, text: &str) -> Vec<String> {
     let tag = match tag {
         Tag::Trial => "trial",
@@ -71,17 +70,17 @@ pub fn line(tag: Tag, text: &str) -> Vec<String> {
     }
 }
 
-/// The body for a metric: the SDK's line around the JSON object that the trial printed.
+/// Returns the body for a metric: the SDK's line around the JSON object that the trial printed.
 ///
-/// The server reads up to the first apostrophe, which ends the experiment if it stands in a text of the
-/// object's. There, and nowhere else in JSON, it can be written as `\u0027`, which means the same.
+/// The server reads up to the first apostrophe. An apostrophe inside a string of the object would end the experiment.
+/// It is therefore written as `\u0027`, which has the same meaning. Outside strings, JSON has no apostrophes.
 pub fn metric(object: &str) -> String {
     let object = object.replace('\'', "\\u0027");
     let msg = json(&format!("NNISDK_MEb'{object}'"));
     format!("{{\"tag\": \"trial\", \"stdOutputType\": \"Stdout\", \"msg\": {msg}}}")
 }
 
-/// The JSON object of the SDK's for a metric that the trial did not print as one.
+/// Returns the SDK's JSON object for a metric that the trial did not print as such an object.
 pub fn object(parameter_id: &Value, sender: &Sender, metric: &trial_protocol::Metric) -> String {
     let kind = match metric.kind {
         trial_protocol::MetricKind::Intermediate => "PERIODICAL",
@@ -96,7 +95,7 @@ pub fn object(parameter_id: &Value, sender: &Sender, metric: &trial_protocol::Me
     )
 }
 
-/// A value as Python's `json` writes it: numbers that are none are bare words.
+/// Returns a value as Python's `json` writes it. Numbers that are not finite are bare words.
 fn as_python(value: &Value) -> String {
     match value {
         Value::String(word) if ["NaN", "Infinity", "-Infinity"].contains(&word.as_str()) => {
@@ -114,8 +113,8 @@ fn as_python(value: &Value) -> String {
     }
 }
 
-/// A metric's body with nothing of an object's value but the number that counts, for a server that finds the
-/// whole too large. `None` if there is no such number, or nothing else.
+/// Returns a metric's body without the values of an object other than its default, for a server that rejects the
+/// original as too large. Returns `None` if there is no default, or no other value.
 fn reduced(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).ok()?;
     let marked = body["msg"].as_str()?.strip_prefix("NNISDK_MEb'")?.strip_suffix('\'')?;
@@ -131,18 +130,18 @@ fn json(text: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(text).expect("a text is JSON")
 }
 
-/// The meaning of an answer for the request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PostOutcome {
     Taken,
-    /// The manager will never take it, so nothing behind it shall wait.
+    /// The manager permanently refuses the request, which must not block the next ones.
     Rejected,
-    /// The manager may take it later.
+    /// The manager may accept the request later.
     Later,
 }
 
-/// PURE: what becomes of a request that was answered with `status`. A metric waits for better times; a line of
-/// log that the server itself cannot take does not.
+/// PURE: returns the result of a request that was answered with `status`. A metric is tried again; a log line that the
+/// server itself rejects is not.
 fn post_outcome(status: u16, is_metric: bool) -> PostOutcome {
     match status {
         200..=299 => PostOutcome::Taken,
@@ -152,8 +151,8 @@ fn post_outcome(status: u16, is_metric: bool) -> PostOutcome {
     }
 }
 
-/// Posts `records` in their turn and tells `taken` of each that is done with. Returns the last one's seq;
-/// an error concerns the first, so that whatever was taken before is not sent again.
+/// Posts `records` one after the other, and calls `taken` for each that needs no further attempt. Returns the seq of
+/// the last one. An error concerns the first record, so that no accepted record is sent again.
 pub async fn post(
     connection: &mut Option<Connection>,
     base: &str,
@@ -204,7 +203,7 @@ async fn post_one(
     }
     let what = if is_metric { "metric" } else { "line" };
     tracing::warn!(
-        "the manager refuses a {what} of {} bytes for good ({})",
+        "the manager permanently refuses a {what} of {} bytes ({})",
         body.len(),
         answer.status
     );
@@ -214,7 +213,7 @@ async fn post_one(
 fn retry_error(url: String, answer: &wire::Answer) -> Error {
     let detail = String::new();
     match answer.status {
-        404 => Error::Unknown { url, detail: "is its experiment another one?".to_owned() },
+        404 => Error::Unknown { url, detail: "does it run another experiment?".to_owned() },
         429 | 503 => {
             let after = answer.retry_after_seconds.map(Duration::from_secs);
             Error::Busy { url, after, detail }

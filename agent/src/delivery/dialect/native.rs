@@ -16,18 +16,19 @@ use crate::spool::{Cursor, Record, Sender};
 
 pub use deferred_body::{BodySender, deferred_body};
 
-/// Names the attempt whose agent keeps a request open.
+/// The header that names the attempt of an open request.
 const ATTEMPT_HEADER: &str = "trialkeeper-attempt";
-/// The path of reports below the manager's base URL.
+/// The path of reports, below the manager's base URL.
 pub const REPORTS_PATH: &str = "/api/v1/agent/reports";
-/// Longest answer that is read, in bytes: what has no end is no manager's, and the memory is the trial's.
+/// The maximum length of an answer, in bytes. A longer one does not come from a manager, and would use the trial's
+/// memory.
 const ANSWER_BYTES: usize = 1 << 20;
-/// The slowest line that is waited for, in bytes a second.
+/// The slowest supported connection, in bytes per second.
 const SLOWEST_BYTES_PER_SECOND: usize = 16 << 10;
-/// The length of a refusal's explanation that is kept, in characters.
+/// The maximum length of a refusal's explanation, in characters.
 const DETAIL_CHARS: usize = 300;
 
-/// An explanation of a refusal (RFC 9457), as far as it is used.
+/// The explanation of a refusal (RFC 9457), without unused members.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Problem {
@@ -35,12 +36,12 @@ struct Problem {
     title: String,
 }
 
-/// Everything this agent can do.
+/// Returns all capabilities of this agent.
 pub fn offer() -> Offer {
     Offer::new([capability::STOP, capability::BULK])
 }
 
-/// The body of a batch. The reports are JSON already and are not looked at again.
+/// Returns the body of a batch. The reports are JSON already, and are not parsed again.
 pub fn body(
     sender: &Sender,
     attempt: &AttemptId,
@@ -75,7 +76,7 @@ pub fn body(
     body
 }
 
-/// Posts a batch, which may be compressed, and reads the ack.
+/// Posts a batch, which may be compressed, and returns the ack.
 pub async fn post(
     client: &Client,
     base: &str,
@@ -87,14 +88,14 @@ pub async fn post(
     if gzip {
         request = request.header(CONTENT_ENCODING, "gzip");
     }
-    // What a slow line needs for a body is no reason to begin anew: the manager waits as long.
+    // A slow connection must not cause a repetition. The manager waits for as long.
     let seconds = u32::try_from(body.len() / SLOWEST_BYTES_PER_SECOND).unwrap_or(u32::MAX);
     let within = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1).saturating_mul(seconds));
     send(request, base, token, Body::from(body), within).await
 }
 
-/// Sends a request like [`post`], with a body that comes within `open`. The manager may answer before, with an ack that
-/// moves nothing, to make this attempt's agent speak.
+/// Sends a request like [`post`], with a body that follows within `open`. The manager may answer earlier with an ack
+/// that changes nothing, to make this attempt's agent send a report.
 pub async fn post_deferred(
     client: &Client,
     base: &str,
@@ -131,12 +132,12 @@ async fn send(
     Err(refusal(url, response).await)
 }
 
-/// An answer of the manager's.
+/// Parses an answer of the manager.
 pub(super) async fn json<T: DeserializeOwned>(url: &str, response: Response) -> Result<T, Error> {
     let foreign = |source| Error::NotAManager { url: url.to_owned(), source };
     let whole = client::read_whole(response, ANSWER_BYTES).await;
     let bytes = whole.map_err(|source| Error::Unreachable { url: url.to_owned(), source })?;
-    let long = || foreign(serde::de::Error::custom("its answer has no end"));
+    let long = || foreign(serde::de::Error::custom("its answer is too long"));
     serde_json::from_slice(&bytes.ok_or_else(long)?).map_err(foreign)
 }
 
@@ -148,7 +149,7 @@ pub(super) async fn refusal(url: String, response: Response) -> Error {
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/problem+json"));
-    // A body that cannot be read explains nothing; the status stands.
+    // A body that cannot be read explains nothing, but the status remains valid.
     let bytes = client::read_whole(response, ANSWER_BYTES).await.ok().flatten().unwrap_or_default();
     let problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
     let detail = if problem.detail.is_empty() { problem.title } else { problem.detail };
@@ -161,13 +162,13 @@ pub(super) async fn refusal(url: String, response: Response) -> Error {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             Error::Busy { url, after, detail }
         }
-        // Only the manager itself can say that bytes will never do; a proxy's refusal may pass.
+        // Only the manager itself can permanently refuse a body. A proxy's refusal may be temporary.
         StatusCode::BAD_REQUEST if own => Error::Refused { url, status, detail },
         status => Error::Failed { url, status, detail },
     }
 }
 
-/// `Retry-After` in seconds (RFC 9110, 10.2.3); its other form, a date, needs a clock that agrees.
+/// Returns `Retry-After` in seconds (RFC 9110, 10.2.3). Its other form, a date, would require synchronised clocks.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

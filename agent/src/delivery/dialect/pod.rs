@@ -9,11 +9,11 @@ use trial_protocol::{RendezvousReply, RendezvousRequest};
 use super::Error;
 use super::native::{json, refusal};
 
-/// The code directory, below the manager's base URL.
+/// The path of the code directory, below the manager's base URL.
 const CODE_PATH: &str = "/api/v1/agent/code";
-/// The parameter record.
+/// The path of the parameter record.
 const PARAMETERS_PATH: &str = "/api/v1/agent/parameters";
-/// The rendezvous of pods.
+/// The path of the rendezvous of pods.
 const RENDEZVOUS_PATH: &str = "/api/v1/agent/rendezvous";
 
 /// A client for the requests of a pod.
@@ -25,21 +25,21 @@ pub struct PodSetupClient {
     pub base: String,
     /// The trial's token.
     pub token: Option<String>,
-    /// The time that the answer may take, its body included.
+    /// The time for the answer, including its body.
     pub timeout: Duration,
 }
 
-/// The code's archive on its way.
+/// The code's archive during its download.
 #[derive(Debug)]
 pub struct Code {
-    /// SHA-256 of the archive in hexadecimal digits. `None`: the answer is no manager's.
+    /// SHA-256 of the archive in hexadecimal digits. `None`: the answer does not come from a manager.
     pub sha256: Option<String>,
     response: Response,
     url: String,
 }
 
 impl Code {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<impl AsRef<[u8]>>, Error> {
         let url = self.url.clone();
         self.response.chunk().await.map_err(|source| Error::Unreachable { url, source })
@@ -65,7 +65,7 @@ impl PodSetupClient {
         }
     }
 
-    /// Begins to fetch the code.
+    /// Starts to fetch the code.
     pub async fn code(&self) -> Result<Code, Error> {
         let url = self.url(CODE_PATH);
         let response = self.ask(&url, self.client.get(&url)).await?;
@@ -83,7 +83,7 @@ impl PodSetupClient {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Says where this pod is, and learns where the others are.
+    /// Reports the address of this pod, and returns those of the other pods.
     pub async fn rendezvous(&self, pod: &RendezvousRequest) -> Result<RendezvousReply, Error> {
         let url = self.url(RENDEZVOUS_PATH);
         let body = serde_json::to_vec(pod).expect("a pod has string keys only");

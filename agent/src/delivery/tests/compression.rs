@@ -1,5 +1,5 @@
-//! Batches that are compressed. The server listens on loopback, where nothing is, so it is called by the
-//! address of no interface, which leads there too.
+//! Compressed batches. The server listens on loopback, for which nothing is compressed. The tests therefore call it by
+//! the unspecified address, which also leads to loopback.
 
 use std::io::Read as _;
 
@@ -16,13 +16,13 @@ pub(super) fn unpacked(body: Vec<u8>) -> (bool, Vec<u8>) {
     (true, bytes)
 }
 
-/// Delivers many metrics and large logs; how many requests were compressed.
+/// Delivers many metrics and large logs. Returns the number of compressed requests.
 async fn deliver_much(script: Vec<Answer>, host: &str) -> u64 {
     let server = Server::start(script).await;
     let spool = memory_spool();
     let url = server.url.replace("127.0.0.1", host);
     let delivery = deliver(settings(ManagerAddress::Url(url)), &spool);
-    // What a manager offers is known with its first answer.
+    // The manager's first answer contains its offer.
     spool.append(0, metric(0));
     server.until("the first answer", |seen| seen.requests > 0).await;
     for number in 1..200 {
@@ -57,7 +57,7 @@ async fn a_compressed_batch_is_halved_and_repeated_like_any_other() {
 async fn a_refused_compressed_batch_is_sent_uncompressed() {
     for status in [400, 415] {
         let packed = deliver_much(vec![Answer::Plain(status)], "0.0.0.0").await;
-        // Each lane may have had one under way.
+        // Each lane may have sent a compressed batch before the first refusal.
         assert!((1..=2).contains(&packed), "{status}: {packed} were tried");
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of reports that the manager does not take in time, or never.
+//! Reports that the manager does not accept in time, or never.
 
 use super::*;
 

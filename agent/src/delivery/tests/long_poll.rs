@@ -1,4 +1,4 @@
-//! Requests that are kept open until there is something to say.
+//! Requests that are kept open until there is something to report.
 
 use super::*;
 
@@ -7,11 +7,11 @@ use super::*;
 pub(super) struct OpenLine {
     /// The number of requests that were opened.
     pub(super) opened: watch::Sender<u32>,
-    /// Has one answered before its body comes.
+    /// Makes the server answer an open request before its body arrives.
     pub(super) wake: Notify,
 }
 
-/// Reads a body in one piece that comes later. Empty: the server was to answer before.
+/// Reads a delayed body in one piece. An empty body means that the server must answer before it arrives.
 pub(super) async fn chunked(
     stream: &mut TcpStream,
     bytes: &mut Vec<u8>,
@@ -47,17 +47,17 @@ async fn a_silent_agent_is_called_for_its_orders() {
         let open = opened.wait_for(|opened| *opened >= count);
         tokio::time::timeout(BOUND, open).await.expect("a request that waits").unwrap();
     };
-    // It has said what it had to say; its next request waits. The server answers it.
+    // The agent has sent all reports, and its next request is open. The server answers it.
     opens(&mut opened, 1).await;
     server.line.wake.notify_one();
     let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
     assert_eq!(got, Some(stop), "on the answer to the heartbeat that it was called for");
-    // The next one that waits carries the next metric, and says what was obeyed.
+    // The next open request carries the next metric, and reports the obeyed directive.
     opens(&mut opened, 2).await;
     spool.append(0, metric(1));
     server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
     server.until("the metric", |seen| seen.order.contains(&(Lane::Facts, 1))).await;
-    // One that waits makes room for logs, and gives way to the end.
+    // An open request makes room for logs, and ends at the trial's end.
     opens(&mut opened, 3).await;
     spool.append(0, log());
     server.until("the log", |seen| seen.order.contains(&(Lane::Bulk, 0))).await;

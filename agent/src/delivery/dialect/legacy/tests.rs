@@ -5,7 +5,8 @@ use trial_protocol::{ExperimentId, Metric, MetricKind, TrialJobId};
 use super::*;
 use crate::spool::Dialect;
 
-/// Returns what the server reads (NNI 3.0, `clusterJobRestServer.ts`): the first match, up to the first apostrophe.
+/// Returns the metrics that the server reads (NNI 3.0, `clusterJobRestServer.ts`): the first match, up to the first
+/// apostrophe.
 fn read_by_the_server(body: &str) -> Option<String> {
     let body: Value = serde_json::from_str(body).unwrap();
     if body["tag"] != "trial" {

@@ -1,20 +1,20 @@
-//! PURE: does this keeper fit that manager? Compared as NNI's keeper does.
+//! PURE: compares the versions of keeper and manager as NNI's keeper does.
 
 use std::fmt;
 
-/// Versions of NNI whose keepers spoke these words.
+/// The major versions of NNI whose keepers use this protocol.
 const KNOWN_VERSIONS: [&str; 2] = ["2", "3"];
 
-/// The outcome of the comparison; displayed as the message of a mismatch, in the old keeper's words.
+/// The outcome of the comparison. A mismatch is displayed in the words of NNI's keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// The versions fit.
+    /// The versions match.
     Match,
-    /// The versions do not fit; a manager ends the whole experiment over this.
+    /// The versions do not match, for which a manager ends the whole experiment.
     Mismatch {
-        /// The manager's, as far as it is compared.
+        /// The compared part of the manager's version.
         manager: String,
-        /// The keeper's.
+        /// The compared part of the keeper's version.
         keeper: String,
     },
 }
@@ -32,8 +32,8 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Compares the manager's version with `keeper`, the version of NNI that this keeper stands in for. `None`: with
-/// all that spoke these words, since these are what has to fit.
+/// Compares the manager's version with `keeper`, the version of NNI whose keeper this program replaces. `None` stands
+/// for all versions with this protocol.
 pub fn compare(manager: &str, keeper: Option<&str>) -> Comparison {
     let theirs = compared(manager);
     let ours = match keeper {
@@ -47,8 +47,8 @@ pub fn compare(manager: &str, keeper: Option<&str>) -> Comparison {
     Comparison::Mismatch { manager: theirs.to_owned(), keeper: ours.to_owned() }
 }
 
-/// The part that the old keeper compares: one digit, and a point with another if they follow. Of a version without
-/// a digit, all.
+/// Returns the part that NNI's keeper compares: one digit, and a point with a second digit if they follow. A version
+/// without digits is compared completely.
 fn compared(version: &str) -> &str {
     let from = version.find(|c: char| c.is_ascii_digit()).unwrap_or(0);
     let rest = &version[from..];

@@ -1,7 +1,7 @@
-//! HTTP/1.1 over one kept connection, one request at a time.
+//! HTTP/1.1 over one persistent connection, one request at a time.
 //!
-//! A line costs one write and one read here; the general client costs several times that, and an NNI manager
-//! speaks neither TLS nor anything newer.
+//! Here, a line costs one write and one read. The general client costs several times as much, and an NNI manager
+//! supports neither TLS nor newer versions of HTTP.
 
 use std::io;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::timeout;
 
 use super::Error;
 
-/// The time that a connection may take to be made.
+/// The maximum time for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that an answer may take.
+/// The maximum time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest head of an answer that is read, in bytes.
+/// The maximum length of an answer's head, in bytes.
 const LONGEST_HEAD: usize = 64 << 10;
-/// Longest body that is read so that the connection can be kept, in bytes.
+/// The maximum length of a body that is read to keep the connection, in bytes.
 const LONGEST_BODY: usize = 64 << 10;
 
 /// A connection to one manager.
@@ -29,7 +29,7 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// An answer, as far as it matters.
+/// The relevant parts of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -40,13 +40,13 @@ pub(super) struct Answer {
 #[derive(Debug, PartialEq, Eq)]
 struct AnswerHead {
     answer: Answer,
-    /// Bytes of the head itself.
+    /// The length of the head in bytes.
     length: usize,
-    /// Bytes of the body. `None`: the connection is of no more use, as its end cannot be told.
+    /// The length of the body in bytes. `None`: its end is unknown, so the connection cannot be used again.
     body: Option<usize>,
 }
 
-/// Posts `body` and reads the answer, on `connection` if it is still there.
+/// Posts `body` and reads the answer. Uses `connection` if it is still open.
 pub(super) async fn exchange(
     connection: &mut Option<Connection>,
     base: &str,
@@ -62,7 +62,7 @@ pub(super) async fn exchange(
         env!("CARGO_PKG_VERSION"),
         body.len(),
     );
-    // A server closes what was idle for some seconds; then it has not read this request.
+    // A server closes a connection that was idle for some seconds. It has then not read this request.
     let kept = connection.take().filter(|kept| kept.base == base && kept.is_open());
     let reused = kept.is_some();
     let mut current = match kept {
@@ -81,7 +81,7 @@ pub(super) async fn exchange(
     Ok(answer)
 }
 
-/// PURE: `host:port` and the path before the API's of `http://host:port/path`.
+/// PURE: returns `host:port` of `http://host:port/path`, and the path before the API's.
 fn authority(base: &str) -> Result<(&str, &str), Error> {
     let rest = base.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     let (authority, prefix) = match rest {
@@ -110,22 +110,22 @@ impl Connection {
         Ok(Self { base: base.to_owned(), stream, buffer: Vec::new() })
     }
 
-    /// Returns whether the other side has left it open, and silent as it should be.
+    /// Returns whether the server has left the connection open and sent nothing.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         let silent = self.stream.try_read(&mut byte);
         silent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends a request and reads the answer; whether the connection can be used again. After an error, the buffer
-    /// is empty if not a byte of an answer came.
+    /// Sends a request and reads the answer. Returns whether the connection can be used again. After an error, the
+    /// buffer is empty if no byte of an answer arrived.
     async fn exchange(&mut self, request: &[u8]) -> io::Result<(Answer, bool)> {
         self.buffer.clear();
         timeout(ANSWER_TIMEOUT, async {
             self.stream.write_all(request).await?;
             let head = loop {
                 match parse(&self.buffer)? {
-                    // "Continue" and its like announce the answer.
+                    // An interim answer, such as "Continue".
                     Some(head) if head.answer.status < 200 => {
                         self.buffer.drain(..head.length);
                     }
@@ -141,7 +141,7 @@ impl Connection {
             while self.buffer.len() < whole {
                 self.read().await?;
             }
-            // Bytes that were not requested: whatever they are, the next answer is not behind them.
+            // The connection cannot be used again if it has unexpected bytes, which would precede the next answer.
             Ok((head.answer, self.buffer.len() == whole))
         })
         .await?
@@ -156,10 +156,10 @@ impl Connection {
 }
 
 fn no_http(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the answer is no HTTP ({why})"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the answer is not HTTP ({why})"))
 }
 
-/// PURE: reads the head of an answer. `None`: there is more to come.
+/// PURE: parses the head of an answer. Returns `None` if it is incomplete.
 fn parse(bytes: &[u8]) -> io::Result<Option<AnswerHead>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);

@@ -1,4 +1,4 @@
-//! A request's body that is not known yet when the request is opened.
+//! A request body that becomes available after the request was opened.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,13 +8,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::sync::oneshot;
 
-/// Sends the body, once it is known. Dropped, it ends the request.
+/// Sends the body once it is available. If it is dropped, the request ends.
 pub type BodySender = oneshot::Sender<Vec<u8>>;
 
-/// The body.
+/// The body, until it was sent.
 struct DeferredBody(Option<oneshot::Receiver<Vec<u8>>>);
 
-/// A body that is sent when it is filled.
+/// Returns a body that is sent when its sender is used.
 pub fn deferred_body() -> (BodySender, reqwest::Body) {
     let (fill, body) = oneshot::channel();
     (fill, reqwest::Body::wrap(DeferredBody(Some(body))))
