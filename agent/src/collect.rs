@@ -1,11 +1,12 @@
-//! PURE: the trial's bytes -> metrics. No I/O, no clock.
+//! PURE: extracts metrics from the trial's bytes. No I/O, no clock.
 //!
-//! Collectors find ([`CollectedMetric`]); the [`MetricRegistry`] names, numbers and bounds what was found and concludes the
-//! final result of a trial that knows no SDK. Foreign bytes never panic; what looks like a metric and is
-//! unreadable becomes a [`Finding::Unreadable`], and the bytes are passed on either way.
+//! Collectors return a [`CollectedMetric`] for each metric they find. The [`MetricRegistry`] names, numbers and limits
+//! these metrics. It also determines the final result of a trial that does not use the SDK. Input bytes never cause a
+//! panic. Text that looks like a metric but cannot be read becomes a [`Finding::Unreadable`], and the bytes are passed
+//! on in any case.
 //!
-//! In what portions bytes arrive never matters: every collector of a stream finds the same in one piece and
-//! byte by byte.
+//! The result never depends on the portions in which bytes arrive. Every collector finds the same metrics in one piece
+//! and byte by byte.
 
 pub mod ansi;
 mod epoch_table;
@@ -37,32 +38,32 @@ pub use text::number;
 
 use trial_protocol::{MetricKind, MetricValue};
 
-/// Longest name of a metric, in bytes; the wire's limit.
+/// The maximum length of a metric's name, in bytes. It is the protocol's limit.
 pub const NAME_BYTES: usize = 256;
 
-/// Longest line, or record of a file, that is searched for metrics, in bytes. NNI's SDK admits values of 1,000,000
-/// characters.
+/// The maximum length of a line, or of a record of a file, that is searched for metrics, in bytes. NNI's SDK admits
+/// values of 1,000,000 characters.
 const LONGEST_BYTES: usize = 1024 * 1024 + 64 * 1024;
 
-/// Longest excerpt of something unreadable, in characters.
+/// The maximum length of an excerpt of unreadable text, in characters.
 const EXCERPT_CHARS: usize = 200;
 
-/// Bytes that are certain to hold [`EXCERPT_CHARS`] characters, if there are as many at all.
+/// A number of bytes that always contains [`EXCERPT_CHARS`] characters, if there are that many.
 const EXCERPT_BYTES: usize = 4 * EXCERPT_CHARS;
 
-/// The collector that a metric came from.
+/// The collector that found a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// NNI's SDK: the stdout marker, the metric file or the loopback channel. The trial says itself what
-    /// is intermediate and what is final.
+    /// NNI's SDK: the stdout marker, the metric file or the loopback channel. The trial itself distinguishes
+    /// intermediate and final results.
     Sdk,
     /// `name=value` text.
     Text,
-    /// A JSON object on a line of its own.
+    /// A JSON object on a separate line.
     Json,
-    /// A scalar in one of `TensorBoard`'s event files.
+    /// A scalar in a `TensorBoard` event file.
     Events,
-    /// A regular expression of the user's.
+    /// A user's regular expression.
     Pattern,
 }
 
@@ -73,9 +74,9 @@ pub struct CollectedMetric {
     pub source: Source,
     /// Name of the metric.
     pub name: String,
-    /// Intermediate or final, where the source says so.
+    /// Intermediate or final, if the source states it.
     pub kind: Option<MetricKind>,
-    /// Number within name and kind, where the source says so.
+    /// The number within name and kind, if the source states it.
     pub sequence: Option<u64>,
     /// The value as reported.
     pub value: MetricValue,
@@ -86,11 +87,11 @@ pub struct CollectedMetric {
 pub enum Finding {
     /// A metric.
     Metric(CollectedMetric),
-    /// Something that looks like a metric and cannot be read.
+    /// Text that looks like a metric but cannot be read.
     Unreadable {
         /// The collector that found it.
         source: Source,
-        /// The beginning of the bytes, at most 200 characters, lossy; empty where that would say nothing.
+        /// The first 200 characters at most, lossy. Empty if they would not help the reader.
         excerpt: String,
         /// The problem with it.
         why: String,
@@ -105,31 +106,31 @@ impl Finding {
     }
 }
 
-/// The settings of the collectors: which are on, and the names of the trial's metrics.
+/// The settings of the collectors: which of them are enabled, and the names of the trial's metrics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectSpec {
-    /// Name of the metric that the search optimises. `None`: concluded at the end, see [`MetricRegistry`].
+    /// Name of the metric that the search optimises. `None`: chosen at the end, see [`MetricRegistry`].
     pub objective: Option<String>,
-    /// The direction of the objective, where the user stated it: a search that minimizes means a loss.
+    /// The direction of the objective, if the user stated it. A search that minimizes expects a loss.
     pub direction: Option<Direction>,
     /// `true` if `name=value` text on stdout counts.
     pub text: bool,
-    /// `true` if JSON objects on lines of their own on stdout count.
+    /// `true` if JSON objects on separate lines of stdout count.
     pub json_lines: bool,
-    /// Regular expressions for lines of stdout. Where one matches, the line is neither read as
-    /// `name=value` nor as JSON.
+    /// Regular expressions for lines of stdout. A line that one of them matches is not read as `name=value` or JSON.
     pub patterns: Vec<Pattern>,
-    /// Variables of the trial's that are numbers: a line that prints one as it stands (`env` in a script) reports nothing.
+    /// The trial's environment variables that are numbers. A line that prints an unchanged variable, as `env` does, is
+    /// not a metric.
     pub variables: Vec<(String, MetricValue)>,
-    /// Parameters of the trial's that are numbers: a value that only repeats one is no result by itself.
+    /// The trial's parameters that are numbers. A value that only repeats a parameter is never chosen as the result.
     pub parameters: Vec<(String, MetricValue)>,
 }
 
 impl CollectSpec {
-    /// Returns whether `name=value` tells of a variable of the trial's, and not of the objective.
+    /// Returns whether `name=value` repeats an environment variable and is not the objective.
     fn is_variable(&self, name: &str, value: &MetricValue) -> bool {
         let is = |(own, set): &(String, MetricValue)| own == name && set == value;
-        // `bash` counts in this one how deep it is nested, so that no script prints what was set.
+        // `bash` counts its nesting depth in this variable, so a script prints a different value.
         (name == "SHLVL" || self.variables.iter().any(is))
             && self.objective.as_deref() != Some(name)
     }

@@ -1,11 +1,11 @@
-//! PURE: terminal control sequences (ECMA-48) out of a line, so that a coloured number is a number.
+//! PURE: removes terminal control sequences (ECMA-48) from a line, so that coloured numbers can be read.
 
 use std::borrow::Cow;
 
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
 
-/// `line` without control sequences; the line itself where there are none, which is nearly always.
+/// Returns `line` without control sequences. Borrows it if there are none, which is nearly always the case.
 pub fn strip(line: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memchr(ESCAPE, line) else {
         return Cow::Borrowed(line);

@@ -1,36 +1,36 @@
-//! PURE: the table that fastai prints: a line of names from `epoch` to `time`, then a line of numbers for each epoch.
+//! PURE: reads the table that fastai prints: a line of names from `epoch` to `time`, then a line of numbers per epoch.
 //!
 //! ```text
 //! epoch     train_loss  valid_loss  accuracy  time
 //! 0         0.512345    0.423456    0.831234  00:05
 //! ```
 //!
-//! A row must fit the names: a whole number, as many numbers as names, and a clock. So ordinary text between two
-//! rows is no row, and a line with neither `epoch` nor a colon need not be read.
+//! A row must match the names: a whole number, as many numbers as names, and a clock. Ordinary text between two rows is
+//! therefore not taken for a row. A line with neither `epoch` nor a colon need not be read.
 
 use trial_protocol::MetricValue;
 
 use super::{NAME_BYTES, text};
 
-/// The first name of every such table.
+/// The first name of every table.
 pub(super) const FIRST: &[u8] = b"epoch";
 
-/// The last name of every such table.
+/// The last name of every table.
 const LAST: &str = "time";
 
-/// The most columns that are read.
+/// The maximum number of columns.
 const COLUMNS: usize = 64;
 
-/// The table that is being printed.
+/// The current table.
 #[derive(Debug, Default)]
 pub(super) struct EpochTable {
-    /// Its names without the first and the last. Empty: no table has begun.
+    /// The names without the first and the last. Empty if no table has begun.
     names: Vec<String>,
 }
 
 impl EpochTable {
-    /// Reads a line of text, and calls `found` with name, epoch and value of each number in a row. `false` if the line is
-    /// no part of a table.
+    /// Reads a line of text, and calls `found` with name, epoch and value of each number in a row. Returns `false` if
+    /// the line is not part of a table.
     pub(super) fn read(
         &mut self,
         line: &[u8],
@@ -61,7 +61,7 @@ impl EpochTable {
         }
         let numbers: Vec<Option<MetricValue>> =
             inner.iter().map(|cell| text::number(cell)).collect();
-        // fastai prints `None` for what was not measured.
+        // fastai prints `None` for a value that was not measured.
         let is_number = |(cell, number): (&&str, &Option<_>)| number.is_some() || *cell == "None";
         let (Ok(epoch), true) = (first.parse(), is_clock(last) && inner.len() == self.names.len())
         else {

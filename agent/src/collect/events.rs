@@ -1,6 +1,6 @@
-//! PURE: `TensorBoard`'s event files -> metrics.
+//! PURE: reads metrics from `TensorBoard`'s event files.
 //!
-//! A file is a sequence of `TFRecords` (TensorFlow, `tensorflow/core/lib/io/record_writer.h`), all integers
+//! A file is a sequence of `TFRecords` (TensorFlow, `tensorflow/core/lib/io/record_writer.h`). All integers are
 //! little-endian:
 //!
 //! ```text
@@ -10,34 +10,34 @@
 //! u32  masked CRC-32C of the data
 //! ```
 //!
-//! A short tail means "not yet". Bytes whose checksum is wrong are skipped, each stretch reported once; after
-//! a broken length the next record is found by its own checksum. Records too large for scalars (a graph,
-//! images) are passed over unread; of those that may hold scalars besides, the first is reported.
+//! The reader waits for the rest of an incomplete record. It skips bytes whose checksum is wrong, and reports each such
+//! stretch once. After a broken length, it finds the next record by that record's own checksum. Records that are too
+//! large for scalars (a graph, images) are skipped. The first of them that may also contain scalars is reported.
 
 mod event;
 
 use super::{CollectedMetric, EXCERPT_BYTES, Finding, LONGEST_BYTES, NAME_BYTES, Source};
 
-/// Length and its checksum.
+/// The length and its checksum.
 const HEADER_BYTES: usize = 12;
 
-/// The data's checksum.
+/// The checksum of the data.
 const FOOTER_BYTES: usize = 4;
 
-/// Bytes that are taken in at once.
+/// The number of bytes that are added to the carry at once.
 const PORTION_BYTES: usize = 256 * 1024;
 
-/// Bytes of a record that say what it is of.
+/// The number of bytes of a record that identify its content.
 const PEEK_BYTES: usize = 32;
 
 /// Reads the records of one event file, given its bytes in any portions.
 #[derive(Debug, Default)]
 pub struct EventFileReader {
-    /// The record at hand, as far as it has come.
+    /// The current record, as far as it has arrived.
     carry: Vec<u8>,
-    /// Bytes of a record too large that are still to come.
+    /// The remaining bytes of a record that is too large.
     passing: u64,
-    /// `true` if a summary too large was reported.
+    /// `true` if a summary that is too large was reported.
     told_large: bool,
     garbage: Option<Garbage>,
 }
@@ -50,7 +50,7 @@ struct Garbage {
     why: &'static str,
 }
 
-/// The beginning of the bytes at hand.
+/// The content at the start of the available bytes.
 enum Next<'a> {
     Record { data: &'a [u8] },
     TooLarge { length: u64, is_summary: bool },
@@ -59,12 +59,12 @@ enum Next<'a> {
 }
 
 impl EventFileReader {
-    /// A reader at the beginning of a file.
+    /// Returns a reader for the beginning of a file.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes of the file and appends what they complete.
+    /// Reads the next bytes of the file and appends the findings that they complete.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         for portion in bytes.chunks(PORTION_BYTES) {
             let passed = portion.len().min(usize::try_from(self.passing).unwrap_or(usize::MAX));
@@ -74,7 +74,7 @@ impl EventFileReader {
         }
     }
 
-    /// No more bytes will come. A record that was begun is no error: the writer may have been killed.
+    /// Ends the file. An incomplete record is not an error, because the writer may have been killed.
     pub fn finish(&mut self, found: &mut Vec<Finding>) {
         self.report_garbage(found);
     }
@@ -93,7 +93,7 @@ impl EventFileReader {
                     }
                     Err(event::Malformed) => {
                         let length = HEADER_BYTES + data.len() + FOOTER_BYTES;
-                        self.skip_garbage(&rest[..length], "are no events");
+                        self.skip_garbage(&rest[..length], "are not events");
                         at += length;
                     }
                 },
@@ -101,7 +101,7 @@ impl EventFileReader {
                     self.report_garbage(found);
                     if is_summary && !std::mem::replace(&mut self.told_large, true) {
                         let why = format!(
-                            "an event of more than {LONGEST_BYTES} bytes is passed over, with the scalars it may hold"
+                            "an event of more than {LONGEST_BYTES} bytes is skipped, with any scalars in it"
                         );
                         found.push(Finding::unreadable(Source::Events, b"", why));
                     }
@@ -141,7 +141,7 @@ fn next(bytes: &[u8]) -> Next<'_> {
     };
     let (length, checksum) = header.split_at(8);
     if masked_crc(length).to_le_bytes() != checksum {
-        // One byte at a time: the next record's own checksum tells where it begins.
+        // Skips one byte at a time. The next record's own checksum identifies its start.
         return Next::Garbage { length: 1, why: "fail their checksum" };
     }
     let length = length.iter().rev().fold(0, |length, byte| length << 8 | u64::from(*byte));
@@ -176,8 +176,8 @@ fn metric(scalar: &event::Scalar<'_>) -> Option<CollectedMetric> {
     })
 }
 
-/// The checksum as `TFRecords` hold it: rotated and offset, so that a record inside a record does not look
-/// like one.
+/// Returns the checksum in the form of `TFRecords`: rotated and offset, so that a record inside another one is not
+/// recognised as a record.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -1,14 +1,14 @@
-//! PURE: a JSON object on a line of its own.
+//! PURE: reads a JSON object on a separate line.
 //!
-//! Members whose value is a number (or `NaN`, `Infinity`, `-Infinity`, bare or as a string) are metrics of
-//! that name. An object with a number at `default` is one metric, kept whole, as NNI does it. `global_step`,
-//! `step` and `epoch` number the others, `type` says `intermediate` or `final` (or NNI's words for them).
+//! Members whose value is a number (or `NaN`, `Infinity`, `-Infinity`, bare or as a string) are metrics of that name.
+//! An object with a number at `default` is one metric, kept as a whole, as in NNI. `global_step`, `step` and `epoch`
+//! number the other members. `type` is `intermediate` or `final` (or NNI's words for them).
 //!
-//! An object that has the objective as a text, as Katib's users write them (`{"acc": "0.93", "global_step": "0"}`), may have
-//! all its numbers so.
+//! If the objective is a number in a string, as Katib's users write it (`{"acc": "0.93", "global_step": "0"}`), all
+//! numbers of the object may be in strings.
 //!
-//! Of a final line with several metrics only one speaks for the trial, see [`main_of`]: the others are
-//! recorded as intermediate.
+//! In a final line with several metrics, only the result of [`main_of`] is final. The others are recorded as
+//! intermediate.
 
 use serde_json::{Map, Value};
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
@@ -16,10 +16,10 @@ use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
 use super::objective::{Direction, main_of};
 use super::{CollectedMetric, NAME_BYTES, Source, text};
 
-/// Members that say which step a line speaks of, the finest first.
+/// Members that contain the step of a line, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
 
-/// Appends the metrics of `line`. `false` if it is no JSON object, and so perhaps some other text.
+/// Appends the metrics of `line`. Returns `false` if it is not a JSON object, so that it may be other text.
 pub(super) fn read(
     line: &[u8],
     objective: Option<&str>,
@@ -57,7 +57,7 @@ pub(super) fn read(
         numbers(members, as_text)
     };
     let names: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
-    // A line that says that it is final and has one value means it.
+    // A final line with a single value needs no further choice.
     let speaker = match names.as_slice() {
         [only] if objective.is_none() => Some(*only),
         names => main_of(names, objective, direction),
@@ -94,13 +94,13 @@ fn numbers(
     metrics.filter(|(_, value)| value.number().is_some()).collect()
 }
 
-/// `3` and `3.0` as 3; `0.5`, `-1` and `"3"` number nothing.
+/// Returns `3` and `3.0` as 3. `0.5`, `-1` and `"3"` are not whole numbers.
 fn whole_number(value: &Value) -> Option<u64> {
-    /// The largest float below which every integer is one, 2^53.
+    /// The limit below which every integer is exact as a float, 2^53.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     value.as_u64().or_else(|| {
         let float = value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..EXACT).contains(f))?;
-        // Printed without a fraction: the one way from a float to an integer that cannot truncate.
+        // Printed without a fraction, because no conversion from float to integer rules out truncation.
         format!("{float:.0}").parse().ok()
     })
 }

@@ -1,7 +1,7 @@
-//! PURE: one output stream's bytes -> lines, for a manager that wants them one by one.
+//! PURE: splits one output stream into lines, for a manager that receives them one by one.
 //!
-//! A metric that the SDK marked comes out as the object it printed, whatever else stands on the line;
-//! everything else is text. Decisions depend on the line's bytes alone, never on the portions they came in.
+//! A metric with the SDK's marker becomes the object that the trial printed, regardless of other text on the line.
+//! Everything else is text. Decisions depend only on the line's bytes, never on the portions in which they arrived.
 
 use memchr::memmem;
 
@@ -9,45 +9,46 @@ use super::scanner::{END, MARKER, last_state, marker_begun};
 use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, EXCERPT_CHARS, LONGEST_BYTES};
 
-/// Longest line, in bytes; a longer one becomes several. One with a marker may be as long as the SDK admits.
+/// The maximum length of a line, in bytes. A longer line is split. A line with a marker may be as long as the SDK
+/// admits.
 const TEXT: usize = 64 * 1024;
 const MARKED: usize = LONGEST_BYTES;
 
-/// A line of the trial's, or a part of one.
+/// A line of the trial, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// Text, without the white space at its end, lossy.
+    /// Text without trailing white space, lossy.
     Text(String),
-    /// A metric of the SDK's: the JSON object as the trial printed it.
+    /// A metric of the SDK: the JSON object as the trial printed it.
     Metric(String),
-    /// A marker without a readable metric behind it.
+    /// A marker without a readable metric after it.
     Unreadable {
-        /// Its beginning, lossy.
+        /// The first characters, lossy.
         excerpt: String,
         /// The problem with it.
         why: String,
     },
 }
 
-/// Cuts one stream into lines.
+/// Splits one stream into lines.
 #[derive(Debug)]
 pub struct LineCutter {
     marker: memmem::Finder<'static>,
     texts: bool,
-    /// The unterminated line so far, less what was cut off.
+    /// The unterminated line so far, without the parts that were already returned.
     carry: Vec<u8>,
-    /// `true` if a part of this line was cut off already.
+    /// `true` if a part of this line was already returned.
     within: bool,
 }
 
 impl LineCutter {
-    /// A cutter that tells of metrics, and if `texts` also of everything else.
+    /// Returns a cutter for metrics, and if `texts` is set, also for all other text.
     pub fn new(texts: bool) -> Self {
         let marker = memmem::Finder::new(MARKER);
         Self { marker, texts, carry: Vec::new(), within: false }
     }
 
-    /// Takes the next bytes of the stream and appends the lines that they complete.
+    /// Reads the next bytes of the stream and appends the lines that they complete.
     pub fn feed(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
         let mut rest = bytes;
         while let Some(newline) = memchr::memchr(b'\n', rest) {
@@ -63,7 +64,7 @@ impl LineCutter {
         self.extend(rest, lines);
     }
 
-    /// The stream has ended: its last line may lack a newline.
+    /// Ends the stream, whose last line may lack a newline.
     pub fn finish(&mut self, lines: &mut Vec<Line>) {
         if !self.carry.is_empty() {
             self.end(lines);
@@ -86,7 +87,7 @@ impl LineCutter {
     fn overlong(&self) -> Option<usize> {
         let head = self.carry.get(..TEXT)?;
         match self.marker.find(head) {
-            // The end may be the beginning of a marker.
+            // The last bytes may be the start of a marker.
             None => Some(TEXT - marker_begun(head)),
             Some(0) => (self.carry.len() >= MARKED).then_some(MARKED),
             Some(before) => Some(before),
@@ -128,7 +129,7 @@ impl LineCutter {
         self.text(rest, marked, lines);
     }
 
-    /// Ordinary text; a part of a line that is blank says nothing.
+    /// Appends ordinary text. A blank part of a line is omitted.
     fn text(&self, piece: &[u8], is_part: bool, lines: &mut Vec<Line>) {
         if !self.texts {
             return;
@@ -140,7 +141,7 @@ impl LineCutter {
     }
 }
 
-/// Reads the record behind a marker, and says how long it is.
+/// Parses the record after a marker, and returns its length.
 fn read_marked(body: &[u8]) -> Result<(Line, usize), String> {
     let length = sdk::object_length(body).filter(|_| body.starts_with(b"{"));
     let length = length.ok_or_else(|| "no whole object follows the marker".to_owned())?;

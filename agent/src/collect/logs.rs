@@ -1,4 +1,4 @@
-//! The choice of the result for trials that print as programs of the field do, and name no objective.
+//! The choice of the result for trials that print in the form of common programs, and name no objective.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn read(log: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{log}: {error}"))
 }
 
-/// The log, the trial's parameters, and the metric that speaks for it.
+/// The log, the trial's parameters, and the expected result.
 type Row<'a> = (&'a str, &'a [(&'a str, f64)], Option<(&'a str, Value)>);
 
 #[test]

@@ -1,49 +1,49 @@
-//! PURE: NNI's file of metrics, `$NNI_SYS_DIR/.nni/metrics` (NNI 3.0, `nni/runtime/trial_command_channel`).
+//! PURE: reads NNI's metric file, `$NNI_SYS_DIR/.nni/metrics` (NNI 3.0, `nni/runtime/trial_command_channel`).
 //!
-//! A sequence of records: `ME`, the payload's length in bytes as six decimal digits, the payload, which is
-//! the SDK's metric object and a newline. A record that is not all there yet waits. Bytes that are no record
-//! are skipped up to the next one that can be read; each such stretch is reported once.
+//! The file is a sequence of records: `ME`, the payload's length in bytes as six decimal digits, and the payload, which
+//! is the SDK's metric object and a newline. The reader waits for the rest of an incomplete record. It skips bytes that
+//! are not a record, up to the next readable one, and reports each such stretch once.
 
 use super::sdk::{self, SdkRecord};
 use super::{EXCERPT_BYTES, Finding, Source};
 
-/// `ME` and six digits.
+/// The length of `ME` and six digits.
 const HEADER_BYTES: usize = 8;
 
 /// Reads the records of one file, given its bytes in any portions.
 #[derive(Debug, Default)]
 pub struct MetricFileReader {
-    /// Bytes that no decision was made about; at most one record, so about 1 MB.
+    /// The bytes about which no decision was made: at most one record, about 1 MB.
     carry: Vec<u8>,
-    /// The number of bytes that the carry must have before looking again is of use.
+    /// The length from which reading the carry can decide more.
     look_at: usize,
     garbage: Option<Garbage>,
 }
 
-/// A stretch of bytes that are no records.
+/// A stretch of bytes that contains no record.
 #[derive(Debug)]
 struct Garbage {
     head: Vec<u8>,
     length: u64,
 }
 
-/// The beginning of the bytes at hand.
+/// The content at the start of the available bytes.
 enum Next {
     /// A record of this many bytes.
     SdkRecord { length: usize, record: SdkRecord },
-    /// Perhaps a record: decided when this many bytes are there.
+    /// A possible record, to be decided when this many bytes are available.
     Wait { for_bytes: usize },
-    /// At least this many bytes that are no record.
+    /// At least this many bytes that are not a record.
     Garbage { length: usize },
 }
 
 impl MetricFileReader {
-    /// A reader at the beginning of a file.
+    /// Returns a reader for the beginning of a file.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes of the file and appends what they complete.
+    /// Reads the next bytes of the file and appends the findings that they complete.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         self.carry.extend_from_slice(bytes);
         if self.carry.len() >= self.look_at {
@@ -51,7 +51,7 @@ impl MetricFileReader {
         }
     }
 
-    /// No more bytes will come: what is unfinished is no record, but another may follow in it.
+    /// Ends the file. An incomplete record is skipped, but may contain another record.
     pub fn finish(&mut self, found: &mut Vec<Finding>) {
         self.read(true, found);
         self.report_garbage(found);
@@ -93,7 +93,7 @@ impl MetricFileReader {
 
     fn report_garbage(&mut self, found: &mut Vec<Finding>) {
         if let Some(Garbage { head, length }) = self.garbage.take() {
-            let why = format!("{length} bytes of the metric file are no record");
+            let why = format!("{length} bytes of the metric file are not a record");
             found.push(Finding::unreadable(Source::Sdk, &head, why));
         }
     }
@@ -110,8 +110,8 @@ fn next(bytes: &[u8]) -> Next {
     let length =
         header[2..].iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0'));
 
-    // A length that was torn or overwritten must not swallow the records behind it: the object's own end
-    // has to agree with it, as soon as that is there.
+    // A damaged length must not swallow the next records. The end of the object must therefore agree with the length,
+    // as soon as it is available.
     let payload = &bytes[HEADER_BYTES..];
     let payload = &payload[..payload.len().min(length)];
     let object = sdk::object_length(payload);
@@ -122,7 +122,7 @@ fn next(bytes: &[u8]) -> Next {
     }
     if payload.len() < length {
         let whole = HEADER_BYTES + length;
-        // Twice as much at a time, so that a record that comes byte by byte is not read a million times.
+        // The threshold doubles, so that a record that arrives byte by byte is not read a million times.
         let for_bytes = if object.is_some() { bytes.len() + 1 } else { whole.min(2 * bytes.len()) };
         return Next::Wait { for_bytes };
     }
@@ -132,13 +132,13 @@ fn next(bytes: &[u8]) -> Next {
     }
 }
 
-/// Returns whether `bytes`, at most a header's length, may be (the beginning of) a header.
+/// Returns whether `bytes`, at most a header's length, may be a header or the start of one.
 fn may_be_header(bytes: &[u8]) -> bool {
     let marks = bytes.len().min(2);
     bytes[..marks] == b"ME"[..marks] && bytes[marks..].iter().all(u8::is_ascii_digit)
 }
 
-/// The first byte begins no record: how far the next is that may.
+/// Returns the distance to the next byte that may start a record. The first byte starts none.
 fn garbage_length(bytes: &[u8]) -> usize {
     let after = memchr::memchr(b'M', bytes.get(1..).unwrap_or_default());
     after.map_or(bytes.len(), |after| 1 + after)

@@ -1,9 +1,9 @@
-//! PURE: names, numbers and bounds what all collectors of one attempt found, and concludes.
+//! PURE: names, numbers and limits the metrics that all collectors of one attempt found, and determines the result.
 //!
-//! Reports of NNI's SDK are the trial's own word: they are passed on as numbered, and none is dropped. Metrics read off
-//! text are bounded, because that text was not written for TrialKeeper: at most [`NAMES`] names, and after [`DENSE`]
-//! values of one name only every second, then every fourth ... value is kept. Everything dropped is counted, and the
-//! last value of each name is always known.
+//! Reports of NNI's SDK are the trial's own statements. They are passed on with their numbers, and none is dropped.
+//! Metrics read from text are limited, because the text was not written for TrialKeeper. There are at most [`NAMES`]
+//! names. After [`DENSE`] values of one name, only every second value is kept, later every fourth, and so on. Dropped
+//! values are counted, and the last value of each name is always known.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use trial_protocol::{Metric, MetricKind, MetricValue, OBJECTIVE};
 use super::objective::{Direction, main_of, repeats};
 use super::{CollectSpec, CollectedMetric, Source};
 
-/// The number of names that text and JSON lines may introduce; the objective and a final result are always let in.
+/// The maximum number of names from text and JSON lines. The objective and a final result are always admitted.
 const NAMES: usize = 64;
 
 /// The number of intermediate values of one name that are all kept.
 const DENSE: u64 = 10_000;
 
-/// Names, numbers and bounds what all collectors of one attempt found.
+/// The metrics that all collectors of one attempt found.
 #[derive(Debug)]
 pub struct MetricRegistry {
     objective: Option<String>,
@@ -27,10 +27,10 @@ pub struct MetricRegistry {
     parameters: Vec<(String, MetricValue)>,
     sdk: Series,
     printed: HashMap<String, Series>,
-    /// Metrics taken so far, as the time of each series' last one.
+    /// The number of metrics so far, which serves as the time of each series' last value.
     entered: u64,
     final_seen: bool,
-    /// The name that was taken for the result, where there were several and the user had named none.
+    /// The name that was chosen as the result, if there were several and the user had named none.
     chosen: Option<String>,
     thinned: u64,
     nameless: u64,
@@ -44,12 +44,12 @@ struct Series {
     next_sequence: u64,
     last: Option<MetricValue>,
     last_at: u64,
-    /// A value was more than a parameter of the same name and number.
+    /// `true` if a value did more than repeat a parameter of the same name.
     is_measured: bool,
 }
 
 impl MetricRegistry {
-    /// An empty ledger.
+    /// Creates an empty registry.
     pub fn new(spec: &CollectSpec) -> Self {
         Self {
             objective: spec.objective.clone(),
@@ -65,7 +65,7 @@ impl MetricRegistry {
         }
     }
 
-    /// Turns a finding into the metric to report, or `None` if it is to be dropped.
+    /// Turns a finding into the metric to report, or returns `None` to drop it.
     pub fn enter(&mut self, found: CollectedMetric) -> Option<Metric> {
         self.entered += 1;
         match found.source {
@@ -76,10 +76,10 @@ impl MetricRegistry {
         }
     }
 
-    /// The trial has ended: the final metric, if the trial itself reported none and one can be concluded.
+    /// Returns the final metric after the trial's end, if the trial reported none itself and it can be determined.
     ///
-    /// A trial that knows the SDK and reported intermediate results only gets the last of them, marked as
-    /// derived. For one that only prints, the last printed value *is* the result.
+    /// If a trial used the SDK and reported only intermediate results, the last one becomes the final result, marked as
+    /// derived. If a trial only prints, the last printed value *is* the result.
     pub fn conclude(&mut self, succeeded: bool) -> Option<Metric> {
         if !succeeded || self.final_seen {
             return None;
@@ -88,7 +88,7 @@ impl MetricRegistry {
         if self.sdk.last.is_some() {
             return Some(concluded(OBJECTIVE, &self.sdk, true));
         }
-        // What only repeats a parameter is no result, unless it is the named one.
+        // A value that only repeats a parameter is not a result, unless it is the objective.
         let is_objective = |name: &str| self.objective.as_deref() == Some(name);
         let printed = self.printed.iter();
         let mut seen: Vec<_> =
@@ -102,12 +102,12 @@ impl MetricRegistry {
         Some(concluded(name, &self.printed[name], false))
     }
 
-    /// Returns remarks for the user about the whole, as code and sentence; to be called after [`Self::conclude`].
+    /// Returns notes for the user, each with a code and a sentence. It must be called after [`Self::conclude`].
     pub fn notes(&self) -> Vec<(&'static str, String)> {
         let mut notes = Vec::new();
         if let Some(chosen) = &self.chosen {
             let text = format!(
-                "of {} printed metrics, {chosen:?} was taken for the result; name another with --objective, or in \
+                "of {} printed metrics, {chosen:?} was chosen as the result; name another with --objective, or in \
                  an experiment's file with `objective: {{metric: NAME}}`",
                 self.printed.len()
             );
@@ -115,7 +115,7 @@ impl MetricRegistry {
         }
         if self.thinned > 0 {
             let text = format!(
-                "{} printed metric values were thinned out: of one name, the first {DENSE} are all kept",
+                "{} printed metric values were dropped: only the first {DENSE} of one name are all kept",
                 self.thinned
             );
             notes.push(("metrics-thinned", text));
@@ -139,14 +139,14 @@ impl MetricRegistry {
         notes
     }
 
-    /// The last value of each name; of the SDK's, its last intermediate one.
+    /// Returns the last value of each name. For the SDK, this is the last intermediate value.
     pub fn last_values(&self) -> impl Iterator<Item = (&str, &MetricValue)> {
         let printed = self.printed.iter().map(|(name, series)| (name.as_str(), series));
         let all = std::iter::once((OBJECTIVE, &self.sdk)).chain(printed);
         all.filter_map(|(name, series)| Some((name, series.last.as_ref()?)))
     }
 
-    /// The SDK numbers its metrics itself.
+    /// Enters a metric of the SDK, which numbers its metrics itself.
     fn enter_reported(&mut self, found: CollectedMetric) -> Metric {
         let kind = found.kind.unwrap_or(MetricKind::Intermediate);
         let series = &mut self.sdk;
@@ -169,7 +169,7 @@ impl MetricRegistry {
     }
 
     fn enter_printed(&mut self, found: CollectedMetric) -> Option<Metric> {
-        // Beside an SDK, what is printed never decides.
+        // If the trial uses the SDK, printed values never determine the result.
         let sdk_seen = self.sdk.intermediates + self.sdk.finals > 0;
         let kind = found.kind.filter(|_| !sdk_seen).unwrap_or(MetricKind::Intermediate);
 
@@ -192,7 +192,7 @@ impl MetricRegistry {
                 series.finals - 1
             }
             MetricKind::Intermediate => {
-                // Steps that go back (a step counted anew in each epoch) are numbered on.
+                // Steps that decrease (a step that restarts in each epoch) are numbered onwards.
                 let sequence =
                     found.sequence.map_or(series.next_sequence, |n| n.max(series.next_sequence));
                 series.next_sequence = sequence.saturating_add(1);
@@ -209,8 +209,8 @@ impl MetricRegistry {
     }
 }
 
-/// Returns whether the value at `position` of its name is kept: every one of the first [`DENSE`], then every
-/// second until twice as many have come, then every fourth, and so on.
+/// Returns whether the value at `position` of its name is kept. All of the first [`DENSE`] values are kept, then every
+/// second until there are twice as many, then every fourth, and so on.
 fn is_kept(position: u64) -> bool {
     let stride = match position / DENSE {
         0 => 1,

@@ -1,21 +1,21 @@
-//! PURE: the choice of the printed metric that speaks for a trial whose objective has no name. It knows which names
-//! mean a result, and which never do.
+//! PURE: chooses the printed metric that is the result of a trial whose objective has no name. It distinguishes names
+//! of results from names that are never results.
 
 use std::str::FromStr;
 
 use trial_protocol::{MetricValue, OBJECTIVE};
 
-/// The direction in which a search moves its objective.
+/// The direction in which a search optimises its objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The larger the better.
+    /// Larger values are better.
     Maximize,
-    /// The smaller the better.
+    /// Smaller values are better.
     Minimize,
 }
 
 impl Direction {
-    /// Returns the word for it.
+    /// Returns the word for the direction.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Maximize => "maximize",
@@ -33,10 +33,10 @@ impl FromStr for Direction {
     }
 }
 
-/// Names that say themselves that they are the result, the likeliest first.
+/// Names that denote a result, the likeliest first.
 const RESULTS: [&str; 5] = [OBJECTIVE, "objective", "metric", "score", "reward"];
 
-/// Measures of quality: the higher, the better.
+/// Names of measures of quality: higher values are better.
 const QUALITIES: [&str; 20] = [
     "accuracy",
     "acc",
@@ -60,7 +60,7 @@ const QUALITIES: [&str; 20] = [
     "ssim",
 ];
 
-/// Measures of loss: the lower, the better.
+/// Names of measures of loss: lower values are better.
 const LOSSES: [&str; 14] = [
     "loss",
     "error",
@@ -78,11 +78,11 @@ const LOSSES: [&str; 14] = [
     "cer",
 ];
 
-/// Parts of a name that mean data which the trial was not trained on.
+/// Parts of names that denote data on which the trial was not trained.
 const HELD_OUT: [&str; 8] =
     ["val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"];
 
-/// Last parts of names that mean a setting, a counter, a clock or a machine.
+/// Last parts of names that denote a setting, a counter, a clock or a machine.
 const SETTINGS: [&str; 52] = [
     "lr",
     "batch",
@@ -138,14 +138,14 @@ const SETTINGS: [&str; 52] = [
     "speed",
 ];
 
-/// Whole names of the same kind, whose last part may end a metric's name, too.
+/// Complete names of settings, whose last part may also end a metric's name.
 const WHOLE_SETTINGS: [&str; 4] =
     ["learning_rate", "world_size", "samples_per_second", "steps_per_second"];
 
-/// First parts of names that mean a number of things.
+/// First parts of names that denote a count.
 const NUMBERS_OF: [&str; 4] = ["num", "n", "nb", "max"];
 
-/// The parts of a name: `val/binary_logloss` is `val`, `binary`, `logloss`.
+/// Returns the parts of a name: `val/binary_logloss` has `val`, `binary`, `logloss`.
 fn parts(name: &str) -> impl DoubleEndedIterator<Item = &str> {
     name.split(|c: char| !c.is_alphanumeric()).filter(|part| !part.is_empty())
 }
@@ -154,7 +154,7 @@ fn is_one_of(part: &str, words: &[&str]) -> bool {
     words.iter().any(|word| word.eq_ignore_ascii_case(part))
 }
 
-/// Returns whether a name looks like a setting, a counter or a clock, which is never the result by itself.
+/// Returns whether a name looks like a setting, a counter or a clock, which is never chosen as the result.
 pub(super) fn is_setting(name: &str) -> bool {
     let last = parts(name).next_back();
     let first = parts(name).next();
@@ -163,14 +163,14 @@ pub(super) fn is_setting(name: &str) -> bool {
         || first.is_some_and(|first| first.len() < name.len() && is_one_of(first, &NUMBERS_OF))
 }
 
-/// Returns whether a name means a metric wherever it stands.
+/// Returns whether a name denotes a metric in any text.
 pub(super) fn is_known(name: &str) -> bool {
     likelihood(name, None).is_some() && !is_setting(name)
 }
 
-/// Returns how likely a name means the result: the least is the likeliest. A name that says so itself comes first, then
-/// measures of quality, then losses; where the search minimizes, losses come before quality. Within each kind, a
-/// measure of data that the trial was not trained on comes first. `None`: the name says nothing.
+/// Returns the likelihood that a name denotes the result. The lowest value is the likeliest. Names of results come
+/// first, then measures of quality, then losses. If the search minimizes, losses come before quality. Within each kind,
+/// a measure of data on which the trial was not trained comes first. `None`: the name is in no list.
 fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, usize)> {
     let last = parts(name).next_back()?;
     let trained_on = !parts(name).any(|part| is_one_of(part, &HELD_OUT));
@@ -185,8 +185,8 @@ fn likelihood(name: &str, direction: Option<Direction>) -> Option<(usize, bool, 
     })
 }
 
-/// Returns which of `names`, in the order of their last appearance, speaks for the trial: the objective where one is
-/// named; else, of those that are no settings, the likeliest, or where no name says anything the last.
+/// Returns the result among `names`, which are in the order of their last appearance. This is the objective, if it has
+/// a name. Otherwise it is the likeliest name that is not a setting, or the last one if no name is in a list.
 pub(super) fn main_of<'n>(
     names: &[&'n str],
     objective: Option<&str>,
@@ -196,7 +196,7 @@ pub(super) fn main_of<'n>(
         return names.iter().copied().find(|name| *name == objective);
     }
     let candidates = || names.iter().copied().filter(|name| !is_setting(name));
-    // Of several of one kind the last: `XGBoost` means the last data set, and others print the best one last.
+    // Among several of one kind, the last counts. `XGBoost` uses the last data set, and others print the best one last.
     let known = candidates().rev().filter_map(|name| Some((likelihood(name, direction)?, name)));
     known
         .min_by_key(|(likelihood, _)| *likelihood)
@@ -204,13 +204,13 @@ pub(super) fn main_of<'n>(
         .or_else(|| candidates().next_back())
 }
 
-/// The last part of a qualified name: `optimizer.lr` and `optimizer/lr` mean `lr`.
+/// Returns the last part of a qualified name: `lr` for `optimizer.lr` and `optimizer/lr`.
 fn last_part(name: &str) -> &str {
     name.rsplit(['.', '/']).next().unwrap_or(name)
 }
 
-/// Returns whether two names mean one parameter: case, `-`, `_` and the like count nothing, and one of the two may be
-/// qualified.
+/// Returns whether two names denote the same parameter. Case and characters such as `-` and `_` do not matter, and one
+/// of the two may be qualified.
 fn is_alike(own: &str, printed: &str) -> bool {
     fn folded(name: &str) -> impl Iterator<Item = char> {
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase)
@@ -219,7 +219,7 @@ fn is_alike(own: &str, printed: &str) -> bool {
     is(own, printed) || is(last_part(own), printed) || is(own, last_part(printed))
 }
 
-/// Returns whether a printed value only repeats a parameter of the trial's.
+/// Returns whether a printed value only repeats a parameter of the trial.
 pub(super) fn repeats(
     parameters: &[(String, MetricValue)],
     name: &str,

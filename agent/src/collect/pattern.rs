@@ -1,17 +1,17 @@
-//! PURE: the user's own regular expressions, for output that no other collector understands.
+//! PURE: the user's regular expressions, for output that no other collector understands.
 //!
-//! Named groups say what a match means:
+//! Named groups define the meaning of a match:
 //!
 //! | groups | metric |
 //! | --- | --- |
-//! | `name` and `value` | the one named by the text of `name` |
+//! | `name` and `value` | the metric named by the text of `name` |
 //! | `value` alone | the objective |
-//! | any other name | the one of that name |
-//! | `step` | none: it numbers the others of the match |
+//! | any other name | the metric of that name |
+//! | `step` | none: it is the step of the others in the match |
 //!
-//! So `epoch (?P<step>\d+): val (?P<val_loss>\S+)` reads a metric `val_loss`. What a group has matched is read like
-//! the value of `name=value`, so that `0.5,` and `93.5%` are 0.5 and 93.5; `12ms` is none. The engine is `regex-lite`:
-//! time linear in the line, and a tenth of the size of its larger sister.
+//! For example, `epoch (?P<step>\d+): val (?P<val_loss>\S+)` reads a metric `val_loss`. The text of a group is read
+//! like the value of `name=value`. `0.5,` and `93.5%` are therefore 0.5 and 93.5, but `12ms` is not a number. The
+//! engine is `regex-lite`: its time is linear in the line, and its size is a tenth of that of `regex`.
 
 use std::str::FromStr;
 
@@ -20,7 +20,7 @@ use trial_protocol::{MetricValue, OBJECTIVE};
 
 use super::{CollectedMetric, Finding, NAME_BYTES, Source, text};
 
-/// Groups that name no metric by themselves.
+/// Groups that are not metrics themselves.
 const ROLES: [&str; 3] = ["name", "value", "step"];
 
 /// A regular expression whose named groups are metrics.
@@ -33,10 +33,10 @@ pub struct Pattern {
     has_value: bool,
 }
 
-/// The errors of reading a pattern.
+/// The errors of parsing a pattern.
 #[derive(Debug, thiserror::Error)]
 pub enum PatternError {
-    /// The pattern is no regular expression.
+    /// The pattern is not a valid regular expression.
     #[error("{pattern:?} is not a regular expression that this program reads")]
     Syntax {
         /// The text.
@@ -45,7 +45,7 @@ pub enum PatternError {
         #[source]
         source: regex_lite::Error,
     },
-    /// Nothing in it names a metric.
+    /// No group is a metric.
     #[error(
         "{pattern:?} names no metric: add a group such as (?P<accuracy>\\S+), or the two groups \
          (?P<name>...) and (?P<value>...)"
@@ -81,13 +81,13 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// As the user wrote it.
+    /// Returns the text of the pattern.
     pub fn as_str(&self) -> &str {
         self.regex.as_str()
     }
 
-    /// Appends what every match in `line` means, and says whether there was one. `objective` is the name
-    /// of a value that has none.
+    /// Appends the metrics of every match in `line`, and returns whether there was a match. `objective` is the name of
+    /// a value without a name.
     pub(super) fn read(
         &self,
         line: &str,
@@ -122,14 +122,14 @@ impl Pattern {
 }
 
 fn add_group(captures: &Captures<'_>, group: &str, name: &str, add: &mut impl FnMut(&str, &str)) {
-    // A group in a branch that was not taken is no metric.
+    // A group in a branch that was not taken has no value.
     if let Some(value) = captures.name(group) {
         add(name, value.as_str());
     }
 }
 
 fn finding(name: &str, value: &str, sequence: Option<u64>) -> Finding {
-    // A group such as `\S+` takes the comma behind a number with it.
+    // A group such as `\S+` includes a comma after the number.
     let number: Option<MetricValue> = text::value_after(value.as_bytes());
     match number {
         Some(value) if (1..=NAME_BYTES).contains(&name.len()) => {
@@ -141,7 +141,7 @@ fn finding(name: &str, value: &str, sequence: Option<u64>) -> Finding {
             Finding::unreadable(
                 Source::Pattern,
                 shown.as_bytes(),
-                "a pattern matched what is no number",
+                "a pattern matched text that is not a number",
             )
         }
     }
@@ -178,14 +178,14 @@ mod tests {
             ("the short form",      r"loss (?<loss>\S+)",                       "loss nan",              &["loss=\"NaN\""]),
             ("a branch not taken",  r"L (?P<loss>\d+)|A (?P<acc>\d+)",          "A 2",                   &["acc=2"]),
             ("no match",            r"loss (?P<loss>\d+)",                      "acc 2",                 &[]),
-            ("no number",           r"loss (?P<loss>\S+)",                      "loss tensor(0.5)",      &["!a pattern matched what is no number"]),
+            ("no number",           r"loss (?P<loss>\S+)",                      "loss tensor(0.5)",      &["!a pattern matched text that is not a number"]),
             ("a percent sign",      r"acc: (?P<acc>\S+)",                       "acc: 93.5%",            &["acc=93.5"]),
             ("a comma behind it",   r"loss: (?P<loss>\S+)",                     "loss: 1.5e-3, acc: 1",  &["loss=0.0015"]),
             ("brackets around it",  r"\((?P<loss>[^ ]+)",                        "(-.5) x",               &["loss=-0.5"]),
             ("all that follows",    r"loss: (?P<loss>.*)",                      "loss: 0.5 acc: 1",      &["loss=0.5"]),
-            ("a unit",              r"t=(?P<t>\S+)",                            "t=12ms",                &["!a pattern matched what is no number"]),
-            ("thousands",           r"n: (?P<n>\S+)",                           "n: 1,000",              &["!a pattern matched what is no number"]),
-            ("nothing",             r"n:(?P<n>.*)",                             "n: ",                   &["!a pattern matched what is no number"]),
+            ("a unit",              r"t=(?P<t>\S+)",                            "t=12ms",                &["!a pattern matched text that is not a number"]),
+            ("thousands",           r"n: (?P<n>\S+)",                           "n: 1,000",              &["!a pattern matched text that is not a number"]),
+            ("nothing",             r"n:(?P<n>.*)",                             "n: ",                   &["!a pattern matched text that is not a number"]),
         ];
         for (says, pattern, line, expected) in table {
             assert_eq!(summarized(pattern, line), expected, "{says}");

@@ -1,5 +1,5 @@
 //! The output of NNI 3.0's own SDK (`fixtures/sdk`, recorded from the package on `PyPI`), replayed through the
-//! collectors: the trial cannot tell which channel it spoke through, and neither can the manager.
+//! collectors. The findings must not depend on the SDK's channel.
 
 use serde_json::{Value, json};
 use trial_protocol::{MetricKind, OBJECTIVE, Stream};

@@ -1,13 +1,13 @@
-//! PURE: one output stream's bytes -> findings, at the speed of `memchr`.
+//! PURE: finds metrics in the bytes of one output stream, at the speed of `memchr`.
 //!
-//! A chunk is searched as a whole for the few bytes that a metric needs (NNI's marker, `=`, `{`, `epoch`), so ordinary
-//! output is never cut into lines. Only the unterminated tail of a chunk is kept. Of a tail that grows too long, only
-//! what may still become a marker is kept.
+//! The scanner searches a chunk as a whole for the few bytes that a metric needs (NNI's marker, `=`, `:`, `{`,
+//! `epoch`). Ordinary output is therefore never split into lines. Only the unterminated tail of a chunk is kept. If the
+//! tail grows too long, only the bytes that may still become a marker are kept.
 //!
-//! A line is a sequence of *pieces*: ordinary text, and marked records (`NNISDK_MEb'{...}'`) in between, as
-//! two processes that print at once leave them. Of ordinary text, what a carriage return has overwritten is
-//! gone: a progress bar counts in its last state. All decisions depend on the line's bytes alone, never on
-//! the portions they came in.
+//! A line is a sequence of *pieces*: ordinary text, with marked records (`NNISDK_MEb'{...}'`) in between. Two processes
+//! that print at the same time cause such lines. Within ordinary text, only the text after the last carriage return
+//! counts, so a progress bar is read in its last state. All decisions depend only on the line's bytes, never on the
+//! portions in which they arrived.
 
 use std::borrow::Cow;
 
@@ -20,19 +20,19 @@ use super::{
     json_lines, text,
 };
 
-/// The mark before each record of NNI's SDK on stdout, and the apostrophe that ends it.
+/// The mark before each record of NNI's SDK on stdout, and the apostrophe after it.
 pub const MARKER: &[u8] = b"NNISDK_MEb'";
 pub(super) const END: u8 = b'\'';
 
-/// The size of one read into the tail.
+/// The number of bytes that are added to the tail at once.
 const PORTION_BYTES: usize = 64 * 1024;
 
-/// Lengths in bytes.
+/// Limits of a line, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct LineLimits {
-    /// An unterminated line as long as this is looked at before it ends.
+    /// The length from which an unterminated line is read before it ends.
     look: usize,
-    /// Longest piece that is read.
+    /// The maximum length of a piece that is read.
     piece: usize,
 }
 
@@ -43,46 +43,46 @@ const LIMITS: LineLimits = LineLimits { look: PORTION_BYTES, piece: LONGEST_BYTE
 pub struct StreamScanner {
     spec: CollectSpec,
     limits: LineLimits,
-    /// `true` if ordinary text may hold metrics: stdout only, since stderr is full of warnings that quote
-    /// code.
+    /// `true` if ordinary text may contain metrics. This applies only to stdout, because stderr is full of warnings
+    /// that quote code.
     reads_text: bool,
     marker: memmem::Finder<'static>,
-    /// Finds the line that names a table's columns; it has no byte that other metrics need.
+    /// Finds the line with a table's column names. That line has no byte that other metrics need.
     table_begin: memmem::Finder<'static>,
     table: epoch_table::EpochTable,
-    /// The unterminated line so far, less what is decided.
+    /// The unterminated line so far, without the parts that were already decided.
     carry: Vec<u8>,
-    /// The time that the carry must be before looking at it is of use.
+    /// The length from which reading the carry can decide more.
     look_at: usize,
-    /// The piece at hand began before the carry and is not read.
+    /// The reason for not reading the current piece, if it began before the carry.
     clipped: Option<Clipped>,
-    /// `true` if it was said that a line is too long.
+    /// `true` if a line that is too long was reported.
     told_long: bool,
-    /// Metrics of one JSON line, kept to reuse its memory.
+    /// The metrics of one JSON line, kept to reuse its memory.
     objects: Vec<CollectedMetric>,
 }
 
-/// The reasons for not reading a piece, though more of it may come.
+/// The reasons for not reading a piece whose end may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clipped {
     /// The piece cannot be a metric.
     NoMetric,
-    /// The piece is too long. `textured`: it may have held metrics.
+    /// The piece is too long. `textured` means that it may have contained metrics.
     TooLong { textured: bool },
 }
 
-/// The continuation of a marker.
+/// The result of reading the bytes after a marker.
 enum Marked {
-    /// A record of this many bytes, apostrophe included.
+    /// A record of this many bytes, including the apostrophe.
     SdkRecord(usize, SdkRecord),
-    /// No record.
+    /// Not a record.
     Broken(String),
-    /// More bytes decide.
+    /// More bytes are needed for a decision.
     Unfinished,
 }
 
 impl StreamScanner {
-    /// A scanner for `stream` with the collectors that `spec` turns on.
+    /// Returns a scanner for `stream` with the collectors that `spec` enables.
     pub fn new(spec: &CollectSpec, stream: Stream) -> Self {
         Self {
             spec: spec.clone(),
@@ -100,7 +100,7 @@ impl StreamScanner {
         }
     }
 
-    /// Takes the next bytes of the stream and appends what they complete.
+    /// Reads the next bytes of the stream and appends the findings that they complete.
     pub fn feed(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         let mut rest = bytes;
         if self.is_within_line() {
@@ -116,7 +116,7 @@ impl StreamScanner {
         self.extend(&rest[whole..], found);
     }
 
-    /// The stream has ended: its last line may lack a newline.
+    /// Ends the stream, whose last line may lack a newline.
     pub fn finish(&mut self, found: &mut Vec<Finding>) {
         self.end_line(found);
     }
@@ -125,7 +125,7 @@ impl StreamScanner {
         self.clipped.is_some() || !self.carry.is_empty()
     }
 
-    /// Searches a block of whole lines.
+    /// Searches a block of complete lines.
     fn scan(&mut self, block: &[u8], found: &mut Vec<Finding>) {
         let mut at = 0;
         let mut record = self.marker.find(block);
@@ -148,12 +148,12 @@ impl StreamScanner {
         }
     }
 
-    /// The position of what may begin a table.
+    /// Returns the position of the next possible table.
     fn next_table(&self, block: &[u8]) -> Option<usize> {
         (self.reads_text && self.spec.text).then(|| self.table_begin.find(block))?
     }
 
-    /// The position of the next byte that ordinary text must have to hold a metric.
+    /// Returns the position of the next byte that a metric in ordinary text needs.
     fn next_texture(&self, block: &[u8]) -> Option<usize> {
         match &self.spec {
             _ if !self.reads_text => None,
@@ -169,7 +169,7 @@ impl StreamScanner {
         self.clipped = None;
     }
 
-    /// Adds to the unterminated line.
+    /// Appends bytes to the unterminated line.
     fn extend(&mut self, bytes: &[u8], found: &mut Vec<Finding>) {
         for portion in bytes.chunks(PORTION_BYTES) {
             self.carry.extend_from_slice(portion);
@@ -180,8 +180,8 @@ impl StreamScanner {
             let done = self.consume(&carry, false, found);
             self.carry = carry;
             self.carry.drain(..done);
-            // Twice as much at a time, so that a long line that comes byte by byte is not read a million
-            // times; past the limit everything is decided.
+            // The threshold doubles, so that a long line that arrives byte by byte is not read a million times. Beyond
+            // the limit, everything is decided.
             let most = self.limits.piece + MARKER.len() + 1;
             self.look_at = (2 * self.carry.len()).clamp(self.limits.look, most);
         }
@@ -199,8 +199,8 @@ impl StreamScanner {
         self.look_at = self.limits.look;
     }
 
-    /// Reads the pieces of `line` from left to right as far as they are decided, and returns how far that is. `ended`:
-    /// the line is whole.
+    /// Reads the pieces of `line` from left to right as far as they are decided, and returns the position reached.
+    /// `ended` means that the line is complete.
     fn consume(&mut self, line: &[u8], ended: bool, found: &mut Vec<Finding>) -> usize {
         let mut at = 0;
         while let Some(length) = self.marker.find(&line[at..]) {
@@ -216,7 +216,7 @@ impl StreamScanner {
                     at += MARKER.len() + length;
                 }
                 Marked::Broken(why) => {
-                    // What follows is the record's remains, unless it is another record.
+                    // The next bytes are the remains of the record, unless they are another record.
                     found.push(Finding::unreadable(Source::Sdk, &line[at..], why));
                     self.clipped = Some(Clipped::NoMetric);
                     at += MARKER.len();
@@ -232,7 +232,7 @@ impl StreamScanner {
             return line.len();
         }
 
-        // The end may be the beginning of a marker, and so no part of this piece.
+        // The last bytes may be the start of a marker, which is not part of this piece.
         let tail = marker_begun(&line[at..]);
         let sure = &line[at..line.len() - tail];
         let overwritten = last_state(sure);
@@ -243,13 +243,13 @@ impl StreamScanner {
         let sure = &sure[overwritten..];
         self.clipped = self.clip(sure);
         if self.clipped.is_some() {
-            // A carriage return ends the clipped state, unless the newline follows.
+            // A carriage return ends the clipped state, unless a newline follows it.
             at = line.len() - tail - usize::from(sure.ends_with(b"\r"));
         }
         at
     }
 
-    /// Returns how a piece is cut that goes on with `part`, or begins with it, is not read.
+    /// Returns the reason for not reading a piece that continues or begins with `part`, if there is one.
     fn clip(&self, part: &[u8]) -> Option<Clipped> {
         let textured = || self.next_texture(part).is_some();
         match self.clipped {
@@ -270,7 +270,7 @@ impl StreamScanner {
         let full = body.len() == self.limits.piece;
         let decided = ended || full;
         let broken = |why: String| {
-            // The excerpt must not depend on how much has come yet.
+            // The excerpt must not depend on how many bytes have arrived.
             let shown = decided || body.len() >= EXCERPT_BYTES;
             if shown { Marked::Broken(why) } else { Marked::Unfinished }
         };
@@ -292,7 +292,7 @@ impl StreamScanner {
         }
     }
 
-    /// Reads a piece of ordinary text, which is whole unless its beginning was clipped.
+    /// Reads a piece of ordinary text. It is complete unless its beginning was clipped.
     fn read_text(&mut self, piece: &[u8], found: &mut Vec<Finding>) {
         if !self.reads_text {
             return;
@@ -354,7 +354,7 @@ impl StreamScanner {
         }
     }
 
-    /// Says once that something was not read.
+    /// Reports, once, that a line was not read.
     fn report_long_line(&mut self, found: &mut Vec<Finding>) {
         if !std::mem::replace(&mut self.told_long, true) {
             let why = format!(
@@ -366,15 +366,15 @@ impl StreamScanner {
     }
 }
 
-/// Returns where the last state of a piece that carriage returns overwrite begins. Those at its end belong to the
-/// newline.
+/// Returns the start of the last state of a piece in which carriage returns overwrite text. Carriage returns at the end
+/// belong to the newline.
 pub(super) fn last_state(piece: &[u8]) -> usize {
     let returns = piece.iter().rev().take_while(|byte| **byte == b'\r').count();
     let states = &piece[..piece.len() - returns];
     memchr::memrchr(b'\r', states).map_or(0, |last| last + 1)
 }
 
-/// Returns the number of bytes at the end of `piece` that may be the beginning of a marker.
+/// Returns the number of bytes at the end of `piece` that may be the start of a marker.
 pub(super) fn marker_begun(piece: &[u8]) -> usize {
     let longest = piece.len().min(MARKER.len() - 1);
     (1..=longest).rev().find(|length| piece.ends_with(&MARKER[..*length])).unwrap_or(0)

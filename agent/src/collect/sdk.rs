@@ -1,11 +1,11 @@
-//! PURE: NNI's metric object, the same in all of its SDK's channels (NNI 3.0, `nni/trial.py`).
+//! PURE: parses NNI's metric object, which is the same in all channels of its SDK (NNI 3.0, `nni/trial.py`).
 //!
 //! ```json
 //! {"parameter_id": 0, "trial_job_id": "abcde", "type": "PERIODICAL", "sequence": 0, "value": "0.5"}
 //! ```
 //!
-//! `value` is a string that holds JSON once more, with Python's bare `NaN` and `Infinity`; a value that is
-//! no string is taken as it stands. Ids are ignored: the agent knows whose trial it runs.
+//! `value` is a string that contains JSON again, with Python's bare `NaN` and `Infinity`. A value that is not a string
+//! is used directly. Ids are ignored, because the agent knows its trial.
 
 use serde_json::Value;
 use trial_protocol::{MetricKind, MetricValue, OBJECTIVE};
@@ -17,12 +17,11 @@ use super::{CollectedMetric, Source};
 pub enum SdkRecord {
     /// A metric.
     Metric(CollectedMetric),
-    /// `REQUEST_PARAMETER`: the trial asks for another point of the search space, which stdout cannot
-    /// answer.
+    /// `REQUEST_PARAMETER`: the trial requests another point of the search space, which cannot be answered over stdout.
     ParameterRequest,
 }
 
-/// Reads one metric object; the error says what is wrong with it.
+/// Parses one metric object. The error names the problem.
 pub fn read_record(text: &[u8]) -> Result<SdkRecord, String> {
     let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
     let record = MetricValue::parse(text).map_err(|_| "not valid JSON".to_owned())?;
@@ -39,7 +38,7 @@ pub fn read_record(text: &[u8]) -> Result<SdkRecord, String> {
     };
     let value = match members.get("value") {
         Some(Value::String(inner)) => {
-            MetricValue::parse(inner).map_err(|_| "its value is not JSON inside".to_owned())?
+            MetricValue::parse(inner).map_err(|_| "its value does not hold JSON".to_owned())?
         }
         Some(other) => MetricValue::from(other.clone()),
         None => return Err("it has no value".to_owned()),
@@ -55,10 +54,10 @@ pub fn read_record(text: &[u8]) -> Result<SdkRecord, String> {
     Ok(SdkRecord::Metric(found))
 }
 
-/// Length of the JSON object that `bytes` begin with, braces included. `None` if it does not end here.
+/// Returns the length of the JSON object at the start of `bytes`, including its braces, or `None` if it does not end
+/// here.
 ///
-/// Only braces outside strings are counted, so the text may still be no JSON; but where JSON begins, this
-/// is where it ends.
+/// The function only counts braces outside strings, so the text may still not be JSON. But if it is JSON, it ends here.
 pub(super) fn object_length(bytes: &[u8]) -> Option<usize> {
     let mut depth = 0_usize;
     let mut in_string = false;
@@ -115,7 +114,7 @@ mod tests {
             ("another type",      r#"{"type": "OTHER", "value": "1"}"#,           refused("its type is neither PERIODICAL nor FINAL")),
             ("no type",           r#"{"value": "1"}"#,                            refused("it has no type")),
             ("no value",          r#"{"type": "FINAL"}"#,                         refused("it has no value")),
-            ("a value unquoted",  r#"{"type": "FINAL", "value": "text"}"#,        refused("its value is not JSON inside")),
+            ("a value unquoted",  r#"{"type": "FINAL", "value": "text"}"#,        refused("its value does not hold JSON")),
             ("no object",         "[1]",                                          refused("not a JSON object")),
             ("no JSON",           r#"{"type": "FINAL", }"#,                       refused("not valid JSON")),
         ];

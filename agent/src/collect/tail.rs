@@ -1,9 +1,9 @@
-//! Files that grow: read on by offset, and fed to the collectors that read files.
+//! Follows growing files by offset, and feeds the collectors that read files.
 //!
-//! This is the I/O beside the pure [`collect`](crate::collect): it opens, seeks, reads and remembers how far it came,
-//! and decides nothing about metrics. The caller chooses when: on a change that notify tells, and every second or so
-//! where nothing tells. A file that is absent is not there *yet*; one that was replaced, cut or written anew (as
-//! `open(path, "w")` does, once an epoch) is read from its beginning, as another file.
+//! This is the I/O for the pure [`collect`](crate::collect). It opens, seeks, reads and remembers its position, but
+//! decides nothing about metrics. The caller chooses the time: when notify reports a change, or every second or so
+//! without such reports. An absent file may appear *later*. A file that was replaced, truncated or rewritten (as
+//! `open(path, "w")` does, once an epoch) is read from its beginning, like another file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -23,20 +23,20 @@ mod tags;
 
 use tags::Tags;
 
-/// Most that is read of one file at once, so that a large old file does not hold everything up.
+/// The maximum number of bytes of one file per read, so that a large old file does not delay the others.
 const PORTION_BYTES: u64 = 256 * 1024;
 
-/// The number of bytes before the place that a reading has come to that are compared at the next one: if they are
-/// others, the file was written anew.
+/// The number of bytes before the current position that are compared at the next read. If they have changed, the file
+/// was rewritten.
 const SEEN_BYTES: usize = 256;
 
-/// The limits of event files: the depth below a directory, the number of files read, and the number of an earlier run's
-/// files that are still looked at.
+/// The limits of event files: the depth below a directory, the number of files that are read, and the number of an
+/// earlier run's files that are still followed.
 const EVENT_DEPTH: usize = 4;
 const EVENT_FILES: usize = 1024;
 const EARLIER_EVENT_FILES: usize = 64;
 
-/// One file that grows.
+/// A growing file.
 #[derive(Debug)]
 pub struct FileTail {
     path: PathBuf,
@@ -47,29 +47,29 @@ pub struct FileTail {
     seen: Vec<u8>,
 }
 
-/// The outcome of a read, beside the bytes.
+/// The result of a read, in addition to the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The bytes are of another file than those before, from its beginning.
+    /// `true` if the bytes belong to another file than the previous ones, and start at its beginning.
     pub replaced: bool,
-    /// There is more to be read now.
+    /// `true` if more bytes are available now.
     pub more: bool,
 }
 
 impl FileTail {
-    /// A tail from the beginning of the file at `path`, which need not be there yet.
+    /// Returns a tail that starts at the beginning of the file at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), offset: 0, identity: None, seen: Vec::new() }
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Goes to the end of what is there by now, and reads no more of it than tells it from other content.
+    /// Moves to the current end of the file. Reads only the bytes that are needed to recognise a rewrite.
     pub fn skip(&mut self) {
-        // What cannot be looked at now is told when it is read.
+        // A file that cannot be opened now is reported when it is read.
         let Ok((file, metadata)) = open(&self.path) else { return };
         let length = usize::try_from(metadata.len()).unwrap_or(usize::MAX).min(SEEN_BYTES);
         let mut seen = vec![0; length];
@@ -80,14 +80,14 @@ impl FileTail {
         }
     }
 
-    /// Goes to `offset`, if the file is still so long.
+    /// Moves to `offset`, if the file is still that long.
     fn begin_at(&mut self, offset: u64) {
         if let Ok((_, metadata)) = open(&self.path) {
             (self.identity, self.offset) = (Some(identity(&metadata)), offset);
         }
     }
 
-    /// Returns whether what was read is still there.
+    /// Returns whether the last bytes read are still in the file.
     fn still_holds(&self, file: &File) -> bool {
         let mut bytes = [0; SEEN_BYTES];
         let bytes = &mut bytes[..self.seen.len()];
@@ -101,7 +101,7 @@ impl FileTail {
         self.seen.extend_from_slice(&read[read.len().saturating_sub(SEEN_BYTES)..]);
     }
 
-    /// Replaces the content of `buffer` with what was written since the last read, or a portion of it.
+    /// Replaces the content of `buffer` with the bytes written since the last read, or a portion of them.
     pub fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<Progress> {
         buffer.clear();
         let (mut file, metadata) = match open(&self.path) {
@@ -130,7 +130,7 @@ impl FileTail {
 }
 
 fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    // A pipe without a writer must not hold the agent: opened so, it does not wait.
+    // A pipe without a writer must not block the agent, which this flag prevents.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
     if metadata.is_file() {
@@ -166,13 +166,13 @@ macro_rules! reader {
 
 reader!(MetricFileReader, EventFileReader, StreamScanner);
 
-/// One file with the reader of its kind.
+/// A file with the reader of its kind.
 #[derive(Debug)]
 struct Followed<R> {
     tail: FileTail,
     reader: R,
     fresh: fn(&CollectSpec) -> R,
-    /// The reason why it could not be read, reported once until it can.
+    /// `true` if the file could not be read. The error is reported once until a read succeeds.
     failing: bool,
 }
 
@@ -188,7 +188,7 @@ impl<R: Reader> Followed<R> {
                 Err(error) => {
                     if !self.failing {
                         let path = self.tail.path().display();
-                        tracing::warn!(%path, %error, "a file of metrics cannot be read; it is tried again");
+                        tracing::warn!(%path, %error, "cannot read a metric file; will try again");
                     }
                     self.failing = true;
                     return;
@@ -207,18 +207,18 @@ impl<R: Reader> Followed<R> {
     }
 }
 
-/// The files that hold metrics.
+/// The files that contain metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileSpec {
     /// NNI's metric file, `$NNI_SYS_DIR/.nni/metrics`.
     pub metric_file: Option<PathBuf>,
-    /// Files of lines: JSON objects, `name=value`, the user's patterns, as on stdout.
+    /// Files of lines as on stdout: JSON objects, `name=value`, and the user's patterns.
     pub line_files: Vec<PathBuf>,
-    /// Directories with event files of `TensorBoard`, at most four levels below.
+    /// Directories with `TensorBoard` event files, at most four levels deep.
     pub event_dirs: Vec<PathBuf>,
 }
 
-/// All files that hold metrics of one trial.
+/// The followed files of one trial.
 #[derive(Debug)]
 pub struct FileCollectors {
     spec: CollectSpec,
@@ -226,7 +226,7 @@ pub struct FileCollectors {
     line_files: Vec<Followed<StreamScanner>>,
     event_dirs: Vec<PathBuf>,
     event_files: BTreeMap<PathBuf, Followed<EventFileReader>>,
-    /// Event files that are not read.
+    /// Event files that are skipped.
     passed_over: BTreeSet<PathBuf>,
     tags: Tags,
     told_many: bool,
@@ -234,7 +234,7 @@ pub struct FileCollectors {
 }
 
 impl FileCollectors {
-    /// Collectors of the files in `files`, none of which need be there yet.
+    /// Returns collectors for the files in `files`, none of which need exist yet.
     pub fn new(spec: &CollectSpec, files: FileSpec) -> Self {
         let line_files = files.line_files.into_iter();
         let fresh_lines = |spec: &CollectSpec| StreamScanner::new(spec, Stream::Stdout);
@@ -253,14 +253,14 @@ impl FileCollectors {
         }
     }
 
-    /// Passes over what is there by now: an earlier run has left it.
+    /// Skips the existing content, which belongs to an earlier run.
     pub fn skip(&mut self) {
         if let Some(file) = &mut self.metric_file {
             file.tail.skip();
         }
         self.line_files.iter_mut().for_each(|file| file.tail.skip());
         let mut earlier = self.list_event_files();
-        // The last by name are the latest, as a rule; one of them may yet grow.
+        // Usually the last files by name are the latest. One of them may still grow.
         let kept = earlier.split_off(earlier.len().saturating_sub(EARLIER_EVENT_FILES));
         self.passed_over.extend(earlier);
         for path in kept {
@@ -268,14 +268,14 @@ impl FileCollectors {
         }
     }
 
-    /// NNI's file and the files of lines, each with how far it has been passed over or read.
+    /// Returns NNI's file and the files of lines, each with the offset up to which it was skipped or read.
     pub fn offsets(&self) -> Vec<(PathBuf, u64)> {
         let tails = self.metric_file.iter().map(|file| &file.tail);
         let tails = tails.chain(self.line_files.iter().map(|file| &file.tail));
         tails.map(|tail| (tail.path.clone(), tail.offset)).collect()
     }
 
-    /// Goes to these places, and passes over event files that were not written to `since`.
+    /// Moves to these offsets, and skips event files that were not written after `since`.
     pub fn begin_at(&mut self, offsets: &[(PathBuf, u64)], since: SystemTime) {
         let tails = self.metric_file.iter_mut().map(|file| &mut file.tail);
         for tail in tails.chain(self.line_files.iter_mut().map(|file| &mut file.tail)) {
@@ -289,7 +289,7 @@ impl FileCollectors {
         self.passed_over.extend(self.list_event_files().into_iter().filter(is_earlier));
     }
 
-    /// Reads what was written since the last poll and appends what it holds.
+    /// Reads the bytes written since the last poll and appends their findings.
     pub fn poll(&mut self, found: &mut Vec<Finding>) {
         self.find_event_files(found);
         let Self { spec, buffer, .. } = self;
@@ -312,11 +312,11 @@ impl FileCollectors {
                 }
             }
         }
-        // A portion is large beside everything else the agent keeps.
+        // Freed, because the buffer is large in relation to the agent's other memory.
         self.buffer = Vec::new();
     }
 
-    /// The trial has ended: reads the rest, the last line without a newline included.
+    /// Reads the rest after the trial's end, including a last line without a newline.
     pub fn finish(&mut self, found: &mut Vec<Finding>) {
         self.poll(found);
         if let Some(file) = &mut self.metric_file {
@@ -350,7 +350,7 @@ impl FileCollectors {
         self.event_files.entry(path).or_insert(followed)
     }
 
-    /// All that there are, by name.
+    /// Returns all event files, sorted by name.
     fn list_event_files(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         for dir in &self.event_dirs {
@@ -361,8 +361,8 @@ impl FileCollectors {
     }
 }
 
-/// Appends the event files in `dir` and up to `depth` directories below it. Links are not followed, so
-/// there is no circle.
+/// Appends the event files in `dir` and up to `depth` directories below it. Does not follow links, so there is no
+/// cycle.
 fn list_event_files(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
         let Ok(kind) = entry.file_type() else { continue };

@@ -1,13 +1,14 @@
-//! PURE: `name=value` in a line of text, and `name: value` where the name means a metric.
+//! PURE: reads `name=value` in a line of text, and `name: value` if the name denotes a metric.
 //!
-//! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`, made stricter where
-//! that finds metrics by accident: name and value must each be a whole token, so that `lr=0.1abc`, `x==3`,
-//! `date=2026-01-02` and `http://host/?a=1` are text. Beyond Katib, a name may hold `.`, `/`, `@` and letters of any
-//! alphabet, and a value may be `nan` or `inf`, and `|` separates. The tables in the tests decide.
+//! The rule is that of Katib's default filter, `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`. It is stricter
+//! where the filter finds metrics by accident: name and value must each be a whole token. `lr=0.1abc`, `x==3`,
+//! `date=2026-01-02` and `http://host/?a=1` are therefore text. Unlike in Katib, a name may contain `.`, `/`, `@` and
+//! letters of any alphabet. A value may be `nan` or `inf`, and `|` is a separator. The tables in the tests are
+//! authoritative.
 //!
-//! Katib heeds names only that it was told. So does this where it was told one, the objective: its name is what Katib
-//! takes for one (`val|acc`, `--acc`, `1st`, whatever stands before it), and a unit may follow the number (`12ms`). What
-//! Katib reads wrongly, such as the 1 of `1,000`, is text here as well.
+//! Katib reads only names that the user configured. If the user named the objective, this module accepts everything
+//! that Katib accepts as that name (`val|acc`, `--acc`, `1st`, with any text before it). A unit may then follow the
+//! number (`12ms`). Text that Katib misreads, such as the 1 of `1,000`, stays text here.
 
 use std::str;
 
@@ -17,11 +18,10 @@ use trial_protocol::MetricValue;
 use super::NAME_BYTES;
 use super::objective::is_known;
 
-/// The prefixes of the agent's variables and NNI's: a trial that prints its environment reports nothing.
+/// The prefixes of the agent's and NNI's variables. A trial that prints its environment reports no metrics.
 const REPORT_PREFIXES: [&str; 2] = ["TRIALKEEPER_", "NNI_"];
 
-/// Calls `found` with every pair in `line`, from left to right. `line` holds no newline and no colour
-/// codes.
+/// Calls `found` with every pair in `line`, from left to right. `line` contains no newline and no colour codes.
 pub(super) fn pairs(
     line: &[u8],
     objective: Option<&str>,
@@ -40,7 +40,7 @@ pub(super) fn pairs(
             found(objective, value);
             continue;
         }
-        // The value goes first: most `=` of ordinary text fail there, and cheaply.
+        // The value is read first, because most `=` in ordinary text fail there at little cost.
         if let Some(value) = value_after(&line[equals + 1..])
             && let Some(name) = name_before(&line[..equals])
             && !REPORT_PREFIXES.iter().any(|ours| name.starts_with(ours))
@@ -50,8 +50,9 @@ pub(super) fn pairs(
     }
 }
 
-/// The pair around a colon, as Keras (`val_loss: 0.6`), Hugging Face (`'eval_loss': 0.3`), `XGBoost`
-/// (`validation_0-logloss:0.2`) and many loops print it. Too much else is printed so to take any name for a metric's.
+/// Returns the pair around a colon, as Keras (`val_loss: 0.6`), Hugging Face (`'eval_loss': 0.3`), `XGBoost`
+/// (`validation_0-logloss:0.2`) and many loops print it. Too much other text has this form, so only names of metrics
+/// count.
 fn labelled<'l>(
     line: &'l [u8],
     colon: usize,
@@ -59,13 +60,13 @@ fn labelled<'l>(
 ) -> Option<(&'l str, MetricValue)> {
     let value = value_after(&line[colon + 1..])?;
     let text = &line[..colon];
-    // As Python prints a dictionary; what has other quotes is JSON.
+    // The quote of a Python dictionary. Text with double quotes is JSON.
     let text = text.strip_suffix(b"'").unwrap_or(text);
     let name = name_before(text)?;
     (is_known(name) || objective == Some(name)).then_some((name, value))
 }
 
-/// Returns whether Katib would take the end of `text` for `name`, and it is no part of a longer one either.
+/// Returns whether Katib would accept the end of `text` as `name`, and whether it is not part of a longer name.
 fn is_katibs(text: &[u8], name: &str) -> bool {
     let is_part = |byte: &u8| is_name_byte(*byte) || *byte == b'|' || !byte.is_ascii();
     let is_katibs = |byte: &u8| byte.is_ascii_alphanumeric() || b"_|-".contains(byte);
@@ -73,12 +74,12 @@ fn is_katibs(text: &[u8], name: &str) -> bool {
     !before.last().is_some_and(is_part) && !name.is_empty() && name.bytes().all(|b| is_katibs(&b))
 }
 
-/// The number at the beginning of `text`, if it is a whole token but for a unit.
+/// Returns the number at the start of `text`, if it is a whole token except for a unit.
 fn value_with_unit(text: &[u8]) -> Option<MetricValue> {
     let text = text.trim_ascii_start();
     let (number, rest) = text.split_at(number_length(text)?);
     let unit = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    // `info` is no infinity with a unit, and `0x10` no zero.
+    // `info` is not infinity with a unit, and `0x10` is not zero.
     let is_number = number.last().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
     let closed = match &rest[unit..] {
         rest if unit == 0 || !is_number => unit == 0 && is_closed(rest),
@@ -88,13 +89,13 @@ fn value_with_unit(text: &[u8]) -> Option<MetricValue> {
     if closed { to_value(number) } else { None }
 }
 
-/// The number that `text` is.
+/// Returns the number that `text` consists of.
 pub fn number(text: &str) -> Option<MetricValue> {
     let text = text.trim().as_bytes();
     (number_length(text)? == text.len()).then(|| to_value(text))?
 }
 
-/// The name at the end of `text`, if it is a whole token.
+/// Returns the name at the end of `text`, if it is a whole token.
 fn name_before(text: &[u8]) -> Option<&str> {
     let text = text.trim_ascii_end();
     let window = &text[text.len().saturating_sub(NAME_BYTES + 1)..];
@@ -105,7 +106,7 @@ fn name_before(text: &[u8]) -> Option<&str> {
     }
     let before = window[..window.len() - length].last();
 
-    // Letters of any alphabet belong to the name, any other character of several bytes ends it.
+    // Letters of any alphabet belong to the name. Any other character of several bytes ends it.
     let token = &window[window.len() - length..];
     let (name, opened) = match str::from_utf8(token) {
         Ok(token) => {
@@ -131,12 +132,12 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-./@".contains(&byte)
 }
 
-/// Returns whether the byte may stand before a name.
+/// Returns whether the byte may precede a name.
 fn opens(byte: u8) -> bool {
     byte.is_ascii_whitespace() || b"([{<>)]},;:|\"'`".contains(&byte)
 }
 
-/// The number at the beginning of `text`, if it is a whole token: a comma, a percent sign or a bracket may follow.
+/// Returns the number at the start of `text`, if it is a whole token. A comma, a percent sign or a bracket may follow.
 pub(super) fn value_after(text: &[u8]) -> Option<MetricValue> {
     let text = text.trim_ascii_start();
     let length = number_length(text)?;
@@ -148,12 +149,12 @@ pub(super) fn value_after(text: &[u8]) -> Option<MetricValue> {
 
 fn to_value(number: &[u8]) -> Option<MetricValue> {
     let number = str::from_utf8(number).ok()?;
-    // An integer stays one, as in JSON; whatever does not fit is a float.
+    // An integer stays an integer, as in JSON. A number that does not fit becomes a float.
     let integer = number.parse::<i64>().ok().map(|integer| Value::from(integer).into());
     integer.or_else(|| number.parse::<f64>().ok().map(MetricValue::from))
 }
 
-/// Length of the number that `text` begins with.
+/// Returns the length of the number at the start of `text`.
 fn number_length(text: &[u8]) -> Option<usize> {
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
     let unsigned = &text[sign..];
@@ -172,7 +173,7 @@ fn number_length(text: &[u8]) -> Option<usize> {
         if whole + fraction == 0 {
             return None;
         }
-        // `loss=1.` is a number as well as the end of a sentence: one and the same value.
+        // In `loss=1.`, the point may belong to the number or end the sentence. The value is the same.
         length += 1 + fraction;
     }
     if length == 0 {
@@ -223,8 +224,8 @@ mod tests {
         found
     }
 
-    /// Katib's default filter takes each of these for what stands here, and nothing else, if it is told the name. What
-    /// it takes for a number and is none comes last.
+    /// For each line, Katib's default filter finds exactly these values, if the user configured the name. The
+    /// exceptions, including text that Katib misreads as a number, are at the end.
     #[test]
     fn the_objective_is_found_where_katib_finds_it() {
         #[rustfmt::skip]
@@ -246,11 +247,11 @@ mod tests {
             ("acc",     "acc=3s, acc=4it/s acc=5e",                        &[json!(3), json!(4), json!(5)]),
             ("acc",     "acc=0.93abc.",                                    &[json!(0.93)]),
             ("a",       "xa=1 a=2 x-a=3",                                  &[json!(2)]),
-            // What Katib does not read.
+            // Katib does not read these.
             ("val/acc", "val/acc=0.93",                                    &[json!(0.93)]),
             ("acc",     "acc=nan acc=inf",                                 &[json!("NaN"), json!("Infinity")]),
             ("acc",     "|acc=0.93|",                                      &[json!(0.93)]),
-            // What Katib reads wrongly, or as nothing.
+            // Katib misreads these, or reads them as nothing.
             ("acc",     "train.acc=1 train/acc=2 acc@acc=3 精acc=4",       &[]),
             ("acc",     "acc=",                                            &[]),
             ("acc",     "acc==3",                                          &[]),
@@ -322,7 +323,7 @@ mod tests {
             ("gap - loss=1",                     &[("loss", json!(1))]),
             ("x=1 y=abc z=2",                    &[("x", json!(1)), ("z", json!(2))]),
             ("epoch=3: done",                    &[("epoch", json!(3))]),
-            // What `env` prints.
+            // The output of `env`.
             ("NNI_TRIAL_SEQ_ID=0",               &[]),
             ("TRIALKEEPER_PARAM_lr=0.1",         &[]),
             // Text.

@@ -59,7 +59,7 @@ fn a_search_that_states_minimize_takes_the_loss_that_keras_prints() {
     };
     let (value, said) = metric(search.clone().with("objective", json!({"direction": "minimize"})));
     assert_eq!(value, 0.61, "{said}");
-    assert!(said.contains("\"val_loss\" was taken for the result"), "{said}");
+    assert!(said.contains("\"val_loss\" was chosen as the result"), "{said}");
     let (value, said) = metric(search);
     assert_eq!(value, 0.81, "{said}");
 }
@@ -113,7 +113,7 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let printing = "echo loss=0.5 accuracy=0.75 hit=3";
     let search = Search::new(printing, 2).with("trialConcurrency", 1);
     let said = doctor(&bed, &search, true);
-    assert!(said.contains("\"accuracy\" was taken for the result; name another with"), "{said}");
+    assert!(said.contains("\"accuracy\" was chosen as the result; name another with"), "{said}");
     assert!(said.contains("objective: {metric: NAME}"), "{said}");
 
     let line = format!("{printing}; test $NNI_TRIAL_SEQ_ID = 0 || read _ <\"$GATE\"");
@@ -138,5 +138,5 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     gate.open(1);
     let done = Outcome::of(running.finish(BOUND));
     done.expect_done(2, 0);
-    assert_eq!(done.stderr.matches("was taken for the result").count(), 1, "{}", done.stderr);
+    assert_eq!(done.stderr.matches("was chosen as the result").count(), 1, "{}", done.stderr);
 }

@@ -73,6 +73,6 @@ fn a_trial_that_prints_its_settings_is_judged_by_its_metric_and_run_says_so() {
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, json!(0.91), "{trial:?}");
     }
-    let said = outcome.stderr.matches("\"val_acc\" was taken for the result").count();
+    let said = outcome.stderr.matches("\"val_acc\" was chosen as the result").count();
     assert_eq!(said, 1, "it is said once: {}", outcome.stderr);
 }

@@ -1,8 +1,8 @@
-//! PURE: the few fields of `TensorBoard`'s `Event` that hold scalars, read off the protobuf wire format by
-//! hand: a generated reader of the whole would cost more than the rest of the collectors.
+//! PURE: reads the few fields of `TensorBoard`'s `Event` that contain scalars from the protobuf wire format. It is
+//! written by hand, because a generated reader would be larger than all other collectors.
 //!
-//! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and
-//! `types.proto`. Fields that are not named here are passed over.
+//! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and `types.proto`. Fields
+//! that are not named here are skipped.
 
 /// One number under one tag.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,7 @@ pub(super) struct Scalar<'a> {
     pub(super) value: f64,
 }
 
-/// The bytes are no protobuf message of this kind.
+/// The error of bytes that are not a protobuf message of this kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -25,7 +25,7 @@ enum Value<'a> {
     Fixed32([u8; 4]),
 }
 
-/// The scalars of one event.
+/// Returns the scalars of one event.
 pub(super) fn scalars(event: &[u8]) -> Result<Vec<Scalar<'_>>, Malformed> {
     let mut step = 0;
     let mut scalars = Vec::new();
@@ -42,14 +42,14 @@ pub(super) fn scalars(event: &[u8]) -> Result<Vec<Scalar<'_>>, Malformed> {
             _ => {}
         }
     }
-    // The step may stand behind the summary.
+    // The step may follow the summary.
     for scalar in &mut scalars {
         scalar.step = step;
     }
     Ok(scalars)
 }
 
-/// Returns whether what begins so is an event with a summary: the first of its parts that has a length of its own.
+/// Returns whether an event that starts with `head` has a summary: its first length-delimited field must be one.
 pub(super) fn begins_summary(mut head: &[u8]) -> bool {
     loop {
         match key(&mut head) {
@@ -60,7 +60,7 @@ pub(super) fn begins_summary(mut head: &[u8]) -> bool {
     }
 }
 
-/// A `Summary.Value`, if it holds one number.
+/// Reads a `Summary.Value`, if it contains one number.
 fn scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, Malformed> {
     let mut tag = None;
     let mut number = None;
@@ -77,7 +77,7 @@ fn scalar(value: &[u8]) -> Result<Option<Scalar<'_>>, Malformed> {
     Ok(tag.zip(number).map(|(tag, value)| Scalar { tag, step: 0, value }))
 }
 
-/// A `TensorProto`, if it holds one number of a type that scalars have.
+/// Reads a `TensorProto`, if it contains one number of a type that scalars have.
 fn tensor(bytes: &[u8]) -> Result<Option<f64>, Malformed> {
     let mut kind = 0;
     let mut content: &[u8] = &[];
@@ -100,7 +100,7 @@ fn tensor(bytes: &[u8]) -> Result<Option<f64>, Malformed> {
         _ => None,
     };
     let listed = match numbers[..] {
-        // The two types of half a word share a field.
+        // The two 16-bit types share a field.
         [Number::Half(bits)] => Some(half(kind, bits)),
         [Number::Float(number)] => Some(number),
         _ => None,
@@ -142,8 +142,8 @@ fn collect(field: u64, value: Value<'_>, numbers: &mut Vec<Number>) -> Result<()
     Ok(())
 }
 
-/// The double nearest to what the trial wrote: the shortest decimal that is this float. (0.1 written as a
-/// float is 0.1, not 0.10000000149.)
+/// Returns the double with the shortest decimal representation of this float, which is nearest to the trial's number.
+/// (0.1 written as a float is 0.1, not 0.10000000149.)
 fn widen(number: f32) -> f64 {
     number.to_string().parse().unwrap_or_else(|_| f64::from(number))
 }
@@ -157,7 +157,7 @@ fn integer(number: i64) -> f64 {
     number as f64
 }
 
-/// A bfloat16 (type 14) or an IEEE half (type 19).
+/// Decodes a bfloat16 (type 14) or an IEEE half (type 19).
 fn half(kind: u64, bits: u16) -> f64 {
     let wide = u32::from(bits);
     if kind == 14 {
@@ -174,7 +174,7 @@ fn half(kind: u64, bits: u16) -> f64 {
     }
 }
 
-/// The fields of a message, in order. Ends after the first that is malformed.
+/// The fields of a message, in order. The iterator ends after the first malformed field.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -197,7 +197,7 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Value<'a>), Malformed> {
     Ok((field, value(kind, bytes)?))
 }
 
-/// The number of a field, and of what kind its value is.
+/// Reads the number and the wire type of a field.
 fn key(bytes: &mut &[u8]) -> Result<(u64, u64), Malformed> {
     let key = varint(bytes)?;
     Ok((key >> 3, key & 7))

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// As `PyTorch`'s users write it: `tensorboardX` 2.6.5.
+/// Written with `PyTorch`'s usual writer, `tensorboardX` 2.6.5.
 const SIMPLE: &[u8] = include_bytes!("../../../fixtures/tfevents/tensorboardx.bin");
-/// As TensorFlow 2 writes it: scalars as tensors, tensorboard 2.21.0.
+/// Written with TensorFlow 2, which stores scalars as tensors, and tensorboard 2.21.0.
 const TENSORS: &[u8] = include_bytes!("../../../fixtures/tfevents/tensors.bin");
 
 fn read(portions: &[&[u8]]) -> Vec<Finding> {
@@ -108,7 +108,7 @@ fn a_record_that_is_no_event_is_reported() {
     let bytes = [framed(&[0x0b]), SIMPLE.to_vec()].concat();
     assert_eq!(
         summarized(&read(&[&bytes]))[..2],
-        ["!17 bytes of the event file are no events", "train/loss[0]=1.0"]
+        ["!17 bytes of the event file are not events", "train/loss[0]=1.0"]
     );
 }
 
@@ -127,7 +127,7 @@ fn a_record_too_large_is_passed_over_and_not_kept() {
     assert_eq!(read(&[&whole]), found);
 }
 
-/// An event with a summary of one scalar, and `filler` bytes of something else in it.
+/// Returns an event with a summary of one scalar, and with `filler` bytes of other content.
 fn summary(name: &str, filler: usize) -> Vec<u8> {
     let block = |field: u8, bytes: &[u8]| {
         let mut length = bytes.len();
@@ -150,8 +150,7 @@ fn a_summary_with_an_image_is_read_up_to_a_megabyte_and_a_larger_one_reported_on
     let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * LONGEST_BYTES));
     let graph = framed(&[&[0x22, 0x80, 0x80, 0x80, 0x02][..], &vec![0; 4 << 20]].concat());
     let file = [&graph[..], &small, &large, &large, &small].concat();
-    let told_once =
-        "!an event of more than 1114112 bytes is passed over, with the scalars it may hold";
+    let told_once = "!an event of more than 1114112 bytes is skipped, with any scalars in it";
     for portion in [1_000, 100_000, usize::MAX] {
         let portions: Vec<_> = file.chunks(portion).collect();
         let found = summarized(&read(&portions));

@@ -35,8 +35,8 @@ fn files_are_read_as_the_table_says() {
     let two = record("2");
     let request = framed("{\"type\": \"REQUEST_PARAMETER\", \"sequence\": 0}\n");
     let torn = &one[..30];
-    let torn_told = format!("!30 bytes of the metric file are no record: {torn}");
-    let cut_told = format!("!30 bytes of the metric file are no record: {torn}");
+    let torn_told = format!("!30 bytes of the metric file are not a record: {torn}");
+    let cut_told = format!("!30 bytes of the metric file are not a record: {torn}");
     #[rustfmt::skip]
     let table: [(&str, String, Vec<&str>); 15] = [
         ("nothing",                   String::new(),                     vec![]),
@@ -46,14 +46,14 @@ fn files_are_read_as_the_table_says() {
         ("an apostrophe",             record("\"it's\""),                vec!["\"it's\""]),
         ("letters of two bytes",      record("\"\u{e9}\""),              vec!["\"\u{e9}\""]),
         ("no newline in the payload", framed("{\"type\": \"FINAL\", \"value\": \"3\"}"), vec!["3"]),
-        ("garbage before",            format!("MEH garbage{one}"),       vec!["!11 bytes of the metric file are no record: MEH garbage", "1"]),
-        ("garbage between",           format!("{one}\0\0{two}"),         vec!["1", "!2 bytes of the metric file are no record: \0\0", "2"]),
-        ("only garbage",              "garbage".into(),                  vec!["!7 bytes of the metric file are no record: garbage"]),
+        ("garbage before",            format!("MEH garbage{one}"),       vec!["!11 bytes of the metric file are not a record: MEH garbage", "1"]),
+        ("garbage between",           format!("{one}\0\0{two}"),         vec!["1", "!2 bytes of the metric file are not a record: \0\0", "2"]),
+        ("only garbage",              "garbage".into(),                  vec!["!7 bytes of the metric file are not a record: garbage"]),
         ("a torn record",             format!("{torn}{two}"),            vec![&torn_told, "2"]),
         ("a torn record at the end",  format!("{two}{torn}"),            vec!["2", &cut_told]),
-        ("a length that is too long", format!("ME000200{}{two}", &one[8..]), vec!["!60 bytes of the metric file are no record: ME000200{\"type\": \"PERIODICAL\", \"sequence\": 0, \"value\": \"1\"}\n", "2"]),
-        ("one within a torn one",     format!("{}{two}", &one[..9]),     vec!["!9 bytes of the metric file are no record: ME000052{", "2"]),
-        ("no metric",                 format!("{}{two}", framed("{}\n")), vec!["!11 bytes of the metric file are no record: ME000003{}\n", "2"]),
+        ("a length that is too long", format!("ME000200{}{two}", &one[8..]), vec!["!60 bytes of the metric file are not a record: ME000200{\"type\": \"PERIODICAL\", \"sequence\": 0, \"value\": \"1\"}\n", "2"]),
+        ("one within a torn one",     format!("{}{two}", &one[..9]),     vec!["!9 bytes of the metric file are not a record: ME000052{", "2"]),
+        ("no metric",                 format!("{}{two}", framed("{}\n")), vec!["!11 bytes of the metric file are not a record: ME000003{}\n", "2"]),
     ];
     for (says, bytes, expected) in table {
         let whole = read(&[bytes.as_bytes()]);
@@ -83,7 +83,7 @@ fn a_metric_is_found_as_soon_as_its_record_is_whole() {
     assert_eq!(summarized(&found), ["1"]);
 }
 
-/// Files made of what readers stumble over.
+/// Files that contain the difficult cases.
 fn files() -> impl Strategy<Value = Vec<u8>> {
     let fragment = prop_oneof![
         4 => Just(record("0.5")),

@@ -160,7 +160,7 @@ fn an_objective_that_never_came_is_noted() {
         ("the SDK goes before it",  vec![sdk, text("acc", 0.5)],                 false),
     ];
     for (says, entered, noted) in table {
-        // Whatever became of the trial: a failure gets no result, and that is no wonder.
+        // The outcome of the trial does not matter: a failed trial gets no result anyway.
         for succeeded in [true, false] {
             let mut registry = registry(Some("f1"));
             for found in entered.clone() {

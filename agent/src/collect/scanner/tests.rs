@@ -20,7 +20,7 @@ fn scan(mut scanner: StreamScanner, portions: &[&[u8]]) -> Vec<Finding> {
     found
 }
 
-/// A short form of findings: `name=value` for a metric (`*` for a final one), `!why` for a broken one.
+/// Returns a short form of findings: `name=value` for a metric (`*` for a final one), `!why` for an unreadable one.
 fn summarized(found: &[Finding]) -> Vec<String> {
     let tell = |finding: &Finding| match finding {
         Finding::Metric(found) => {
@@ -197,13 +197,13 @@ fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
     }
 }
 
-/// A scanner whose limits short texts reach.
+/// Returns a scanner with limits that short texts reach.
 fn small() -> StreamScanner {
     let limits = LineLimits { look: 70, piece: 900 };
     StreamScanner { limits, look_at: 70, ..scanner(Stream::Stdout) }
 }
 
-/// Streams made of what scanners stumble over.
+/// Streams that contain the difficult cases.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let fragment = prop_oneof![
         4 => Just(marked("0.5")),

@@ -1,22 +1,22 @@
-//! PURE: names for what several folders of event files tell under one tag, as Keras does in `train` and `validation`.
+//! PURE: names for a tag that event files of several folders contain, as Keras writes it into `train` and `validation`.
 //!
-//! The folder that tells a tag first has it as it stands: most trials write into one folder, whose name may hold the time of
-//! day. Another's has the folder's name before it.
+//! The folder that first writes a tag keeps its plain name. The reason is that most trials write into one folder, whose
+//! name may contain the time of day. For other folders, the folder's name is put before the tag.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::collect::NAME_BYTES;
 
-/// Most names that are remembered; of more, the registry records none anyway.
+/// The maximum number of remembered names. The registry records no further names anyway.
 const REMEMBERED: usize = 1024;
 
-/// The tag that has each name.
+/// The folder that owns each name.
 #[derive(Debug, Default)]
 pub(super) struct Tags(BTreeMap<String, PathBuf>);
 
 impl Tags {
-    /// The name of what a file in `folder` below `root` tells under `tag`.
+    /// Returns the name of the metric that a file in `folder`, below `root`, writes under `tag`.
     pub(super) fn name(&mut self, tag: String, folder: &Path, root: &Path) -> String {
         let below = folder.strip_prefix(root).ok();
         let prefixed = |prefix: &Path| format!("{}/{tag}", prefix.display());
