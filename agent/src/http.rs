@@ -1,4 +1,4 @@
-//! HTTP as the agent speaks it: one client, one small server, and the two services that stand on the server.
+//! The HTTP client of the agent, a small server, and the two services that use the server.
 
 pub mod channel;
 pub mod client;

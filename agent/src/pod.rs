@@ -1,4 +1,4 @@
-//! Work that a pod needs before its trial starts: it fetches code and parameters, and meets the trial's other pods.
+//! The work of a pod before its trial starts: it fetches code and parameters, and waits for the trial's other pods.
 
 pub mod code_base;
 pub mod fetch;

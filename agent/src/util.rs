@@ -1,4 +1,4 @@
-//! Small tools that know nothing of trials: time, pauses, errors, messages, archives.
+//! Small tools that do not depend on trials: time, pauses, errors, messages, archives.
 
 pub mod backoff;
 pub mod clock;

@@ -1,13 +1,13 @@
-//! A loopback HTTP endpoint that speaks the command channel of NNI's SDK (version 3: the variable
-//! `NNI_TRIAL_COMMAND_CHANNEL`), so that an unmodified trial never feels a manager that is slow or gone.
+//! A loopback HTTP endpoint for the command channel of NNI's SDK (version 3: the variable `NNI_TRIAL_COMMAND_CHANNEL`).
+//! It shields an unmodified trial from a manager that is slow or absent.
 //!
-//! The SDK puts commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and without a
-//! second try (NNI 3.0, `nni/runtime/command_channel/http.py`). So every answer is given at once from what the agent
-//! holds, and a metric is handed on before its `PUT` is answered. Only a `GET` with nothing to say waits, for at most
-//! [`POLL_INTERVAL`].
+//! The SDK sends commands with `PUT` and polls for answers with `GET`, on one URL, without a timeout and without a
+//! second attempt (NNI 3.0, `nni/runtime/command_channel/http.py`). The agent therefore answers every request at once
+//! from its own data, and passes a metric on before it answers the `PUT`. Only a `GET` without an answer waits, for at
+//! most [`POLL_INTERVAL`].
 //!
-//! The socket listens on 127.0.0.1 alone; the URL's path is random, new for each run, and is what entitles
-//! to speak. No request makes the agent do anything but record a metric.
+//! The socket listens only on 127.0.0.1. The URL's path is random, new for each run, and serves as the credential. A
+//! request can only record a metric, or get the trial's parameters.
 
 mod command;
 
@@ -25,17 +25,17 @@ use crate::collect::Finding;
 use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, is_true, serve};
 use command::Command;
 
-/// Name of the variable that tells the SDK where the channel is.
+/// The variable from which the SDK reads the channel's URL.
 pub const CHANNEL_VARIABLE: &str = "NNI_TRIAL_COMMAND_CHANNEL";
 
-/// The time that a `GET` waits for something to say, as NNI's own server does.
+/// The maximum time that a `GET` waits for an answer, as in NNI's own server.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A body may be large: a metric of a million characters is encoded as JSON three times. A trial that is stopped in the
-/// middle of one is waited for, since it would not try again.
+/// A body may be large, because a metric of a million characters is encoded as JSON three times. There is no timeout: a
+/// trial that is stopped during a request would not try again.
 const LIMITS: Limits = Limits { connections: 256, body_bytes: 8 * 1024 * 1024, patience: None };
 
-/// The endpoint, bound and not yet served.
+/// The endpoint, bound but not yet served.
 #[derive(Debug)]
 pub struct Channel {
     listener: TcpListener,
@@ -46,25 +46,25 @@ pub struct Channel {
 /// The errors of opening the endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No socket on the loopback interface.
-    #[error("cannot listen on 127.0.0.1 for the trial's SDK; it is left to print its metrics")]
+    /// The socket on the loopback interface could not be opened.
+    #[error("cannot listen on 127.0.0.1 for the trial's SDK, which will print its metrics")]
     Listen(#[source] io::Error),
-    /// No random bytes for the path.
+    /// The path could not be generated.
     #[error(
-        "the system gave no random bytes for the SDK's channel; it is left to print its metrics"
+        "the system gave no random bytes for the SDK's channel; the SDK will print its metrics"
     )]
     NoRandomness,
 }
 
-/// State that all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct ChannelState {
     path: String,
     /// The answer to a parameter request.
     parameters: String,
-    /// Parameter requests that no `GET` has answered yet.
+    /// The number of parameter requests that no `GET` has answered yet.
     requested: AtomicUsize,
-    /// Wakes a `GET` that waits.
+    /// Wakes a waiting `GET`.
     request: Notify,
     found: mpsc::Sender<Finding>,
     ended: watch::Receiver<bool>,
@@ -78,17 +78,17 @@ impl Channel {
         Ok(Self { listener, address, path: random_path()? })
     }
 
-    /// The value for [`CHANNEL_VARIABLE`]. The SDK's HTTP library obeys `HTTP_PROXY` even for the loopback
-    /// address, so a trial that has a proxy also needs [`no_proxy`].
+    /// Returns the value for [`CHANNEL_VARIABLE`]. The SDK's HTTP library uses `HTTP_PROXY` even for the loopback
+    /// address, so a trial with a proxy also needs [`no_proxy`].
     pub fn url(&self) -> String {
         format!("http://{}{}", self.address, self.path)
     }
 
-    /// Serves until `ended` is true; then a waiting poll hears that the channel is closed.
+    /// Serves until `ended` is true. A waiting poll then gets the answer that the channel is closed.
     ///
-    /// `record` is the parameter record (the content of `parameter.cfg`), the answer to every request for
-    /// parameters: each process of a trial may ask. What trials report is sent to `found`; while that is
-    /// full, their `PUT`s wait.
+    /// `record` is the parameter record (the content of `parameter.cfg`), with which every parameter request is
+    /// answered, because each process of a trial may send one. Metrics are sent to `found`. While that is full, their
+    /// `PUT`s wait.
     pub async fn serve(
         self,
         record: &str,
@@ -107,7 +107,7 @@ impl Channel {
     }
 }
 
-/// `NO_PROXY` with the loopback address added to what it was.
+/// Returns `existing`, the value of `NO_PROXY`, with the loopback address added.
 pub fn no_proxy(existing: Option<&str>) -> String {
     match existing.map(str::trim) {
         None | Some("") => "127.0.0.1".to_owned(),
@@ -177,7 +177,7 @@ async fn poll(shared: &ChannelState) -> Answer {
         }
     };
     tokio::select! {
-        biased; // A parameter that was asked for is given even at the end.
+        biased; // A requested parameter is returned even at the end.
         () = wait => Answer { body: shared.parameters.clone(), ..Answer::empty("200 OK") },
         () = is_true(&mut ended) => Answer::empty("410 Gone"),
         () = tokio::time::sleep(POLL_INTERVAL) => Answer::empty("408 Request Timeout"),

@@ -1,9 +1,9 @@
-//! The one HTTP client of the agent.
+//! The HTTP client of the agent.
 //!
-//! It is built when there is something to deliver, never before the trial was started, and it needs
-//! nothing of the image it runs in: certificates are compiled in, so an image without a CA store can speak
-//! HTTPS, and names are resolved by the C library. The shipped binary is linked with musl, whose resolver is
-//! static and honours `search` and `ndots`; glibc's would load modules of the image into the process.
+//! It is built when there are reports to deliver, never before the trial has started. It needs no files of the image in
+//! which it runs. Certificates are compiled in, so HTTPS works in an image without a CA store, and the C library
+//! resolves names. The shipped program is linked with musl, whose resolver is static and supports `search` and `ndots`.
+//! glibc's resolver would load modules of the image into the process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The time that a connection may take to be made.
+/// The maximum time for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that an answer may take. The manager answers after its commit, which a busy disk can delay.
+/// The maximum time for an answer. The manager answers after its commit, which a busy disk can delay.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time that an unused connection may rest.
+/// The time after which an unused connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The errors of building a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file with the manager's certificate authority.
+    /// The file with the manager's certificate authority cannot be used.
     #[error("cannot use the CA file {}; it must hold certificates in PEM form", .path.display())]
     CaFile {
         /// Path of the file.
@@ -34,15 +34,15 @@ pub enum Error {
         #[source]
         source: pem::Error,
     },
-    /// Anything else.
+    /// The HTTP client cannot be created.
     #[error("cannot make an HTTP client")]
     Client(#[from] reqwest::Error),
-    /// The cryptography library.
+    /// The cryptography library reported an error.
     #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
 }
 
-/// Makes the client. With `ca_file`, its certificates are trusted and no others.
+/// Builds a client. With `ca_file`, it trusts only the certificates in that file.
 pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
     let Some(path) = ca_file else {
         let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
@@ -52,7 +52,7 @@ pub fn build(ca_file: Option<&Path>) -> Result<Client, Error> {
     build_trusting(path, &pem)
 }
 
-/// Builds a client that trusts an earlier content of `ca_file`.
+/// Builds a client that trusts `pem`, a content of `ca_file` that was read earlier.
 pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -64,12 +64,13 @@ pub fn build_trusting(ca_file: &Path, pem: &[u8]) -> Result<Client, Error> {
     assemble(store, None)
 }
 
-/// Makes a client that connects to a Unix socket, whatever host a URL names. It trusts no certificate and needs none.
+/// Builds a client that connects to a Unix socket, regardless of the host in a URL. It trusts no certificate and needs
+/// none.
 pub fn build_on_socket(socket: &Path) -> Result<Client, Error> {
     assemble(RootCertStore::empty(), Some(socket))
 }
 
-/// Reads an answer to its end; `None` if it is longer than `most` bytes.
+/// Reads an answer to its end. Returns `None` if it is longer than `most` bytes.
 pub async fn read_whole(
     mut response: Response,
     most: usize,
@@ -96,13 +97,13 @@ fn assemble(roots: RootCertStore, socket: Option<&Path>) -> Result<Client, Error
         .with_no_client_auth();
     let mut client = Client::builder()
         .tls_backend_preconfigured(tls)
-        // A proxy variable in an image is meant for its own downloads; the manager is on the cluster's
-        // network or on this machine.
+        // A proxy variable in an image is meant for the image's own downloads. The manager is on the cluster's network
+        // or on this machine.
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(ANSWER_TIMEOUT)
         .tcp_nodelay(true)
-        // A second connection that was needed once need not stay.
+        // Closes a second connection that was needed only once.
         .pool_idle_timeout(IDLE_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none());
     if let Some(socket) = socket {

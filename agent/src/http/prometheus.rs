@@ -1,14 +1,14 @@
-//! PURE: what is known of a trial -> Prometheus' text format (version 0.0.4).
+//! PURE: formats the state of a trial in Prometheus' text format (version 0.0.4).
 //!
-//! GPUs have DCGM's names and units where those mean the same (DCGM field identifiers, `dcgm_fields.h`), so that
-//! dashboards for its exporter work; everything else begins with `trialkeeper_`. What is not known is left out.
+//! GPU values have DCGM's names and units if the meaning is the same (DCGM field identifiers, `dcgm_fields.h`), so that
+//! dashboards for its exporter work. All other names begin with `trialkeeper_`. Unknown values are omitted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use trial_protocol::{GpuSample, Sample};
 
-/// The media type.
+/// The media type of the page.
 pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The values to expose.
@@ -18,28 +18,28 @@ pub struct View<'a> {
     pub ids: [&'a str; 4],
     /// The phase of the trial.
     pub phase: &'a str,
-    /// The time that the trial has run, in seconds.
+    /// The run time of the trial, in seconds.
     pub seconds: f64,
     /// The last number of each metric, by name.
     pub metrics: &'a [(&'a str, f64)],
-    /// Reports that wait for delivery: facts, then logs and samples.
+    /// The number of reports that wait for delivery: facts, then logs and samples.
     pub spooled: [u64; 2],
-    /// Batches that the manager has taken, and tries that failed; `None` without a manager.
+    /// The number of batches that the manager accepted, and of failed attempts. `None` without a manager.
     pub deliveries: Option<[u64; 2]>,
-    /// The time that each GPU has had nothing to do, in milliseconds.
+    /// The idle time of each GPU, in milliseconds.
     pub gpu_idle_ms: &'a BTreeMap<String, u64>,
-    /// The last reading.
+    /// The last sample.
     pub sample: Option<&'a Sample>,
 }
 
-/// The time that a GPU has had nothing to do.
+/// The name of the idle time of a GPU.
 const IDLE: &str = "trialkeeper_gpu_idle_seconds_total";
 
-/// A text that grows by families.
+/// A page that consists of families.
 struct Page(String);
 
 impl Page {
-    /// Begins a family; `kind` is `gauge` or `counter`.
+    /// Begins a family. `kind` is `gauge` or `counter`.
     fn family(&mut self, name: &str, kind: &str) {
         self.put(&["# TYPE ", name, " ", kind, "\n"]);
     }
@@ -57,7 +57,7 @@ impl Page {
                     '\\' => self.0.push_str("\\\\"),
                     '"' => self.0.push_str("\\\""),
                     '\n' => self.0.push_str("\\n"),
-                    // Allowed, and of no use but to confuse a terminal.
+                    // The format allows control characters, but they could confuse a terminal.
                     c if c.is_control() => self.0.push('\u{fffd}'),
                     c => self.0.push(c),
                 }
@@ -73,7 +73,8 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// Families of one sample without labels each; a name that ends with `_total` is a counter's.
+    /// Appends a family with a single sample without labels for each value. A name that ends with `_total` is a
+    /// counter's.
     fn plain(&mut self, values: &[(&str, Option<f64>)]) {
         for (name, value) in values {
             if let Some(value) = value {
@@ -84,7 +85,7 @@ impl Page {
     }
 }
 
-/// The text.
+/// Returns the page.
 pub fn page(view: &View<'_>) -> String {
     let mut page = Page(String::with_capacity(4096));
     let [version, experiment, trial, attempt] = view.ids;
@@ -174,7 +175,7 @@ fn machine(page: &mut Page, sample: &Sample) {
 
 type Reading = fn(&GpuSample) -> Option<f64>;
 
-/// DCGM's fields that the agent reads, in its units: memory in MiB.
+/// The DCGM fields that the agent reads, in DCGM's units: memory in MiB.
 const DCGM: [(&str, &str, Reading); 9] = [
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", |gpu| gpu.utilization_percent),
     ("DCGM_FI_DEV_FB_USED", "gauge", |gpu| gpu.memory_used_bytes.map(mib)),
@@ -194,7 +195,7 @@ fn mib(bytes: u64) -> f64 {
 #[expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
-    reason = "whoever plots it needs no more than 53 bits"
+    reason = "plots need no more than 53 bits"
 )]
 fn float(number: u64) -> f64 {
     number as f64

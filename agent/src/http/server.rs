@@ -1,7 +1,7 @@
-//! A tiny HTTP server: for the SDK's channel, and for `--listen`.
+//! A small HTTP server for the SDK's channel and for `--listen`.
 //!
-//! Heads, bodies, connections and, where it is wanted, patience are bounded. Connections are tasks, all owned and ended by
-//! [`serve`]. What the answers are is a [`Handler`]'s.
+//! It limits heads, bodies, connections and, on request, the time of clients. Connections are tasks that [`serve`] owns
+//! and ends. A [`Handler`] produces the answers.
 
 mod head;
 
@@ -20,28 +20,28 @@ use tokio::task::JoinSet;
 
 use head::{Refusal, parse_head};
 
-/// The time that those who wait for an answer at the end are given to get it.
+/// The time that clients still waiting at the end have to receive their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// The answer.
+/// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Code and phrase.
+    /// The status code and its phrase.
     pub status: &'static str,
-    /// Its media type.
+    /// The media type of the body.
     pub kind: &'static str,
     /// The body.
     pub body: String,
 }
 
 impl Answer {
-    /// One without a body.
+    /// Returns an answer without a body.
     pub fn empty(status: &'static str) -> Self {
         Self { status, kind: "application/json", body: String::new() }
     }
 }
 
-/// An answer that is being made.
+/// A future that produces an answer.
 pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 
 /// The part of a server that answers requests.
@@ -50,19 +50,19 @@ pub trait Handler: Send + Sync {
     fn answer<'a>(&'a self, head: &'a Head, body: &'a [u8]) -> Answering<'a>;
 }
 
-/// The limits of clients.
+/// The limits for clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Most connections at a time; others wait in the kernel's queue.
+    /// The maximum number of connections at a time. Others wait in the kernel's queue.
     pub connections: usize,
-    /// Largest body, in bytes.
+    /// The maximum size of a body, in bytes.
     pub body_bytes: usize,
-    /// The longest a request may take to come, its silence before included, and its answer to be taken; `None`: as long
-    /// as the client likes.
+    /// The maximum time in which a request must arrive, including the silence before it, and in which its answer must
+    /// be read. `None`: no limit.
     pub patience: Option<Duration>,
 }
 
-/// Serves until `ended` is true, or its sender is gone; then answers that are being made are waited for, a little.
+/// Serves until `ended` is true or its sender is dropped. Then waits briefly for answers in progress.
 pub async fn serve(
     listener: TcpListener,
     limits: Limits,
@@ -79,11 +79,11 @@ pub async fn serve(
                     Ok((stream, _)) => {
                         let handler = Arc::clone(&handler);
                         connections.spawn(async move {
-                            // A connection that breaks concerns its client alone, which asks again.
+                            // A broken connection affects only its client, which sends the request again.
                             drop(converse(stream, limits, handler.as_ref()).await);
                         });
                     }
-                    // Out of descriptors, most likely: others close theirs in time.
+                    // Most likely, the process has no free descriptors. Other connections will close theirs.
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -92,13 +92,13 @@ pub async fn serve(
             }
         }
     }
-    // Handlers see the end by themselves; a silent client is not waited for. Dead processes have closed their
-    // connections, so this costs time only where something lives on.
+    // Handlers observe `ended` themselves, and silent clients are not waited for. Dead processes have closed their
+    // connections, so this takes time only if a client is still running.
     let answers = async { while connections.join_next().await.is_some() {} };
     drop(tokio::time::timeout(LAST_ANSWERS, answers).await);
 }
 
-/// Waits until `ended` is true, or will never be.
+/// Waits until `ended` is true, or can no longer become true.
 pub async fn is_true(ended: &mut watch::Receiver<bool>) {
     drop(ended.wait_for(|ended| *ended).await);
 }
@@ -137,8 +137,8 @@ async fn within<T>(
     }
 }
 
-/// Reads a request: its head, whose body `buffer` begins with then. `None` if the peer has closed, or the status of the
-/// refusal.
+/// Reads a request. Returns its head and leaves its body at the start of `buffer`. Returns `None` if the peer has
+/// closed the connection, or the status of a refusal.
 async fn read_request(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -209,7 +209,7 @@ mod tests {
         let mut silent = TcpStream::connect(address).await.unwrap();
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(b"GET /x HTTP/1.1\r\n").await.unwrap();
-        // A third has no place until one of them has lost its.
+        // A third connection is served only after one of them was closed.
         let mut third = TcpStream::connect(address).await.unwrap();
         third.write_all(b"GET /y HTTP/1.0\r\n\r\n").await.unwrap();
         assert!(closed_by_them(&mut third).await.ends_with("\r\n\r\n/y"));

@@ -1,7 +1,8 @@
-//! `--listen`: `/healthz` and `/metrics`.
+//! `--listen`: serves `/healthz` and `/metrics`.
 //!
-//! The task that watches the trial makes every answer, so `/healthz` tells of that task and not of this server. Answers
-//! must not slow that task down: the texts are made one at a time, and a slow client delays only itself.
+//! The task that supervises the trial produces every answer, so `/healthz` reports the health of that task and not of
+//! this server. Answers must not slow that task down. It produces one text at a time, and a slow client delays only
+//! itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,17 +17,17 @@ use crate::http::server::{Answer, Answering, Handler, Head, Limits, Method, serv
 /// A request for the text of `/metrics`.
 pub type StatusRequest = oneshot::Sender<String>;
 
-/// The time that the watching task may take to answer, and a client to ask and to listen.
+/// The maximum time for an answer of the supervising task, and for a client to send a request or read the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client needs no more than a few connections, and no body.
+/// A client needs only a few connections, and no body.
 const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
 
 struct StatusServer {
     requests: mpsc::Sender<StatusRequest>,
 }
 
-/// Serves on `address` until `ended`. An address that cannot be had is a warning: the trial runs on.
+/// Serves on `address` until `ended`. If the address is not available, logs a warning, and the trial continues.
 pub async fn listen(
     address: SocketAddr,
     requests: mpsc::Sender<StatusRequest>,
@@ -70,7 +71,7 @@ impl Handler for StatusServer {
                     let body = if path == "/metrics" { page } else { "ok\n".to_owned() };
                     Answer { status: "200 OK", kind: KIND, body }
                 }
-                // The trial is over, or its keeper hangs.
+                // The trial has ended, or the supervising task hangs.
                 Ok(None) | Err(_) => Answer::empty("503 Service Unavailable"),
             }
         })

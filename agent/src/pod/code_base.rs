@@ -1,10 +1,10 @@
-//! One unpacked copy of a code archive (the base), from which each trial's copy is made. A copied file shares its blocks
-//! with the base until one of them is written to, where the file system can do that (`FICLONE`: Btrfs, XFS); elsewhere its
-//! content is copied, which is still faster than to unpack it.
+//! One unpacked copy of a code archive (the base), from which the code of each trial is copied. A copied file shares
+//! its blocks with the base until a block is written to, if the file system supports it (`FICLONE`: Btrfs, XFS).
+//! Otherwise its content is copied, which is still faster than unpacking.
 //!
-//! The base is made under a lock and renamed into place, so that no trial sees half of one. Its name holds the checksum of
-//! the archive and the id of this boot: nothing makes sure that its files have reached the disk, and after a power cut it
-//! is made anew.
+//! The base is created under a lock and renamed into place, so that no trial uses an incomplete one. Its name contains
+//! the checksum of the archive and the id of this boot. Its files are not synced to the disk, and after a power failure
+//! it is created again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -21,18 +21,18 @@ use super::unpack::{
     self, Original, UnchangedRemoval, clear, decompressed, folder, fresh, parent, unpack,
 };
 
-/// The file that is locked while the base is made.
+/// The file that is locked while the base is created.
 const LOCK: &str = "lock";
-/// The name of a base that is not finished.
+/// The name of an unfinished base.
 const PART: &str = "part";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The last bytes of a gzip file: CRC-32 and length of the content (RFC 1952, section 2.3.1).
 const GZIP_TRAILER_BYTES: u64 = 8;
 
-/// The errors of making, finding and copying a base.
+/// The errors of creating, finding and copying a base.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The archive or the id of this boot.
+    /// The archive or the id of this boot cannot be read.
     #[error("cannot read {what}")]
     Read {
         /// The file.
@@ -41,7 +41,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file of the base or of the copy.
+    /// A file of the base or of the copy cannot be read or written.
     #[error("cannot read or write {}", .path.display())]
     File {
         /// Its path.
@@ -55,20 +55,20 @@ pub enum Error {
     Unpack(#[from] unpack::Error),
 }
 
-/// Returns an error's conversion that names the file at `path`.
+/// Returns a function that converts an I/O error into an error with `path`.
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
     let path = path.to_owned();
     move |source| Error::File { path, source }
 }
 
-/// Returns the base of `archive` below `root`, if it is there.
+/// Returns the base of `archive` below `root`, if it exists.
 pub fn find(archive: &File, root: &Path) -> Result<Option<PathBuf>, Error> {
     let base = root.join(name(archive)?);
     Ok(base.is_dir().then_some(base))
 }
 
-/// Returns the base of `archive` below `root`, and makes it unless it is there. Agents that want it at the same time wait for the
-/// first one; if that dies, the next one begins again.
+/// Returns the base of `archive` below `root`, and creates it if it does not exist. Agents that need it at the same
+/// time wait for the first one. If that agent dies, the next one starts over.
 pub fn find_or_make(archive: &File, root: &Path) -> Result<PathBuf, Error> {
     if let Some(base) = find(archive, root)? {
         return Ok(base);
@@ -83,14 +83,14 @@ pub fn find_or_make(archive: &File, root: &Path) -> Result<PathBuf, Error> {
     }
     remove_stale(root);
     let base = root.join(name(archive)?);
-    // An unfinished one holds nothing but entries of this archive, which are replaced.
+    // An unfinished base only contains entries of this archive, which are replaced.
     let part = root.join(PART);
     unpack(decompressed(archive).map_err(unpack::Error::Archive)?, &part)?;
     fs::rename(&part, &base).map_err(failed(&base))?;
     Ok(base)
 }
 
-/// Removes bases of earlier boots. One that cannot be removed costs disk space only.
+/// Removes bases of earlier boots. If that fails, they only use disk space.
 fn remove_stale(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let is_base = entry.file_name() != LOCK && entry.file_name() != PART;
@@ -112,8 +112,8 @@ fn name(archive: &File) -> Result<String, Error> {
     Ok(format!("{:016x}-{bytes}-{}", u64::from_be_bytes(trailer), boot.trim()))
 }
 
-/// Copies everything in the directory `base` into the directory `into`, which is made if absent. As when an archive is
-/// unpacked, what was there under an entry's name is replaced, and nothing is written through a link.
+/// Copies the content of the directory `base` into the directory `into`, which is created if absent. As in unpacking,
+/// an entry replaces an existing file of its name, and nothing is written through a link.
 pub fn copy(base: &Path, into: &Path) -> Result<(), Error> {
     fs::create_dir_all(into).map_err(failed(into))?;
     let (mut cloning, mut folders) = (Cloning::Possible, Vec::new());
@@ -135,22 +135,22 @@ pub fn copy(base: &Path, into: &Path) -> Result<(), Error> {
         let source = File::open(from).map_err(failed(from))?;
         let file = fresh(&path, found.mode() & 0o7777).map_err(failed(&path))?;
         cloning.copy(&source, &file).map_err(failed(&path))?;
-        // What a file system cannot keep changes nothing.
+        // Ignored: a file system may not be able to store the time.
         found.modified().and_then(|changed| file.set_modified(changed)).ok();
         Ok(())
     })?;
-    // Last, for nothing can be put into a directory that must not be written to.
+    // Modes are set last, because nothing can be created in a read-only directory.
     for (path, permissions) in folders.into_iter().rev() {
         fs::set_permissions(&path, permissions).map_err(failed(&path))?;
     }
     Ok(())
 }
 
-/// Removes the files and links of [`copy`] that are in `from` as they are in `base`, then the directories that are empty.
+/// Removes the files and links that [`copy`] created in `from` and that are unchanged, then the empty directories.
 ///
 /// # Errors
 ///
-/// The base cannot be read; some files may be left.
+/// Fails if the base cannot be read. Some files may then stay.
 pub fn remove_unchanged(base: &Path, from: &Path) -> Result<(), Error> {
     let mut removal = UnchangedRemoval::new(from);
     walk(base, |inside, path, found| {
@@ -170,8 +170,8 @@ pub fn remove_unchanged(base: &Path, from: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows everything below the directory `base`, each directory before its content: the path within the base, the whole
-/// path, and its metadata.
+/// Calls `show` for everything below the directory `base`, for each directory before its content. The arguments are the
+/// path within the base, the full path, and the metadata.
 fn walk(
     base: &Path,
     mut show: impl FnMut(&Path, &Path, &fs::Metadata) -> Result<(), Error>,
@@ -192,7 +192,7 @@ fn walk(
     Ok(())
 }
 
-/// The ability of the file systems to let two files share their blocks, as far as it is known.
+/// The known ability of the file systems to let two files share their blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cloning {
     Possible,
@@ -200,7 +200,7 @@ enum Cloning {
 }
 
 impl Cloning {
-    /// Gives the empty file `to` the content of `from`.
+    /// Fills the empty file `to` with the content of `from`.
     fn copy(&mut self, mut from: &File, mut to: &File) -> io::Result<()> {
         if *self == Self::Possible {
             match rustix::fs::ioctl_ficlone(to, from) {
@@ -208,7 +208,7 @@ impl Cloning {
                 Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => {
                     *self = Self::Impossible;
                 }
-                // Of this file: a copy works, or says why not.
+                // The error concerns this file. A copy succeeds or returns the reason.
                 Err(_) => {}
             }
         }

@@ -1,7 +1,7 @@
-//! Fetches a trial's code and parameters from the manager before the trial starts, for a pod that shares no disk
-//! with it. Tries again until it has them or the time is up.
+//! Fetches a trial's code and parameters from the manager before the trial starts, for a pod that shares no disk with
+//! the manager. Tries again until it succeeds or the time is over.
 //!
-//! Only what was asked for with `--fetch` loads any of this; a plain run does not come here.
+//! Only `--fetch` uses this module; other runs do not.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
@@ -24,34 +24,34 @@ use crate::util::errors::chain;
 /// The errors of fetching.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The manager did not give it.
+    /// The manager did not answer a request successfully.
     #[error("cannot {what} (tried for {} s)", .tried.as_secs())]
     Manager {
-        /// The request that was tried.
+        /// The request, as a verb with its object.
         what: &'static str,
-        /// For how long.
+        /// The time since the first attempt.
         tried: Duration,
-        /// The error of the last try.
+        /// The error of the last attempt.
         #[source]
         source: Box<dialect::Error>,
     },
     /// The code arrived damaged.
-    #[error("the code arrived damaged (tried for {} s): its checksum differs from the one that the manager gave", .tried.as_secs())]
+    #[error("the code arrived damaged (tried for {} s): its checksum is not the one that the manager sent", .tried.as_secs())]
     Damaged {
-        /// For how long it was tried.
+        /// The time since the first attempt.
         tried: Duration,
     },
-    /// A code archive of this machine.
+    /// A code archive on this machine cannot be opened.
     #[error("cannot open the code archive {}", .path.display())]
     Archive {
-        /// The archive.
+        /// Path of the archive.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The code cannot be put where it belongs.
-    #[error("cannot keep the code in {}", .path.display())]
+    /// The code cannot be written.
+    #[error("cannot write the code into {}", .path.display())]
     Write {
         /// Path of the directory.
         path: PathBuf,
@@ -68,20 +68,20 @@ pub enum Error {
         #[source]
         source: unpack::Error,
     },
-    /// The other pods did not come.
+    /// Some of the other pods did not report in time.
     #[error("the other pods of this trial have not all reported within {} s; missing: {missing}", .tried.as_secs())]
     Missing {
-        /// The time that they were waited for.
+        /// The time spent waiting for them.
         tried: Duration,
         /// The pods that are missing.
         missing: String,
     },
-    /// No HTTP client.
+    /// The HTTP client cannot be created.
     #[error(transparent)]
     Client(#[from] client::Error),
 }
 
-/// The manager, asked again until it answers or the time is up.
+/// The manager, to which requests are repeated until it answers or the time is over.
 pub struct Manager {
     address: ManagerAddress,
     token_file: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Asks nothing yet; all requests have to be answered within `timeout` from now.
+    /// Creates the value without sending a request. The manager must answer all requests within `timeout` from now.
     pub fn new(
         address: ManagerAddress,
         token_file: Option<PathBuf>,
@@ -103,22 +103,23 @@ impl Manager {
         Ok(Self { address, token_file, client, began, until: began + timeout })
     }
 
-    /// Returns how long it has been asked.
+    /// Returns the time since the value was created.
     pub fn tried(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Returns whether the time is up.
+    /// Returns whether the time is over.
     pub fn is_late(&self) -> bool {
         Instant::now() >= self.until
     }
 
-    /// The manager's base URL, as it is now.
+    /// Returns the manager's current base URL.
     pub fn base(&self) -> Result<String, dialect::Error> {
         self.address.url()
     }
 
-    /// Asks until there is an answer, an error that will stay, or no more time. `what` completes "cannot".
+    /// Repeats a request until there is an answer or a permanent error, or until the time is over. `what` completes the
+    /// sentence "cannot …".
     pub async fn ask<T>(
         &self,
         what: &'static str,
@@ -140,7 +141,7 @@ impl Manager {
             let wait = match error.retry_decision() {
                 RetryDecision::Retry | RetryDecision::SplitOrRetry => backoff.next_pause(),
                 RetryDecision::RetryAfter(after) => after + backoff.next_pause(),
-                // The same again would be answered the same.
+                // A repetition would get the same answer.
                 RetryDecision::Split | RetryDecision::NeedsOperator => return Err(given_up(error)),
             };
             tracing::info!("cannot {what} yet: {}", crate::util::errors::chain(&error));
@@ -156,13 +157,13 @@ impl Manager {
         Ok(PodSetupClient {
             client: self.client.clone(),
             base: self.base()?,
-            // Read again each time: it may have been replaced.
+            // Read for each request, because the file may have been replaced.
             token: self.token_file.as_deref().and_then(read_token),
             timeout: self.until.saturating_duration_since(Instant::now()),
         })
     }
 
-    /// The trial's parameter record.
+    /// Fetches the trial's parameter record.
     pub async fn parameters(&self) -> Result<String, Error> {
         self.ask("fetch the parameters", async |client| client.parameters().await).await
     }
@@ -171,8 +172,7 @@ impl Manager {
     pub async fn code(&self, into: &Path) -> Result<(), Error> {
         let failed = |source| Error::Write { path: into.to_owned(), source };
         std::fs::create_dir_all(into).map_err(failed)?;
-        // The file has no name, so that it goes when the agent does. It lies on the disk that has to hold the code
-        // anyway.
+        // The file has no name, so it disappears with the agent. It is on the disk that must hold the code anyway.
         let archive = tempfile::tempfile_in(into).map_err(failed)?;
         let mut backoff = JitteredBackoff::new(BACKOFF.0, BACKOFF.1);
         loop {
@@ -192,20 +192,20 @@ impl Manager {
     }
 }
 
-/// Opens a code archive of this machine.
+/// Opens a code archive on this machine.
 pub fn open_archive(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::Archive { path: path.to_owned(), source })
 }
 
-/// Puts the code of the archive `archive` into the directory `into`, which is made if absent. With `base`, it is copied from
-/// the one unpacked copy there; where that cannot be made or read, it is unpacked as without.
+/// Places the code of the archive `archive` into the directory `into`, which is created if absent. With `base`, the
+/// code is copied from the unpacked copy there. If that copy cannot be created or read, the code is unpacked instead.
 pub fn place_code(archive: &File, base: Option<&Path>, into: &Path) -> Result<(), Error> {
     let Some(base) = base else { return unpack_code(archive, into) };
     let copied =
         code_base::find_or_make(archive, base).and_then(|base| code_base::copy(&base, into));
     copied.or_else(|error| {
         tracing::warn!(
-            "the code is unpacked for this trial alone, since no copy of {} can be made: {}",
+            "cannot copy the code from {}: {}; it is unpacked for this trial",
             base.display(),
             chain(&error),
         );
@@ -213,7 +213,7 @@ pub fn place_code(archive: &File, base: Option<&Path>, into: &Path) -> Result<()
     })
 }
 
-/// Unpacks the code archive `archive`, from its start, into the directory `into`, which is made if absent.
+/// Unpacks the code archive `archive`, from its start, into the directory `into`, which is created if absent.
 pub fn unpack_code(archive: &File, into: &Path) -> Result<(), Error> {
     decompressed(archive)
         .map_err(unpack::Error::Archive)
@@ -221,19 +221,19 @@ pub fn unpack_code(archive: &File, into: &Path) -> Result<(), Error> {
         .map_err(|source| Error::Unpack { path: into.to_owned(), source })
 }
 
-/// Removes from the directory `from` the files of [`place_code`] that are unchanged since, then the folders that are
-/// empty. Whatever cannot be looked at or removed is left.
+/// Removes the unchanged files of [`place_code`] from the directory `from`, then the empty folders. Files that cannot
+/// be examined or removed stay.
 pub fn remove_unchanged_code(archive: &File, base: Option<&Path>, from: &Path) {
-    // The copy is read faster than the archive.
+    // Reading the copy is faster than reading the archive.
     let base = base.and_then(|base| code_base::find(archive, base).ok().flatten());
     if base.is_some_and(|base| code_base::remove_unchanged(&base, from).is_ok()) {
         return;
     }
-    // What cannot be read removes nothing.
+    // If the archive cannot be read, nothing is removed.
     decompressed(archive).map(|content| remove_unchanged(content, from)).ok();
 }
 
-/// Keeps what arrives in `archive`, from its start. `true` if it is what the manager sent.
+/// Writes the received code into `archive`, from its start. Returns `true` if its checksum is the manager's.
 async fn keep(
     client: PodSetupClient,
     mut archive: &File,
@@ -252,7 +252,7 @@ async fn keep(
     Ok(Ok(code.sha256.is_some_and(|said| is_hexadecimal(sum.finish().as_ref(), &said))))
 }
 
-/// PURE: whether `text` is `bytes` in hexadecimal digits.
+/// PURE: returns whether `text` is `bytes` in hexadecimal digits.
 fn is_hexadecimal(bytes: &[u8], text: &str) -> bool {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(|digit| char::from_digit(digit.into(), 16)).eq(text.chars().map(Some))

@@ -1,4 +1,4 @@
-//! PURE: the pods of one trial: what the roles are called, and what a trial learns of its peers.
+//! PURE: the pods of one trial: the syntax of roles, and the variables that describe a trial's peers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,30 +7,30 @@ use core::net::IpAddr;
 
 use trial_protocol::{Member, RoleSize};
 
-/// The port of the first role where none is given, as NNI has it; the second role has the next one.
+/// The port of the first role if none is given, as in NNI. The second role has the next port.
 const FIRST_PORT: u16 = 4000;
 
-/// A role as it is written: `worker:2`, or `worker:2:4000` with its port.
+/// A role in its written form: `worker:2`, or `worker:2:4000` with its port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Its name: lower-case letters and digits, at most 63.
+    /// The name: lower-case letters and digits, at most 63.
     pub name: String,
-    /// The number of its pods, at least 1.
+    /// The number of the role's pods, at least 1.
     pub number: u32,
-    /// The port that its members listen on. `None`: 4000 and its position.
+    /// The port on which the pods listen. `None`: 4000 plus the role's position.
     pub port: Option<u16>,
 }
 
 /// One pod of a trial: `worker:0`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Its role.
+    /// The role of the pod.
     pub role: String,
-    /// Its number within the role, from 0.
+    /// The number of the pod within the role, from 0.
     pub index: u32,
 }
 
-/// The error of reading a role or a pod.
+/// The error of parsing a role or a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not of the form {form}")]
 pub struct Malformed {
@@ -81,19 +81,19 @@ fn name(text: &str) -> Option<String> {
     ((1..=63).contains(&text.len()) && text.bytes().all(allowed)).then(|| text.to_owned())
 }
 
-/// The roles in the form of the manager's protocol.
+/// Returns the roles in the form of the manager's protocol.
 pub fn sizes(roles: &[Role]) -> Vec<RoleSize> {
     roles.iter().map(|role| RoleSize { role: role.name.clone(), number: role.number }).collect()
 }
 
-/// The port of a role's members.
+/// Returns the port of a role's pods.
 pub fn port(roles: &[Role], role: &str) -> Option<u16> {
     let (place, role) = roles.iter().enumerate().find(|(_, known)| known.name == role)?;
     role.port.or_else(|| FIRST_PORT.checked_add(u16::try_from(place).ok()?))
 }
 
-/// The trial's variables about itself and its peers: those of `frameworkbarrier` for each role, and the pod's
-/// rank among all.
+/// Returns the variables that describe the trial and its peers: those of `frameworkbarrier` for each role, and the
+/// pod's rank among all pods.
 pub fn variables(own: &Task, roles: &[Role], members: &[Member]) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     for role in roles {

@@ -12,25 +12,25 @@ use crate::delivery::dialect;
 use crate::pod::fetch::{Error, Manager};
 use crate::pod::peers::{self, Role, Task};
 
-/// The time that the manager may delay one answer.
+/// The maximum time by which the manager may delay one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The way in which the pods of this trial meet.
+/// The parameters of a pod's rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousSpec {
     /// The trial's attempt, the same for all its pods.
     pub attempt: AttemptId,
     /// The role and index of this pod.
     pub own: Task,
-    /// All of them.
+    /// All roles of the trial.
     pub roles: Vec<Role>,
-    /// The pod's own id, where the cluster may put another pod in its place.
+    /// The pod's own id, if the cluster may replace this pod.
     pub incarnation: Option<String>,
-    /// The address at which the others reach this pod. `None`: the source address of its packets to the manager.
+    /// The address at which the other pods reach this one. `None`: the source address of its packets to the manager.
     pub address: Option<IpAddr>,
 }
 
-/// Waits until all pods have reported, and returns where they are.
+/// Waits until all pods have reported, and returns their addresses.
 pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Member>, Error> {
     const WHAT: &str = "meet the other pods of the trial";
     let address = match meeting.address {
@@ -57,7 +57,7 @@ pub async fn meet(manager: &Manager, meeting: &RendezvousSpec) -> Result<Vec<Mem
     }
 }
 
-/// The address that packets to the manager carry. None is sent.
+/// Returns the source address of packets to the manager, without sending any.
 async fn own_address(base: &str) -> Result<IpAddr, dialect::Error> {
     let find = async || -> io::Result<IpAddr> {
         let url = Url::parse(base).map_err(io::Error::other)?;

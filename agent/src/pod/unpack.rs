@@ -1,9 +1,9 @@
-//! Puts an archive's entries into a directory, and nothing anywhere else, whatever the archive says; and removes them
-//! again where they are unchanged.
+//! Unpacks an archive into a directory, and nowhere else, whatever the archive contains. Also removes unchanged entries
+//! again.
 //!
-//! A name is relative and has no `..`; nothing is written through a link; links come last, and none leads out of
-//! the directory, not through other links either. What was there under an entry's name is replaced. An archive of more than
-//! a manager packs is refused.
+//! A name is relative and has no `..`. Nothing is written through a link. Links are created last, and none leads out of
+//! the directory, not even through other links. An entry replaces an existing file of its name. An archive that is
+//! larger than any that a manager packs is refused.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -20,28 +20,28 @@ use trial_protocol::{CODE_BYTES, CODE_ENTRIES};
 use crate::util::gzip::GzDecoder;
 use crate::util::tar::{Archive, Kind};
 
-/// The most links that a path may lead through: `path_resolution(7)`.
+/// The maximum number of links that a path may lead through: `path_resolution(7)`.
 const LINK_DEPTH: usize = 40;
 
 /// The errors of unpacking.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The archive.
+    /// The archive cannot be read.
     #[error("the archive cannot be read")]
     Archive(#[source] io::Error),
-    /// A name or a link that leads out.
+    /// A name or a link leads out of the directory.
     #[error("the archive's entry {name:?} leads out of the directory; it is not unpacked")]
     LeadsOut {
         /// Name of the entry.
         name: PathBuf,
     },
-    /// More than a manager packs.
+    /// The archive is larger than any that a manager packs.
     #[error(
-        "the archive holds more than {CODE_ENTRIES} entries or {} MiB, which no manager packs; it is not unpacked further",
+        "the archive holds more than {CODE_ENTRIES} entries or {} MiB, more than a manager packs; unpacking stopped",
         CODE_BYTES >> 20
     )]
     TooLarge,
-    /// The disk.
+    /// A file cannot be written.
     #[error("cannot write {}", .path.display())]
     Write {
         /// Path of the file.
@@ -52,10 +52,10 @@ pub enum Error {
     },
 }
 
-/// The most bytes that may follow the last entry of an archive. `tar` pads to 10 KiB by default.
+/// The maximum number of bytes after the last entry of an archive. `tar` pads to 10 KiB by default.
 const TRAILER_BYTES: u64 = 1 << 20;
 
-/// The limits that an archive may still use up.
+/// The remaining limits of an archive.
 #[derive(Debug, Clone, Copy)]
 struct UnpackBudget {
     entries: usize,
@@ -71,14 +71,14 @@ impl UnpackBudget {
     }
 }
 
-/// Reads a compressed archive from its start. All callers share this one reader, since the code that unpacks from a further
-/// type of reader is 8 KB of the program.
+/// Opens a compressed archive from its start. All callers share this one type of reader, because the code for a further
+/// type would take 8 KB of the program.
 pub(super) fn decompressed(mut archive: &File) -> io::Result<GzDecoder<BufReader<&File>>> {
     archive.rewind()?;
     Ok(GzDecoder::new(BufReader::new(archive)))
 }
 
-/// Unpacks everything into the directory `into`, which is made if absent.
+/// Unpacks everything into the directory `into`, which is created if absent.
 pub fn unpack(archive: impl Read, into: &Path) -> Result<(), Error> {
     unpack_bounded(archive, into, UnpackBudget { entries: CODE_ENTRIES, bytes: CODE_BYTES })
 }
@@ -102,7 +102,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
         match entry.kind {
             Kind::Directory => {
                 folder(into, &inside).map_err(failed(&path))?;
-                // An earlier run may have left it as it is to be in the end.
+                // An earlier run may have left the directory with its final mode.
                 let open = fs::set_permissions(&path, Permissions::from_mode(0o700));
                 open.map_err(failed(&path))?;
                 folders.push((path, entry.mode));
@@ -112,7 +112,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
                 let mut file = fresh(&path, entry.mode).map_err(failed(&path))?;
                 copy(&mut archive, &mut file, &path, &mut room)?;
                 let changed = UNIX_EPOCH.checked_add(Duration::from_secs(entry.mtime));
-                // What a file system cannot keep changes nothing.
+                // Ignored: a file system may not be able to store the time.
                 changed.map(|changed| file.set_modified(changed).ok());
             }
             Kind::Link(target) => {
@@ -120,7 +120,7 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
             }
         }
     }
-    // The checksum at the end of a gzip stream is compared only when a reader arrives there.
+    // The checksum at the end of a gzip stream is verified only when a reader reaches the end.
     if archive.skip_rest(TRAILER_BYTES).map_err(Error::Archive)? > TRAILER_BYTES {
         return Err(Error::TooLarge);
     }
@@ -130,16 +130,16 @@ fn unpack_bounded(archive: impl Read, into: &Path, mut room: UnpackBudget) -> Re
         let made = parent(into, &inside).and_then(|()| clear(&path));
         made.and_then(|()| symlink(&target, &path)).map_err(failed(&path))?;
     }
-    // Last, for nothing can be put into a directory that must not be written to.
+    // Modes are set last, because nothing can be created in a read-only directory.
     for (path, mode) in folders.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed(&path))?;
     }
     Ok(())
 }
 
-/// Removes the files and links of `archive` that are in `from` as they were unpacked, then the directories that are empty.
-/// A file is as it was while its size and the time of its last change are the archive's. Whatever cannot be looked at or
-/// removed is left.
+/// Removes the unchanged files and links of `archive` from the directory `from`, then the empty directories. A file is
+/// unchanged if its size and the time of its last change are those in the archive. Files that cannot be examined or
+/// removed stay.
 pub fn remove_unchanged(archive: impl Read, from: &Path) {
     let mut archive = Archive::new(archive);
     let mut removal = UnchangedRemoval::new(from);
@@ -160,10 +160,10 @@ pub fn remove_unchanged(archive: impl Read, from: &Path) {
     removal.remove_empty_folders();
 }
 
-/// An entry as it was put into the directory.
+/// An entry as unpacked into the directory.
 pub(super) enum Original<'a> {
     Directory,
-    /// A file of this size, last changed at this second.
+    /// A file of this size, last changed at this time in seconds.
     File {
         bytes: u64,
         mtime: i64,
@@ -172,7 +172,7 @@ pub(super) enum Original<'a> {
     Link(&'a Path),
 }
 
-/// Removes entries that are as they were put there, entry by entry, and at the end the directories that are empty.
+/// Removes unchanged entries one by one, and at the end the empty directories.
 pub(super) struct UnchangedRemoval<'a> {
     from: &'a Path,
     folders: Vec<PathBuf>,
@@ -184,7 +184,7 @@ impl<'a> UnchangedRemoval<'a> {
     }
 
     pub(super) fn remove(&mut self, inside: &Path, original: &Original<'_>) {
-        // A folder that became a link leads elsewhere.
+        // A folder that was replaced by a link leads elsewhere.
         let above = inside.parent().unwrap_or(Path::new("")).ancestors();
         let is_folder =
             |part: &Path| fs::symlink_metadata(self.from.join(part)).is_ok_and(|it| it.is_dir());
@@ -213,13 +213,13 @@ impl<'a> UnchangedRemoval<'a> {
     }
 }
 
-/// PURE: a name without `.`; `None` if it is absolute or has a `..`.
+/// PURE: returns a name without `.`, or `None` if it is absolute or has a `..`.
 fn inside(name: &Path) -> Option<PathBuf> {
     let parts = name.components().filter(|part| *part != Component::CurDir);
     parts.map(|part| matches!(part, Component::Normal(_)).then_some(part)).collect()
 }
 
-/// PURE: refuses links that lead out of the directory, by themselves or through one another.
+/// PURE: refuses links that lead out of the directory, directly or through one another.
 fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     let targets: BTreeMap<&Path, &Path> =
         links.iter().map(|(name, target)| (name.as_path(), target.as_path())).collect();
@@ -233,7 +233,8 @@ fn refuse_outward(links: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// PURE: whether `target`, seen from the folder `from`, is in the directory once every link on the way is followed.
+/// PURE: returns whether `target`, relative to the folder `from`, is in the directory after every link in it is
+/// followed.
 fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
     let mut at = from.to_owned();
     let mut ahead: Vec<Component<'_>> = target.components().rev().collect();
@@ -262,12 +263,12 @@ fn stays(from: &Path, target: &Path, links: &BTreeMap<&Path, &Path>) -> bool {
     true
 }
 
-/// Makes the directories above `inside`.
+/// Creates the directories above `inside`.
 pub(super) fn parent(into: &Path, inside: &Path) -> io::Result<()> {
     inside.parent().map_or(Ok(()), |above| folder(into, above))
 }
 
-/// Makes a directory and all above it, none of them through a link.
+/// Creates a directory and its parents, none of them through a link.
 pub(super) fn folder(into: &Path, inside: &Path) -> io::Result<()> {
     let mut path = into.to_owned();
     for part in inside.components() {
@@ -284,12 +285,12 @@ pub(super) fn fresh(path: &Path, mode: u32) -> io::Result<File> {
     clear(path)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(mode).open(path)?;
-    // The mode is that of the archive, whatever the agent's umask.
+    // The mode is that of the archive, regardless of the agent's umask.
     file.set_permissions(Permissions::from_mode(mode))?;
     Ok(file)
 }
 
-/// Removes what is there, if it is no directory with something in it.
+/// Removes an existing file, link or empty directory.
 pub(super) fn clear(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir(path),
@@ -302,7 +303,7 @@ pub(super) fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies an entry's content, and tells whose fault it is if it fails.
+/// Copies an entry's content. The error distinguishes the archive from the disk.
 fn copy(
     archive: &mut impl Read,
     file: &mut File,

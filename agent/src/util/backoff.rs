@@ -1,11 +1,11 @@
-//! The pauses between two tries, growing up to a bound. The only place that uses the crate `backoff`.
+//! Pauses between two attempts, growing up to a maximum. Only this module uses the crate `backoff`.
 
 use std::time::Duration;
 
 use ::backoff::backoff::Backoff as _;
 use ::backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
-/// Pauses with full jitter: many agents that lost one manager must not come back as one.
+/// Pauses with full jitter. Many agents that lost the same manager must not return at the same time.
 #[derive(Debug)]
 pub struct JitteredBackoff {
     pauses: ExponentialBackoff,
@@ -13,7 +13,7 @@ pub struct JitteredBackoff {
 }
 
 impl JitteredBackoff {
-    /// Returns pauses between nothing and twice a mean that grows from `first` to `longest`.
+    /// Returns pauses between zero and twice a mean that grows from `first` to `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
         let pauses = ExponentialBackoffBuilder::new()
             .with_initial_interval(first)
@@ -30,7 +30,7 @@ impl JitteredBackoff {
     }
 }
 
-/// Pauses that double, for a single party. PURE.
+/// Pauses that double, without jitter. PURE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DoublingBackoff {
     next: Duration,
@@ -51,7 +51,7 @@ impl DoublingBackoff {
         pause
     }
 
-    /// Begins again with the first pause.
+    /// Restarts with the first pause.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

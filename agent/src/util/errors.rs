@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// An error and its causes, joined by colons. The one place that prints chains uses it; messages do not
-/// repeat their sources.
+/// Returns the text of an error and its causes, joined by colons. Only the code that prints chains uses it, because
+/// messages do not repeat their sources.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

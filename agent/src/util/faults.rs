@@ -1,8 +1,8 @@
-//! Faults on purpose, for the tests of what a fault of the agent's does to a trial. In a shipped program this
-//! does nothing at all.
+//! Injected faults, for tests of the effects that a fault of the agent has on a trial. In a shipped program, this
+//! module does nothing.
 
-/// Fails here if the variable `TRIALKEEPER_FAULT` of a program with debug assertions names this `place`: with a
-/// panic or, after `abort:`, with an abort.
+/// Fails if the program has debug assertions and the variable `TRIALKEEPER_FAULT` names this `place`. It panics, or
+/// aborts if the value starts with `abort:`.
 pub fn inject_at(place: &str) {
     #[cfg(debug_assertions)]
     if let Ok(wanted) = std::env::var("TRIALKEEPER_FAULT") {

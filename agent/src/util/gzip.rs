@@ -1,4 +1,5 @@
-//! PURE: gzip streams (RFC 1952) of bytes in memory, and back. Which bytes are worth compressing is the caller's decision.
+//! PURE: compresses bytes in memory into gzip streams (RFC 1952), and decompresses them. The caller decides which bytes
+//! are worth compressing.
 
 use std::io::Write as _;
 
@@ -6,7 +7,7 @@ use flate2::Compression;
 pub use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 
-/// Returns the bytes as one gzip stream. The level is the fastest: the processor is the trial's.
+/// Returns the bytes as one gzip stream. Uses the fastest level, because the processor is the trial's.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let written = encoder.write_all(bytes).and_then(|()| encoder.finish());

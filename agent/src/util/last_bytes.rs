@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// The number of bytes of the end that are kept, if there were so many.
+/// The maximum number of bytes that are kept.
 pub const KEPT_BYTES: usize = 64 * 1024;
 
 /// The end of one stream.
@@ -13,17 +13,17 @@ pub struct LastBytes {
 }
 
 impl LastBytes {
-    /// Takes the next bytes of the stream.
+    /// Appends the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         let bytes = &bytes[bytes.len().saturating_sub(KEPT_BYTES)..];
-        // First, so that the ring never grows beyond what is kept.
+        // Drained first, so that the buffer never exceeds the maximum.
         let over = (self.bytes.len() + bytes.len()).saturating_sub(KEPT_BYTES);
         self.bytes.drain(..over);
         self.bytes.extend(bytes);
     }
 
-    /// The last bytes of the stream, at most [`KEPT_BYTES`].
+    /// Returns the last bytes of the stream, at most [`KEPT_BYTES`].
     pub fn bytes(&self) -> Vec<u8> {
         let (older, newer) = self.bytes.as_slices();
         [older, newer].concat()

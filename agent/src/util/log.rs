@@ -1,6 +1,6 @@
-//! The agent's own messages: one line each, recognisable, never on stdout.
+//! The agent's own messages: one recognisable line each, never on stdout.
 //!
-//! A small subscriber: `tracing-subscriber` would add 200 KB to a program that goes into every image, for spans and
+//! A small subscriber. `tracing-subscriber` would add 200 KB to a program that is part of every image, for spans and
 //! filters that are not used here.
 
 use std::fmt::{self, Write as _};
@@ -22,12 +22,13 @@ use trial_protocol::LogLevel;
 
 use crate::util::clock::Clock;
 
-/// Starts to show messages. `verbose` of two or more shows what the agent does, else only warnings are.
+/// Starts to print messages. With `verbose` of two or more, the agent's actions are printed, too; otherwise only
+/// warnings.
 ///
-/// A log file that cannot be opened is warned of on stderr, which takes its place.
+/// If the log file cannot be opened, messages go to stderr, with a warning.
 pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
     let mut options = OpenOptions::new();
-    // The trial must not wait for the reader of a pipe; text for which it has no room is dropped.
+    // The trial must not wait for the reader of a pipe. Text that does not fit into the pipe is dropped.
     options.create(true).append(true).custom_flags(nix::libc::O_NONBLOCK);
     let opened = file.map(|path| (path, options.open(path)));
     let (file, trouble) = match opened {
@@ -36,22 +37,22 @@ pub fn start(file: Option<&Path>, verbose: u8, clock: Arc<dyn Clock>) {
         Some((path, Err(source))) => (None, Some((path, source))),
     };
     set_level(if verbose >= 2 { LogLevel::Info } else { LogLevel::Warn });
-    // It can be set once only; a second start in one process (a test) keeps the first.
+    // Ignored: the subscriber can be set only once, and a second start in one process (a test) keeps the first.
     tracing::subscriber::set_global_default(Lines { file, clock }).ok();
     if let Some((path, source)) = trouble {
         tracing::warn!("cannot open the log file {}: {source}", path.display());
     }
 }
 
-/// The time to wait for the reader of the agent's messages.
+/// The maximum time to wait for the reader of the agent's messages.
 pub const PRINT_WAIT: Duration = Duration::from_millis(20);
 
-/// `true` if the reader of stderr stood still the last time.
+/// `true` if the reader of stderr did not read at the last attempt.
 static STALLED: AtomicBool = AtomicBool::new(false);
 
-/// Writes to stderr as far as its reader takes it: a reader that stands still must not hold up the supervision of the
-/// trial. What it has not taken after `patience` is dropped, and it is waited for once only, until it reads again. A
-/// closed stderr is no fault of the trial's.
+/// Writes to stderr as far as its reader reads, because a stalled reader must not delay the supervision of the trial.
+/// Text that was not read within `patience` is dropped. The agent waits for a stalled reader only once, until it reads
+/// again. A closed stderr is ignored.
 pub fn print(text: &str, patience: Duration) {
     let stderr = io::stderr();
     let patience = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
@@ -68,10 +69,10 @@ pub fn print(text: &str, patience: Duration) {
     }
 }
 
-/// The number of bytes that a pipe that can be written takes at once (`man 7 pipe`).
+/// The number of bytes that a writable pipe accepts in one write (`man 7 pipe`).
 const PIPE_BUF: usize = 4096;
 
-/// The level from which on messages are shown, as [`number`] has it. The manager may change it.
+/// The level from which messages are printed, in the encoding of [`number`]. The manager may change it.
 static LEVEL: AtomicU8 = AtomicU8::new(2);
 
 fn number(level: Level) -> u8 {
@@ -84,7 +85,7 @@ fn number(level: Level) -> u8 {
     }
 }
 
-/// Shows messages from this level on; `false` for one that this build does not know.
+/// Prints messages from this level on. Returns `false` for a level that this build does not support.
 pub fn set_level(level: LogLevel) -> bool {
     let level = match level {
         LogLevel::Error => Level::ERROR,
@@ -94,7 +95,7 @@ pub fn set_level(level: LogLevel) -> bool {
         LogLevel::Other => return false,
     };
     LEVEL.store(number(level), Ordering::Relaxed);
-    // Call sites that found no subscriber before ask again.
+    // Makes call sites that ran before there was a subscriber check again.
     tracing::callsite::rebuild_interest_cache();
     true
 }
@@ -118,7 +119,7 @@ impl Subscriber for Lines {
             Level::WARN => "warning: ",
             _ => "",
         };
-        // One write, so that lines of several threads do not mix. A failure cannot be reported.
+        // A single write, so that lines of several threads do not mix. A failure cannot be reported.
         match &self.file {
             Some(file) => {
                 let now = self.clock.now_ms();
@@ -134,7 +135,7 @@ impl Subscriber for Lines {
         }
     }
 
-    // Spans are not used by the agent, and those of libraries are not shown.
+    // The agent does not use spans, and those of libraries are not printed.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -145,7 +146,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The message, and the fields after it as `name=value`.
+/// The message, followed by the fields as `name=value`.
 struct Text(String);
 
 impl Visit for Text {

@@ -1,14 +1,14 @@
-//! PURE: reads a tar archive (POSIX.1-2001: ustar and pax), entry by entry, from whatever gives bytes.
+//! PURE: reads a tar archive (POSIX.1-2001: ustar and pax) from any reader, entry by entry.
 //!
-//! Only files, directories and symbolic links; anything else is refused, as is any block whose sum is wrong.
-//! The place of an entry is the caller's decision.
+//! Only files, directories and symbolic links are supported. Anything else is refused, as is any block with a wrong
+//! checksum. The caller decides on the location of an entry.
 
 use std::io::{self, Read};
 
-/// Everything in an archive comes in blocks of so many bytes.
+/// The size of a block. An archive consists of blocks.
 const BLOCK_BYTES: usize = 512;
 
-/// The most that the records before an entry may take: names are at most 4096 bytes long on Linux.
+/// The maximum size of the records before an entry. On Linux, names have at most 4096 bytes.
 const RECORD_BYTES: u64 = 64 << 10;
 
 /// The kind of an entry.
@@ -16,36 +16,36 @@ const RECORD_BYTES: u64 = 64 << 10;
 pub enum Kind {
     /// A file; its content follows.
     File,
-    /// A directory.
+    /// A file. Its content follows.
     Directory,
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Link(Vec<u8>),
 }
 
-/// An entry.
+/// An entry of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// As it stands in the archive.
+    /// The name as in the archive.
     pub name: Vec<u8>,
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: Kind,
-    /// Permissions, the nine bits.
+    /// The nine permission bits.
     pub mode: u32,
-    /// Last change, in seconds since the epoch.
+    /// The time of the last change, in seconds since the epoch.
     pub mtime: u64,
 }
 
-/// An archive that is being read. As a reader it gives the content of the present entry.
+/// A reader of an archive. Its [`Read`] implementation returns the content of the current entry.
 #[derive(Debug)]
 pub struct Archive<R> {
     source: R,
-    /// Content of the present entry that was not read yet.
+    /// The number of unread bytes of the current entry's content.
     left: u64,
-    /// Zeros behind it.
+    /// The number of zeros after the content.
     padding: u64,
 }
 
-/// The records before an entry that describe it.
+/// The pax records that describe the next entry.
 #[derive(Debug, Default)]
 struct Records {
     name: Option<Vec<u8>>,
@@ -54,17 +54,17 @@ struct Records {
 }
 
 impl<R: Read> Archive<R> {
-    /// The archive that `source` gives.
+    /// Creates a reader of the archive in `source`.
     pub fn new(source: R) -> Self {
         Self { source, left: 0, padding: 0 }
     }
 
-    /// Returns the size in bytes of the present entry's content, as far as it was not read yet. 0 for what has none.
+    /// Returns the number of unread bytes of the current entry's content. It is 0 for an entry without content.
     pub fn content_bytes(&self) -> u64 {
         self.left
     }
 
-    /// The next entry; passes over what is left of the present one. `None`: there is none.
+    /// Returns the next entry, after skipping the rest of the current one. Returns `None` at the end.
     pub fn next_entry(&mut self) -> io::Result<Option<Entry>> {
         let mut records = Records::default();
         loop {
@@ -89,14 +89,14 @@ impl<R: Read> Archive<R> {
                     records = parse(&text)?;
                     self.padding = behind(size);
                 }
-                // Said of all entries: nothing that matters here.
+                // Global records, of which none is needed here.
                 b'g' if size <= RECORD_BYTES => (self.left, self.padding) = (size, behind(size)),
                 flag => return self.entry(&block, flag, size, records).map(Some),
             }
         }
     }
 
-    /// Skips the bytes after the last entry and returns their number: at most one more than `most`.
+    /// Skips the bytes after the last entry and returns their number. Stops after `most` + 1 bytes.
     pub fn skip_rest(&mut self, most: u64) -> io::Result<u64> {
         io::copy(&mut self.source.by_ref().take(most.saturating_add(1)), &mut io::sink())
     }
@@ -153,28 +153,28 @@ fn behind(size: u64) -> u64 {
     size.wrapping_neg() % 512
 }
 
-/// The sum of a block's bytes, its own field taken for blanks.
+/// Returns the checksum of a block, in which the checksum's own field counts as blanks.
 fn sum(block: &[u8; BLOCK_BYTES]) -> u64 {
     let all: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
     let own: u64 = block[148..156].iter().map(|byte| u64::from(*byte)).sum();
     all - own + 8 * u64::from(b' ')
 }
 
-/// An octal number between blanks and zeros.
+/// Parses an octal number that blanks and zeros may surround.
 fn number(field: &[u8]) -> io::Result<u64> {
     let digits = field.iter().copied().skip_while(|byte| *byte == b' ');
     let mut number = 0_u64;
     for byte in digits.take_while(|byte| ![b' ', 0].contains(byte)) {
-        // At most eleven digits of three bits.
+        // The field has at most eleven digits of three bits.
         match byte {
             b'0'..=b'7' => number = (number << 3) | u64::from(byte - b'0'),
-            _ => return Err(damaged("a number is none")),
+            _ => return Err(damaged("a number is malformed")),
         }
     }
     Ok(number)
 }
 
-/// Reads `LENGTH key=value\n` records.
+/// Parses `LENGTH key=value\n` records.
 fn parse(mut text: &[u8]) -> io::Result<Records> {
     let mut records = Records::default();
     while !text.is_empty() {
@@ -184,9 +184,9 @@ fn parse(mut text: &[u8]) -> io::Result<Records> {
             b"linkpath" => records.link = Some(value.to_vec()),
             b"size" => {
                 let size = std::str::from_utf8(value).ok().and_then(|size| size.parse().ok());
-                // More than a disk holds would only overflow the sum with its padding.
+                // A size larger than any disk would overflow the sum with its padding.
                 let size = size.filter(|size: &u64| *size < 1 << 60);
-                records.size = Some(size.ok_or_else(|| damaged("a size is none"))?);
+                records.size = Some(size.ok_or_else(|| damaged("a size is malformed"))?);
             }
             _ => {}
         }
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the archive that GNU's `tar` makes of a small directory.
+    /// Returns the archive that GNU's `tar` creates from a small directory.
     fn archive(format: &str) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let long = format!("{}/{}", "d".repeat(90), "f".repeat(120));
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(found[1].0.kind, Kind::Link(long.into_bytes()));
         assert_eq!(found[2].0.kind, Kind::Directory);
         assert_eq!(found[3].1, b"long");
-        // Without reading contents, too.
+        // Entries are also found if their contents are not read.
         let bytes = archive("pax");
         let mut unread = Archive::new(bytes.as_slice());
         let mut count = 0;
@@ -296,7 +296,7 @@ mod tests {
             let mut bent = archive_once().to_vec();
             let at = at % bent.len();
             bent[at] = byte;
-            // With the sum put right, so that what is behind it is read.
+            // The checksum is corrected, so that the data after it is read.
             for block in bent.chunks_exact_mut(BLOCK_BYTES) {
                 let block: &mut [u8; BLOCK_BYTES] = block.try_into().unwrap();
                 let right = format!("{:06o}\0 ", sum(block));

@@ -1,7 +1,7 @@
-//! PURE: commands of NNI's channel, version 3, as JSON.
+//! PURE: parses commands of NNI's channel, version 3, in JSON.
 //!
-//! `{"type": "request_parameter"}` is answered with `{"type": "parameter", "parameter": "<record>"}`, and
-//! `{"type": "metric", "metric": "<metric object>"}` is a metric: texts that hold JSON once more.
+//! `{"type": "request_parameter"}` is answered with `{"type": "parameter", "parameter": "<record>"}`, and `{"type":
+//! "metric", "metric": "<metric object>"}` is a metric. Both strings contain JSON again.
 
 use serde_json::{Value, json};
 
@@ -10,13 +10,13 @@ use crate::collect::{Finding, SdkRecord, Source, read_record};
 /// A request of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Command {
-    /// The trial wants its parameters.
+    /// The trial requests its parameters.
     RequestParameter,
-    /// A metric, or something that should be one.
+    /// A metric, or an unreadable command.
     CollectedMetric(Finding),
 }
 
-/// Reads a command.
+/// Parses a command.
 pub(super) fn read(body: &[u8]) -> Command {
     let unreadable =
         |why: String| Command::CollectedMetric(Finding::unreadable(Source::Sdk, body, why));
@@ -32,13 +32,13 @@ pub(super) fn read(body: &[u8]) -> Command {
             }
             Some(Ok(SdkRecord::ParameterRequest)) => Command::RequestParameter,
             Some(Err(why)) => unreadable(why),
-            None => unreadable("the metric command holds no metric".to_owned()),
+            None => unreadable("the metric command has no metric".to_owned()),
         },
         Some(_) | None => unreadable("a command of an unknown type".to_owned()),
     }
 }
 
-/// The answer to a request for parameters: `record` is JSON, sent as text.
+/// Returns the answer to a request for parameters. `record` is JSON, sent as a string.
 pub(super) fn parameter_answer(record: &str) -> String {
     json!({"type": "parameter", "parameter": record}).to_string()
 }
@@ -61,7 +61,7 @@ mod tests {
             (r#"{"type": "request_parameter"}"#,                                        "a request"),
             (r#"{"type": "metric", "metric": "{\"type\": \"FINAL\", \"value\": \"1\"}"}"#, "1"),
             (r#"{"type": "metric", "metric": "{\"type\": \"FINAL\"}"}"#,                "it has no value"),
-            (r#"{"type": "metric"}"#,                                                   "the metric command holds no metric"),
+            (r#"{"type": "metric"}"#,                                                   "the metric command has no metric"),
             (r#"{"type": "other"}"#,                                                    "a command of an unknown type"),
             ("[]",                                                                      "a command of an unknown type"),
             ("",                                                                        "a command on the SDK's channel is not valid JSON"),

@@ -9,7 +9,7 @@ use super::*;
 
 const RECORD: &str = include_str!("../../../fixtures/sdk/parameter.cfg");
 
-/// A served channel and the two ends of it.
+/// A served channel with its sender and receiver.
 struct Bed {
     url: String,
     address: SocketAddr,
@@ -34,7 +34,7 @@ impl Bed {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends one request, with the body's length, and gives back status and body.
+    /// Sends one request with the body's length, and returns status and body.
     async fn ask(&self, stream: &mut TcpStream, method: &str, body: &str) -> (u16, String) {
         let (path, length) = (&self.path, body.len());
         let head = format!("{method} {path} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
@@ -104,7 +104,7 @@ async fn the_recorded_conversation_is_answered() {
     }
 
     let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
-    // NNI's server had no parameters at the first poll; the agent always has.
+    // NNI's server had no parameters at the first poll, but the agent has them from the start.
     assert_eq!(statuses, [200, 200, 408, 200, 200, 200, 200]);
     let answer: Value = serde_json::from_str(&answers[1].1).unwrap();
     assert_eq!(answer, json!({"type": "parameter", "parameter": RECORD}));
@@ -127,7 +127,7 @@ async fn every_process_of_a_trial_gets_its_parameters() {
 async fn a_waiting_poll_is_answered_when_the_channel_closes() {
     let mut bed = Bed::new().await;
     let mut stream = bed.connect().await;
-    // An answer shows that the connection was accepted: one that was not is reset by the end.
+    // The answer shows that the connection was accepted. At the end, other connections are reset.
     assert_eq!(bed.ask(&mut stream, "DELETE", "").await.0, 405);
     let poll = format!("GET {} HTTP/1.1\r\n\r\n", bed.path);
     stream.write_all(poll.as_bytes()).await.unwrap();

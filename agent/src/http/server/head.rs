@@ -1,9 +1,9 @@
-//! PURE: as much of HTTP/1.1 (RFC 9112) as a small endpoint needs: a request's head.
+//! PURE: parses the head of a request, the part of HTTP/1.1 (RFC 9112) that a small endpoint needs.
 //!
-//! A server crate would be larger than everything around it; its place would be taken by one that serves
-//! the world.
+//! A crate for full HTTP servers would be larger than everything around it, and it supports much that this endpoint
+//! does not need.
 
-/// Largest head, in bytes.
+/// The maximum size of a head, in bytes.
 const HEAD_BYTES: usize = 16 * 1024;
 
 /// The head of a request.
@@ -11,40 +11,40 @@ const HEAD_BYTES: usize = 16 * 1024;
 pub struct Head {
     /// The method.
     pub method: Method,
-    /// With what: the path.
+    /// The request target, a path.
     pub target: String,
     /// Length of the body, in bytes.
     pub length: usize,
-    /// `true` if the connection goes on.
+    /// `true` if the connection stays open after the answer.
     pub keeps_alive: bool,
-    /// `true` if the client waits for a nod before it sends its body.
+    /// `true` if the client waits for "100 Continue" before it sends its body.
     pub expects_continue: bool,
 }
 
-/// The methods that mean something here.
+/// The methods that the endpoints distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// GET.
     Get,
     /// PUT.
     Put,
-    /// Another.
+    /// Another method.
     Other,
 }
 
-/// The reasons for not serving a request; its connection is closed.
+/// The reasons for refusing a request. Its connection is then closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The head is no HTTP/1 request.
+    /// The head is not that of an HTTP/1 request.
     Malformed,
-    /// Its head is too large.
+    /// The head is too large.
     HeadTooLarge,
-    /// Its body has no length that was told ahead.
+    /// The length of the body is not given in the head.
     LengthRequired,
 }
 
 impl Refusal {
-    /// The status that says so.
+    /// Returns the corresponding status.
     pub(super) fn status(self) -> &'static str {
         match self {
             Self::Malformed => "400 Bad Request",
@@ -54,7 +54,7 @@ impl Refusal {
     }
 }
 
-/// The head that `bytes` begin with, and its length. `None` if it is not all there yet.
+/// Parses the head at the start of `bytes`, and returns it with its length. Returns `None` if it is incomplete.
 pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
     let window = &bytes[..bytes.len().min(HEAD_BYTES)];
     let Some(end) = memchr::memmem::find(window, b"\r\n\r\n") else {

@@ -6,7 +6,7 @@ use std::thread;
 use super::*;
 use crate::pod::fetch::{place_code, remove_unchanged_code};
 
-/// A folder with an archive that `tar` has made of the folder `code`.
+/// Returns a folder with an archive that `tar` created from the folder `code`.
 fn packed() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let code = folder.path().join("code");
@@ -31,7 +31,7 @@ fn archive(folder: &Path) -> File {
     File::open(folder.join("code.tar.gz")).unwrap()
 }
 
-/// Everything below a directory: its kind and content, its mode, and the time of a file's last change.
+/// Returns everything below a directory: its kind and content, its mode, and the time of a file's last change.
 fn tree(root: &Path) -> BTreeMap<PathBuf, (String, u32, i64)> {
     let mut found = BTreeMap::new();
     walk(root, |inside, path, it| {
@@ -59,7 +59,7 @@ fn a_copy_is_what_unpacking_makes() {
     let unpacked = tree(&at("unpacked"));
     assert_eq!(unpacked.len(), 6);
     assert_eq!(tree(&at("copied")), unpacked);
-    // A file of one trial's is not another's.
+    // A trial's file must not be shared with another trial.
     fs::write(at("copied/train.py"), "print(2)\n").unwrap();
     place_code(&archive(folder.path()), Some(&at("base")), &at("second")).unwrap();
     assert_eq!(tree(&at("second")), unpacked);
@@ -71,7 +71,7 @@ fn a_file_is_copied_where_blocks_cannot_be_shared() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("near"), "content").unwrap();
-    // A file of another file system takes no clone, whatever this one can.
+    // A file on another file system cannot be cloned, regardless of this file system's abilities.
     let far = Path::new("/proc/self/comm");
     let far_content = fs::read_to_string(far).unwrap();
     for (from, before, content) in [
@@ -105,7 +105,7 @@ fn trials_that_start_at_a_time_share_one_base() {
 fn half_a_base_is_never_used() {
     let folder = packed();
     let root = folder.path().join("base");
-    // An agent that was killed leaves this; an earlier boot left the other.
+    // The first is left by a killed agent, the second by an earlier boot.
     fs::create_dir_all(root.join(PART).join("lib")).unwrap();
     fs::write(root.join(PART).join("train.py"), "pri").unwrap();
     fs::create_dir_all(root.join("0-1-another-boot")).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A ustar archive of `(flag, name, content or target)`.
+/// Returns a ustar archive of entries `(flag, name, content or target)`.
 fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (flag, name, text) in entries {
@@ -52,11 +52,11 @@ fn everything_comes_as_it_was_packed_also_a_second_time() {
         assert_eq!((file.mode() & 0o777, file.mtime()), (0o640, 1000));
         assert_eq!(fs::metadata(into.join("closed")).unwrap().mode() & 0o777, 0o500);
     }
-    // Else the owner could not clean up.
+    // Otherwise the owner could not remove the directory.
     fs::set_permissions(into.join("closed"), Permissions::from_mode(0o700)).unwrap();
 }
 
-/// A name, and the entries.
+/// The name of a case, and its entries.
 type Row<'a> = (&'a str, &'a [(u8, &'a str, &'a str)]);
 
 #[test]
@@ -95,7 +95,7 @@ fn nothing_is_written_through_a_link() {
     fs::create_dir_all(&into).unwrap();
     fs::create_dir_all(&outside).unwrap();
     fs::write(outside.join("kept"), "kept").unwrap();
-    // What an earlier run of the same trial may have left.
+    // An earlier run of the same trial may have left such links.
     symlink(&outside, into.join("folder")).unwrap();
     symlink(outside.join("kept"), into.join("file")).unwrap();
     let bytes = archive(&[(b'0', "folder/kept", "new"), (b'0', "file", "new")]);
@@ -161,7 +161,7 @@ fn unchanged_code_is_removed() {
     longer.set_modified(UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
     fs::remove_file(into.join("gone")).unwrap();
     fs::write(into.join("outputs/model"), "").unwrap();
-    // A folder that became a link: unpacking must not touch what it leads to.
+    // A folder that was replaced by a link: the removal must not touch the link's target.
     fs::rename(into.join("moved"), folder.path().join("elsewhere")).unwrap();
     symlink(folder.path().join("elsewhere"), into.join("moved")).unwrap();
     fs::remove_file(into.join("turned")).unwrap();
