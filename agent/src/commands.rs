@@ -1,4 +1,4 @@
-//! The commands beside `run`, a file each.
+//! The commands other than `run`, one file each.
 
 pub mod doctor;
 pub mod gpus;

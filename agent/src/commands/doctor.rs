@@ -1,7 +1,8 @@
-//! `trialkeeper doctor`: checks what a trial needs on this machine, and finds the first hop to the manager that fails.
+//! `trialkeeper doctor`: checks the conditions for a trial on this machine, and finds the first hop to the manager that
+//! fails.
 //!
-//! The probes look and change nothing; what their findings mean is said here, without I/O. A hop behind one that failed is not
-//! looked at: its failure would say nothing new.
+//! The probes change nothing. This module evaluates their results without I/O. Hops after a failed one are not checked,
+//! because their failure would give no new information.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,26 +23,26 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckState {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// A trial can run; the user should look.
+    /// A trial can run, but the user should look into the finding.
     Warn,
-    /// A trial would not do what it should.
+    /// A trial would not work as it should.
     Fail,
-    /// Not looked at, because of an earlier failure or because there is nothing to look at.
+    /// Not checked, because of an earlier failure or because there is nothing to check.
     Skipped,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The name of the check.
     pub name: &'static str,
-    /// Its outcome.
+    /// The outcome of the check.
     pub state: CheckState,
     /// The finding.
     pub finding: String,
-    /// The remedy, where there is one.
+    /// The remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
 }
@@ -64,17 +65,17 @@ impl Check {
     }
 }
 
-/// All that was looked at.
+/// The results of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Report {
-    /// `true` if nothing failed.
+    /// `true` if no check failed.
     ok: bool,
     /// The first check that failed.
     first_failure: Option<&'static str>,
     checks: Vec<Check>,
 }
 
-/// Runs the command: exit code 0 if nothing failed, 1 if something did.
+/// Runs the command. Returns exit code 0 if no check failed, otherwise 1.
 pub fn main(args: DoctorArgs) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -88,7 +89,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
     let spec = manager::ManagerSpec { address, token_file, ca_file };
     let mut checks = runtime.block_on(manager::check(&spec));
-    // A name that is still being resolved must not keep the doctor from ending.
+    // A pending name resolution must not delay the end of the command.
     runtime.shutdown_background();
     let output_dir = args.output_dir.unwrap_or_else(|| PathBuf::from("."));
     let spool_dir = args.spool_dir.unwrap_or_else(|| output_dir.join("spool"));
@@ -117,7 +118,7 @@ fn report(checks: Vec<Check>) -> Report {
     Report { ok: first_failure.is_none(), first_failure, checks }
 }
 
-/// The report for a person.
+/// Returns the report for people.
 fn text(report: &Report) -> String {
     let mut text = String::new();
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
@@ -135,8 +136,8 @@ fn text(report: &Report) -> String {
         }
     }
     match report.first_failure {
-        Some(name) => writeln!(text, "\nThe first that fails: {name}."),
-        None => writeln!(text, "\nNothing fails."),
+        Some(name) => writeln!(text, "\nFirst failure: {name}."),
+        None => writeln!(text, "\nNo check failed."),
     }
     .expect("a String takes everything");
     text

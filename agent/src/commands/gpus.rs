@@ -1,7 +1,7 @@
-//! One reading of all GPUs: for `trialkeeper gpu`, and for the doctor.
+//! One reading of all GPUs, for `trialkeeper gpu` and for the doctor.
 //!
-//! Nothing of NVIDIA's is called in this process: a driver call can block for ever, and the tool that makes it is
-//! ended when it takes too long.
+//! This process calls no NVIDIA library, because a call of the driver can block forever. A separate tool makes the
+//! calls, and is killed if it takes too long.
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
@@ -18,21 +18,21 @@ use crate::commands::tools::print;
 use crate::observe::sample::amd;
 use crate::observe::sample::gpu::{ProbeCommand, Row, parse_row};
 
-/// The longest wait for a reading: the tool takes seconds on a machine with many GPUs.
+/// The maximum time for a reading. The tool takes seconds on a machine with many GPUs.
 const READING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The result of one look at the GPUs.
+/// The result of one reading of the GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reading {
     /// GPUs, at least one.
     Gpus(Vec<GpuSample>),
-    /// None, as there is no tool and no card.
+    /// No GPUs, because there is neither a tool nor a card.
     None,
-    /// There should be some, but.
+    /// An error of the tool or the driver.
     Trouble(String),
 }
 
-/// Runs the command: exit code 0 with GPUs, 1 without.
+/// Runs the command. Returns exit code 0 with GPUs, 1 without.
 pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
     let reading = read(nvidia_smi);
     let shown = match output {
@@ -45,7 +45,7 @@ pub fn main(nvidia_smi: &Path, output: Output) -> ExitCode {
     }
 }
 
-/// Reads NVIDIA's GPUs, and AMD's where there are none.
+/// Reads NVIDIA's GPUs, or AMD's if there are none.
 pub fn read(nvidia_smi: &Path) -> Reading {
     match ask(nvidia_smi, READING_TIMEOUT) {
         Reading::None => match amd::read(Path::new("/")) {
@@ -76,14 +76,14 @@ fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
     }
 }
 
-/// Everything that `child` prints; `None` if it takes longer than `patience`.
+/// Returns everything that `child` prints, or `None` if it takes longer than `patience`.
 fn printed(mut child: Child, patience: Duration) -> Option<String> {
     let (tell, told) = mpsc::channel();
     let pipes = (child.stdout.take(), child.stderr.take());
-    // The thread is never joined: a tool that hangs in the driver cannot even be killed.
+    // The thread is never joined, because a tool that hangs in the driver cannot even be killed.
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is looked at.
+        // Output before a read error is used.
         if let (Some(mut stdout), Some(mut stderr)) = pipes {
             stdout.read_to_end(&mut bytes).ok();
             stderr.read_to_end(&mut bytes).ok();
@@ -92,7 +92,7 @@ fn printed(mut child: Child, patience: Duration) -> Option<String> {
     });
     let printed = told.recv_timeout(patience).ok();
     if printed.is_none() {
-        // It may have ended meanwhile.
+        // Ignored: the tool may have ended since the timeout.
         child.kill().ok();
     } else {
         child.wait().ok();
@@ -100,7 +100,7 @@ fn printed(mut child: Child, patience: Duration) -> Option<String> {
     printed
 }
 
-/// PURE: what the tool printed.
+/// PURE: parses the output of the tool.
 fn understand(printed: &str) -> Reading {
     let mut found = Vec::new();
     for line in printed.lines() {
@@ -112,7 +112,7 @@ fn understand(printed: &str) -> Reading {
     }
     if found.is_empty() {
         let line = printed.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        return Reading::Trouble(format!("nvidia-smi says {line:.200}"));
+        return Reading::Trouble(format!("nvidia-smi printed {line:.200}"));
     }
     Reading::Gpus(found)
 }
@@ -125,7 +125,7 @@ fn json(reading: &Reading) -> serde_json::Value {
     }
 }
 
-/// PURE: the reading for a person; what is not known is a dash.
+/// PURE: returns the reading for people, with a dash for each unknown value.
 fn text(reading: &Reading) -> String {
     let gpus = match reading {
         Reading::Gpus(gpus) => gpus,
@@ -187,13 +187,13 @@ mod tests {
         let table = [
             ("well", Reading::Gpus(vec![gpu()])),
             ("lost", trouble("GPU is lost")),
-            ("error", trouble("nvidia-smi says no permission")),
-            ("silent", trouble("nvidia-smi says nothing")),
+            ("error", trouble("nvidia-smi printed no permission")),
+            ("silent", trouble("nvidia-smi printed nothing")),
             ("hang", trouble(&format!("{} does not answer; the driver hangs", hang.display()))),
         ];
         for (name, reading) in table {
             let tool = dir.path().join(name);
-            // A file that was just written may still be open in a child of another test's.
+            // A link, because a file that was just written may still be open in a child of another test.
             symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/tool.sh"), &tool).unwrap();
             let patience = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
             assert_eq!(ask(&tool, patience), reading, "{name}");

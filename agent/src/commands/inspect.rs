@@ -1,7 +1,8 @@
-//! `trialkeeper inspect`: the end of a trial, from the files in its directory.
+//! `trialkeeper inspect`: shows the result of a trial from the files in its directory.
 //!
-//! As long as no manager has taken its reports, the spool knows everything. Else the output and the files of metrics
-//! are read again, as the run was told to. They give the same metrics, but for those that went over the SDK's channel.
+//! While no manager has accepted its reports, the spool contains all metrics. Afterwards, the output and the metric
+//! files are read again, with the collectors of the run. This gives the same metrics, except for those from the SDK's
+//! channel.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -28,18 +29,18 @@ struct TrialFiles {
     parameters: Option<Value>,
     verdict: Option<Verdict>,
     metrics: Vec<Metric>,
-    /// Reports that wait for a manager.
+    /// The number of reports that wait for a manager.
     waiting: usize,
-    /// Name and size in bytes of the files of output.
+    /// The name and size in bytes of each output file.
     files: Vec<(String, u64)>,
 }
 
-/// Shows what became of the trial in `dir`.
+/// Shows the result of the trial in `dir`.
 pub fn inspect(dir: &Path, output: Output) -> ExitCode {
     let found = read_run(dir);
     if found.verdict.is_none() && found.parameters.is_none() && found.files.is_empty() {
         let message =
-            format!("trialkeeper: error: {} is no trial's output directory\n", dir.display());
+            format!("trialkeeper: error: {} is not a trial's output directory\n", dir.display());
         io::stderr().write_all(message.as_bytes()).ok();
         return ExitCode::from(KEEPER_FAULT);
     }
@@ -78,7 +79,7 @@ fn read_run(dir: &Path) -> TrialFiles {
     }
 }
 
-/// The facts of the last attempt that are still in the spool.
+/// Returns the facts of the last attempt that are still in the spool.
 fn spooled(spool: &Path) -> Vec<Report> {
     let attempts = lane_files::attempts(spool);
     let Some(attempt) = attempts.last() else { return Vec::new() };
@@ -88,7 +89,7 @@ fn spooled(spool: &Path) -> Vec<Report> {
     records.iter().filter_map(|record| serde_json::from_str(&record.json).ok()).collect()
 }
 
-/// The metrics in the files of output, and in those beside.
+/// Returns the metrics in the output files and in the metric files.
 fn collected(dir: &Path, succeeded: bool) -> Vec<Metric> {
     let recipe = Recipe::of(dir);
     let spec = &recipe.collect;
@@ -156,7 +157,7 @@ fn text(found: &TrialFiles) -> String {
         lines.push(("", format!("{name}[{sequence}] = {}", value.as_json())));
     }
     if found.waiting > 0 {
-        lines.push(("spool", format!("{} facts that no manager has taken", found.waiting)));
+        lines.push(("spool", format!("{} facts not delivered to a manager", found.waiting)));
     }
     for (name, size) in &found.files {
         lines.push(("file", format!("{name}, {size} bytes")));

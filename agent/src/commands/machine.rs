@@ -1,8 +1,8 @@
-//! The manager's helper on a remote machine: JSON-RPC 2.0 on stdin and stdout, one message a line.
+//! The manager's helper on a remote machine. It serves JSON-RPC 2.0 on stdin and stdout, with one message per line.
 //!
-//! It starts agents, waits for their locks and tells when they are gone. It keeps nothing in memory that the disk does
-//! not have: it may end with its connection at any time, and the next one finds everything again. An agent is in a
-//! session of its own and outlives it.
+//! The helper starts agents, waits for their locks and reports their end. All of its state is on the disk, because it
+//! may end with its connection at any time, and the next helper must find everything again. An agent is in its own
+//! session and outlives the helper.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,14 +25,14 @@ mod give_up;
 mod job;
 mod lock;
 
-/// The word that selects this part of the program.
+/// The argument that selects this part of the program.
 pub const WORD: &str = "machine";
-/// The word after it with which the helper executes an agent.
+/// The next argument, with which the helper executes an agent.
 const DETACHED: &str = "detached";
-/// The longest message, in bytes with its newline.
+/// The maximum length of a message in bytes, including its newline.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Serves the requests on stdin until it is closed. `words` are what stands after `machine`.
+/// Serves the requests on stdin until it is closed. `words` are the arguments after `machine`.
 pub fn main(words: &[OsString]) -> ExitCode {
     match words {
         [word, rest @ ..] if word == DETACHED => detached(rest),
@@ -44,9 +44,9 @@ pub fn main(words: &[OsString]) -> ExitCode {
     }
 }
 
-/// Becomes an agent in a session of its own.
+/// Turns this process into an agent in its own session.
 fn detached(words: &[OsString]) -> ExitCode {
-    // It fails for the leader of a process group alone, which a child is not.
+    // Fails only for the leader of a process group, which a child is not.
     setsid().ok();
     let Ok(program) = std::env::current_exe() else { return ExitCode::from(125) };
     let error = Command::new(program).args(words).exec();
@@ -54,7 +54,7 @@ fn detached(words: &[OsString]) -> ExitCode {
     ExitCode::from(125)
 }
 
-/// Writes to standard error, which ssh hands to the manager. A closed one is no fault.
+/// Writes to standard error, which ssh passes to the manager. Ignores a closed standard error.
 fn complain(text: &str) {
     drop(writeln!(io::stderr(), "{text}"));
 }
@@ -71,7 +71,7 @@ fn serve(root: &Path) -> ExitCode {
         let Ok(request) = serde_json::from_slice::<Value>(&line) else { continue };
         let (id, method) = (request["id"].clone(), request["method"].as_str().unwrap_or_default());
         if method == "room" {
-            // A driver that hangs holds up nothing else.
+            // On a separate thread, so that a hanging driver does not block other requests.
             let with_gpus = request["params"]["gpus"] == true;
             thread::spawn(move || respond(&id, Ok(room(with_gpus))));
             continue;
@@ -92,7 +92,7 @@ fn respond(id: &Value, answer: Result<Value, Refusal>) {
     });
 }
 
-/// Writes a message. A manager that no longer reads gets everything again by `adopt`.
+/// Writes a message. A manager that no longer reads gets the state again through `adopt`.
 fn send_message(message: &Value) {
     let mut out = io::stdout().lock();
     drop(writeln!(out, "{message}").and_then(|()| out.flush()));
@@ -131,22 +131,23 @@ fn perform(root: &Path, method: &str, params: &Value) -> Result<Value, Refusal> 
         "submit" => Job::of(root, params)?.submit(params),
         "adopt" => Job::of(root, params)?.adopt(params),
         "cancel" => Ok(Job::of(root, params)?.cancel()),
-        _ => Err(Refusal { code: -32601, message: format!("there is no request {method:?}") }),
+        _ => Err(Refusal { code: -32601, message: format!("unknown request {method:?}") }),
     }
 }
 
-/// Answers what trials can have here. The manager reads the table of the memory, which keeps this program small.
+/// Returns the resources for trials on this machine. The manager parses the memory table, which keeps this program
+/// small.
 fn room(with_gpus: bool) -> Value {
     let meminfo = fs::read_to_string("/proc/meminfo").ok();
     json!({"gpus": with_gpus.then(gpus), "cores": cores(), "meminfo": meminfo})
 }
 
-/// The processors that this process may use. `None`: unknown.
+/// Returns the number of processors that this process may use. `None` means that it is unknown.
 fn cores() -> Option<usize> {
     thread::available_parallelism().ok().map(NonZero::get)
 }
 
-/// The GPUs of this machine as `nvidia-smi` shows them; none where it cannot be asked.
+/// Returns the GPUs of this machine as `nvidia-smi` lists them, or none if it cannot be run.
 fn gpus() -> Value {
     let ask = |query: &str| {
         let output = Command::new("nvidia-smi").args([query, "--format=csv,noheader"]).output();

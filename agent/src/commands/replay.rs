@@ -1,4 +1,4 @@
-//! `trialkeeper replay`: delivers what an agent that is gone left in its spool.
+//! `trialkeeper replay`: delivers the reports that an agent left in its spool when it ended.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,12 +15,12 @@ use crate::spool::{Dialect, LaneFiles, Sender, lane_files};
 use crate::util::clock::SystemClock;
 use crate::util::errors::chain;
 
-/// The run to deliver, and its destination.
+/// The spool to deliver, and its destination.
 #[derive(Debug)]
 pub struct Request {
-    /// An output directory with a spool in it, or a spool.
+    /// An output directory with a spool, or a spool.
     pub dir: PathBuf,
-    /// The trial that the reports belong to, where the spool does not name it.
+    /// The trial that the reports belong to, if the spool does not name it.
     pub sender: Option<Sender>,
     /// The address of the manager.
     pub manager: ManagerAddress,
@@ -28,7 +28,7 @@ pub struct Request {
     pub token_file: Option<PathBuf>,
     /// PEM file with the manager's certificate authority.
     pub ca_file: Option<PathBuf>,
-    /// The time to try.
+    /// The maximum time for delivery.
     pub patience: Duration,
 }
 
@@ -41,10 +41,10 @@ pub enum Error {
         /// The directory that was searched.
         path: PathBuf,
     },
-    /// The spool does not say whose it is.
+    /// The spool does not name the trial of its reports.
     #[error(
-        "{} does not say whose reports it holds: they were made without a manager, or the note is damaged; \
-         --experiment and --trial say it",
+        "{} does not name the trial of its reports: the run had no manager, or the file is damaged; \
+         set --experiment and --trial",
         .path.display()
     )]
     NoSender {
@@ -54,15 +54,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// An agent is at work.
-    #[error("process {holder} is at work in {}; it delivers by itself", .path.display())]
+    /// An agent uses the spool.
+    #[error("process {holder} uses {} and delivers the reports itself", .path.display())]
     InUse {
         /// Path of the spool.
         path: PathBuf,
         /// The process that holds it.
         holder: String,
     },
-    /// The files.
+    /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
         /// Path of the file.
@@ -79,7 +79,7 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     let address = args.manager.address();
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
     let Some(manager) = address else {
-        return ExitCode::from(KEEPER_FAULT); // The command line requires one.
+        return ExitCode::from(KEEPER_FAULT); // The command line requires a manager.
     };
     let sender = args.experiment.zip(args.trial);
     let sender =
@@ -97,7 +97,9 @@ pub fn main(args: ReplayArgs) -> ExitCode {
         Ok(Outcome { undelivered: 0, .. }) => ExitCode::SUCCESS,
         Ok(Outcome { undelivered, last_error }) => {
             let why = last_error.unwrap_or_default();
-            tracing::error!("{undelivered} reports were not delivered; they stay: {why}");
+            tracing::error!(
+                "{undelivered} reports were not delivered and stay in the spool: {why}"
+            );
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -107,14 +109,14 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     }
 }
 
-/// Delivers everything that is left, each attempt as itself, the oldest first.
+/// Delivers all remaining reports, each under the attempt that wrote it, the oldest attempt first.
 pub async fn replay(request: Request) -> Result<Outcome, Error> {
     let inside = request.dir.join("spool");
     let path = if inside.is_dir() { inside } else { request.dir };
     if !path.is_dir() {
         return Err(Error::NoSpool { path });
     }
-    // The lock names an attempt so that a second agent of the same finds out; a replay is none.
+    // The lock names an attempt, so that a second agent of the same attempt notices it. A replay runs no attempt.
     let nobody = AttemptId::new("replay").expect("letters are an id");
     let _lock = DirLock::take(&path, &nobody).map_err(|error| match error {
         lock::Error::Held { holder, .. } => Error::InUse { path: path.clone(), holder },
@@ -127,7 +129,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
         let sender = match noted.or_else(|error| request.sender.clone().ok_or(error)) {
             Ok(sender) => sender,
             Err(source) => {
-                // The others are not to wait for a person.
+                // The other attempts must not wait until a person names the trial.
                 nobodys = Some(Error::NoSender { path: path.join(attempt.as_str()), source });
                 continue;
             }
@@ -140,7 +142,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             sender,
             heartbeat: Duration::from_hours(1),
             flush: request.patience,
-            // Its user ends it as any program.
+            // The user ends this command like any program.
             give_up: watch::channel(false).1,
             counts: Arc::default(),
         };

@@ -11,7 +11,7 @@ use trial_protocol::{VERSION_NEWEST, VERSION_OLDEST};
 
 use crate::cli::{Cli, KEEPER_FAULT, Output};
 
-/// Copies this program into `dir` and prints where it is.
+/// Copies this program into `dir` and prints the path of the copy.
 pub fn install(dir: &Path) -> ExitCode {
     match copy_into(dir) {
         Ok(path) => print(&format!("{}\n", path.display())),
@@ -28,7 +28,7 @@ fn copy_into(dir: &Path) -> Result<PathBuf, io::Error> {
     fs::create_dir_all(dir)?;
     let path = dir.join("trialkeeper");
     let part = dir.join(format!(".trialkeeper.{}.part", std::process::id()));
-    // A reader sees a whole program or none, also while another container runs the old one.
+    // A reader sees a complete program or none, even while another container runs the old one.
     let copied = fs::copy("/proc/self/exe", &part)
         .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs::rename(&part, &path));
@@ -62,7 +62,7 @@ pub fn version(output: Output) -> ExitCode {
     })
 }
 
-/// Prints on stdout: what was asked for. A failure there is the exit code's.
+/// Prints the requested output on stdout. If that fails, the exit code reports it.
 pub fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,

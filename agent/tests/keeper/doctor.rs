@@ -33,7 +33,7 @@ fn the_first_failed_check_decides_the_exit_code() {
     let output = doctor(&["--manager", "http://no-such-host.invalid", "--output", "table"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.ends_with("\nThe first that fails: name.\n"), "{text}");
+    assert!(text.ends_with("\nFirst failure: name.\n"), "{text}");
     let output = doctor(&["--output-dir", "/proc/none", "--output", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{report}");

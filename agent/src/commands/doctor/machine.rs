@@ -1,4 +1,4 @@
-//! The checks of the machine: room to write, GPUs, memory.
+//! The checks of the machine: disk space, GPUs, memory.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use super::Check;
 use crate::commands::gpus::Reading;
 use crate::observe::sample::cgroup::{CgroupReader, memory_percent};
 
-/// Less room than this is soon used up by output and checkpoints.
+/// The least free space without a warning. Output and checkpoints soon use up less than this.
 const LEAST_FREE_BYTES: u64 = 1 << 30;
 
-/// Checks that files can be made in `dir`, or where it would be made.
+/// Checks that files can be created in `dir`, or in the place where `dir` would be created.
 pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
     let shown = dir.display();
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let Some(nearest) = absolute.ancestors().find(|ancestor| ancestor.exists()) else {
-        return Check::fail(name, format!("{shown} cannot be looked at"), "name another directory");
+        return Check::fail(name, format!("{shown} cannot be accessed"), "name another directory");
     };
     if let Err(error) = tempfile::tempfile_in(nearest) {
         let finding = format!("{} cannot be written: {error}", nearest.display());
@@ -31,8 +31,8 @@ pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
         ),
         Err(error) => Check::warn(
             name,
-            format!("{shown} can be written; its room is unknown ({error})"),
-            "make sure that the volume has room",
+            format!("{shown} can be written; its free space is unknown ({error})"),
+            "make sure that the volume has free space",
         ),
     }
 }
@@ -40,12 +40,12 @@ pub(super) fn directory(name: &'static str, dir: &Path) -> Check {
 fn room(name: &'static str, shown: &str, free: u64) -> Check {
     let finding = format!("{shown} can be written; {} MiB are free", free >> 20);
     if free < LEAST_FREE_BYTES {
-        return Check::warn(name, finding, "give the volume more room, at least 1 GiB");
+        return Check::warn(name, finding, "enlarge the volume: at least 1 GiB should be free");
     }
     Check::ok(name, finding)
 }
 
-/// Returns the check of a reading of the GPUs.
+/// Returns the check for a reading of the GPUs.
 pub(super) fn gpu(reading: &Reading) -> Check {
     match reading {
         Reading::Gpus(gpus) => {
@@ -56,33 +56,33 @@ pub(super) fn gpu(reading: &Reading) -> Check {
         Reading::Trouble(why) => Check::warn(
             "GPU",
             why.clone(),
-            "look at the driver on the node, and whether the container was given its devices",
+            "check the driver on the node, and that the container has access to the devices",
         ),
     }
 }
 
-/// Returns the check of the limits of the control group below `root`.
+/// Returns the check for the limits of the control group below `root`.
 pub(super) fn cgroup(root: &Path) -> Check {
     let name = "control group";
     let Some(reader) = CgroupReader::find(root) else {
-        let finding = "cannot be read; an out-of-memory kill is not told from another";
+        let finding = "cannot be read; an out-of-memory kill cannot be recognised";
         return Check::warn(name, finding, "mount /sys/fs/cgroup into the container, read-only");
     };
     let sample = reader.read();
     let memory = match sample.memory_limit_bytes {
         Some(limit) => format!("{} MiB of memory", limit >> 20),
-        None => "no limit of memory".to_owned(),
+        None => "no memory limit".to_owned(),
     };
     let cpu = match sample.cpu_limit_cores {
         Some(cores) => format!("{cores} cores"),
-        None => "no limit of processors".to_owned(),
+        None => "no processor limit".to_owned(),
     };
     let finding = format!("{memory}, {cpu}");
     match memory_percent(&sample) {
         Some(used) if used > 90.0 => Check::warn(
             name,
-            format!("{finding}; {used:.0} % of the memory are in use before a trial runs"),
-            "raise the limit, or find out what uses it",
+            format!("{finding}; {used:.0} % of the memory is in use before a trial runs"),
+            "raise the limit, or find the processes that use it",
         ),
         _ => Check::ok(name, finding),
     }

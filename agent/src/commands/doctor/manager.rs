@@ -1,4 +1,4 @@
-//! The way to the manager, hop by hop.
+//! The checks of the connection to the manager, hop by hop.
 
 use std::error::Error as StdError;
 use std::io;
@@ -19,11 +19,11 @@ use crate::http::client;
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
 
-/// The time that a hop may take.
+/// The maximum time for a hop.
 const HOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The difference between the clocks that is allowed, in milliseconds.
+/// The allowed difference between the clocks, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
-/// The hops, in their order.
+/// The hops, in order.
 const HOPS: [&str; 7] = ["address", "name", "route", "TLS", "manager", "clock", "token"];
 
 /// The manager and files to check.
@@ -34,20 +34,20 @@ pub(super) struct ManagerSpec {
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// Walks the way as far as it goes; one check per hop.
+/// Checks the hops up to the first failure. Returns one check per hop.
 pub(super) async fn check(spec: &ManagerSpec) -> Vec<Check> {
     let Some(address) = &spec.address else {
-        return vec![Check::skipped("manager", "none is named; name one with --manager")];
+        return vec![Check::skipped("manager", "not configured; set --manager")];
     };
     let mut checks = Vec::new();
     walk(address, spec, &mut checks).await;
     for hop in &HOPS[checks.len()..] {
-        checks.push(Check::skipped(hop, "not looked at"));
+        checks.push(Check::skipped(hop, "not checked"));
     }
     checks
 }
 
-/// Adds a check per hop, and stops behind one that fails.
+/// Adds a check per hop, and stops after a failure.
 async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Check>) -> Option<()> {
     let mut pass = |check: Check| {
         let passed = check.state != CheckState::Fail;
@@ -90,14 +90,14 @@ async fn walk(address: &ManagerAddress, spec: &ManagerSpec, checks: &mut Vec<Che
     pass(token(spec.token_file.as_deref(), &client, &base).await)
 }
 
-/// Checks a manager on this machine, which is called over its socket and nowhere else.
+/// Checks a manager on this machine, which is reached only over its socket.
 async fn walk_locally(
     socket: &Path,
     spec: &ManagerSpec,
     mut pass: impl FnMut(Check) -> Option<()>,
 ) -> Option<()> {
     pass(Check::ok("address", socket.display().to_string()))?;
-    pass(Check::ok("name", "a socket needs none"))?;
+    pass(Check::ok("name", "not needed for a socket"))?;
     let base = Url::parse(LOCAL_BASE).expect("it is a URL");
     let local = match LocalClient::new(socket) {
         Ok(local) => local,
@@ -109,7 +109,7 @@ async fn walk_locally(
         Err(error) if error.is_connect() => Check::fail(
             "route",
             chain(error),
-            "nothing listens there: does the manager run? `trial-manager resume` starts it again",
+            "no process listens there: is the manager running? `trial-manager resume` starts it again",
         ),
         _ => Check::ok("route", format!("connected in {} ms", began.elapsed().as_millis())),
     })?;
@@ -120,18 +120,18 @@ async fn walk_locally(
 }
 
 fn base(address: &ManagerAddress) -> Result<Url, Check> {
-    let advice = "name the manager as http://HOST:PORT or https://HOST:PORT";
+    let advice = "give the address as http://HOST:PORT or https://HOST:PORT";
     let text = match address.url() {
         Ok(text) => text,
         Err(error) => {
-            let advice = "name the file that the manager writes its address into, manager.url";
+            let advice = "give the file with the manager's address, manager.url";
             return Err(Check::fail("address", chain(&error), advice));
         }
     };
     match Url::parse(&text) {
         Ok(url) if ["http", "https"].contains(&url.scheme()) && url.has_host() => Ok(url),
         Ok(_) => {
-            Err(Check::fail("address", format!("{text:?} is no address of a manager's"), advice))
+            Err(Check::fail("address", format!("{text:?} is not a manager's address"), advice))
         }
         Err(error) => Err(Check::fail("address", format!("{text:?}: {error}"), advice)),
     }
@@ -139,7 +139,9 @@ fn base(address: &ManagerAddress) -> Result<Url, Check> {
 
 fn name(host: &str, found: &io::Result<Vec<SocketAddr>>) -> Check {
     match found {
-        Ok(_) if host.parse::<IpAddr>().is_ok() => Check::ok("name", "an address needs none"),
+        Ok(_) if host.parse::<IpAddr>().is_ok() => {
+            Check::ok("name", "not needed for an IP address")
+        }
         Ok(found) if !found.is_empty() => {
             let found: Vec<_> = found.iter().map(|address| address.ip().to_string()).collect();
             Check::ok("name", format!("{host} is {}", found.join(", ")))
@@ -169,7 +171,7 @@ fn route(port: u16, took: Duration, connected: io::Result<SocketAddr>) -> Check 
         Ok(address) => Check::ok("route", format!("{address} in {} ms", took.as_millis())),
         Err(error) => {
             let advice = if error.kind() == io::ErrorKind::ConnectionRefused {
-                "nothing listens there: does the manager run, on this port, and not for 127.0.0.1 only?"
+                "no process listens there: does the manager run, with this port, and not only on 127.0.0.1?"
             } else if error.kind() == io::ErrorKind::TimedOut {
                 "a firewall or a network policy may be in between"
             } else {
@@ -204,8 +206,8 @@ fn tls(scheme: &str, health: &Result<Health, reqwest::Error>) -> Check {
     if scheme == "http" {
         return Check::ok("TLS", "not used");
     }
-    let advice = "does this port speak TLS? If not, the address begins with http://";
-    let Err(error) = health else { return Check::ok("TLS", "the certificate is good") };
+    let advice = "does this port use TLS? If not, use an http:// address";
+    let Err(error) = health else { return Check::ok("TLS", "the certificate is valid") };
     match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(why)) => {
             let advice = if *why == rustls::CertificateError::UnknownIssuer {
@@ -219,15 +221,15 @@ fn tls(scheme: &str, health: &Result<Health, reqwest::Error>) -> Check {
         None if error.is_connect() || error.is_timeout() => {
             Check::fail("TLS", chain(error), advice)
         }
-        None => Check::ok("TLS", "the certificate is good"),
+        None => Check::ok("TLS", "the certificate is valid"),
     }
 }
 
-/// The library's own error, wherever in the chain it is.
+/// Returns the TLS library's error, wherever it is in the chain.
 fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An I/O error is not the source of what it wraps.
+        // An I/O error does not return the error that it wraps as its source.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner: Option<&(dyn StdError + 'static)> = match wrapped {
             Some(wrapped) => Some(wrapped),
@@ -250,13 +252,13 @@ struct Healthz {
 }
 
 fn manager(health: &Result<Health, reqwest::Error>) -> Check {
-    let advice = "something else answers there: check the port, and proxies in between";
+    let advice = "another server answers there: check the port, and any proxies";
     let health = match health {
         Ok(health) => health,
         Err(error) => return Check::fail("manager", chain(error), advice),
     };
     let Ok(Healthz { status, version, reason }) = serde_json::from_slice(&health.body) else {
-        let finding = format!("what answers ({}) is not a manager", health.status);
+        let finding = format!("the server ({}) is not a manager", health.status);
         return Check::fail("manager", finding, advice);
     };
     let own = env!("CARGO_PKG_VERSION");
@@ -266,12 +268,12 @@ fn manager(health: &Result<Health, reqwest::Error>) -> Check {
         return Check::warn(
             "manager",
             finding,
-            "look at the manager; reports wait until it is well",
+            "check the manager; reports wait until it recovers",
         );
     }
-    // Whether the protocols meet, a batch alone can tell, and that would be one; the same release always does.
+    // Only a real batch would show that the protocols match. The same release always matches.
     if version != own {
-        let advice = "if the manager turns reports down (409), rebuild the trial image";
+        let advice = "if the manager refuses reports (409), rebuild the trial image";
         return Check::warn("manager", finding, advice);
     }
     Check::ok("manager", finding)
@@ -279,7 +281,7 @@ fn manager(health: &Result<Health, reqwest::Error>) -> Check {
 
 fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
     let Some(theirs_ms) = theirs_ms else {
-        return Check::skipped("clock", "the manager does not tell its time");
+        return Check::skipped("clock", "the manager sends no time");
     };
     let apart = ours_ms - theirs_ms;
     if apart.abs() > CLOCK_TOLERANCE_MS {
@@ -287,10 +289,10 @@ fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
         let finding = format!("{} s {word} the manager's", apart.abs() / 1000);
         return Check::warn("clock", finding, "times in the timeline will be off; set the clock");
     }
-    Check::ok("clock", "as the manager's")
+    Check::ok("clock", "matches the manager's")
 }
 
-/// Asks with a body that no manager can take: a manager says so to a good token, and refuses a bad one before.
+/// Sends a body that no manager can read. A manager answers 400 to a valid token, and refuses an invalid one earlier.
 async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
     let token = match file.map(std::fs::read_to_string) {
         None => None,
@@ -309,32 +311,30 @@ async fn token(file: Option<&Path>, client: &Client, base: &Url) -> Check {
     }
     match request.send().await {
         Ok(response) => judge_token(token.is_some(), response.status()),
-        Err(error) => {
-            Check::fail("token", chain(&error), "try again; the manager was there before")
-        }
+        Err(error) => Check::fail("token", chain(&error), "try again; the manager answered before"),
     }
 }
 
 fn judge_token(given: bool, status: StatusCode) -> Check {
     match (status, given) {
         (StatusCode::BAD_REQUEST, true) => {
-            Check::ok("token", "taken; whether for this trial, its first report tells")
+            Check::ok("token", "valid; its trial is checked at the first report")
         }
-        (StatusCode::BAD_REQUEST, false) => Check::ok("token", "not asked for"),
+        (StatusCode::BAD_REQUEST, false) => Check::ok("token", "not required"),
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, true) => Check::fail(
             "token",
             format!("refused ({status})"),
-            "the token is another manager's or an old one; take the trial's own",
+            "the token is old or another manager's; use the trial's own",
         ),
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, false) => Check::warn(
             "token",
-            "the manager wants one",
-            "give it with --token-file; its trials have it in their directories",
+            "the manager requires a token",
+            "set --token-file; the trials' directories contain the token",
         ),
         (status, _) => Check::warn(
             "token",
             format!("the answer was {status}"),
-            "the manager may be of another age, or busy; try again",
+            "the manager may have another version, or be busy; try again",
         ),
     }
 }

@@ -17,7 +17,7 @@ fn the_first_failure_is_named() {
     let well =
         report(checks().into_iter().filter(|check| check.state != CheckState::Fail).collect());
     assert_eq!((well.ok, well.first_failure), (true, None));
-    assert!(text(&well).ends_with("\nNothing fails.\n"));
+    assert!(text(&well).ends_with("\nNo check failed.\n"));
 }
 
 #[test]
@@ -32,7 +32,7 @@ FAIL  spool  cannot be written
              -> mount a volume
 -     GPU    none
 
-The first that fails: token.
+First failure: token.
 ";
     assert_eq!(text(&report(checks())), expected);
 }

@@ -1,4 +1,5 @@
-//! The recipe for finding a run's metrics: kept in its folder, so that they can be found again in its files.
+//! The settings for finding a run's metrics. They are kept in its folder, so that the metrics can be found again in its
+//! files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,28 +12,28 @@ use crate::collect::{CollectSpec, Direction, Finding};
 use crate::output::log_lines::Secrets;
 use crate::output::run_dir::COLLECTORS_FILE;
 
-/// The file of metrics of NNI's SDK, below a run's folder.
+/// The metric file of NNI's SDK, below a run's folder.
 pub const SDK_FILE: &str = ".nni/metrics";
 
-/// The age by which a file may seem older than its writing: a file system reads its clock less often than the agent
-/// does.
+/// The time by which a file may seem older than its writing, because a file system reads its clock less often than the
+/// agent.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
-/// The collected metrics, their files, and the places in them.
+/// The collectors of a run, their files, and the initial offsets in the files.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Recipe {
-    /// The formats that count.
+    /// The collectors and their settings.
     pub collect: CollectSpec,
-    /// NNI's file and files of lines, each with how much of it was there before the run.
+    /// NNI's file and the files of lines, each with its length before the run.
     pub files: Vec<(PathBuf, u64)>,
     /// Directories of event files.
     pub event_dirs: Vec<PathBuf>,
-    /// The start of the run, in milliseconds since 1970.
+    /// The start of the run, in milliseconds since the Unix epoch.
     pub since_ms: u64,
 }
 
 impl Recipe {
-    /// The file's content; `None` where it would say nothing that is not so anyway. `dir` is the run's folder.
+    /// Returns the content of the file, or `None` if all values are the defaults. `dir` is the run's folder.
     pub fn to_json(&self, dir: &Path, secrets: &Secrets) -> Option<Vec<u8>> {
         let own = dir.join(SDK_FILE);
         let files: Vec<_> = self.files.iter().filter(|file| **file != (own.clone(), 0)).collect();
@@ -57,12 +58,12 @@ impl Recipe {
         Some(value.to_string().into_bytes())
     }
 
-    /// As the run's folder `dir` says, or else as runs are unless told otherwise.
+    /// Reads the file in the run's folder `dir`. Without the file, returns the defaults.
     pub fn of(dir: &Path) -> Self {
         let bytes = fs::read(dir.join(COLLECTORS_FILE)).unwrap_or_default();
         let mut recipe =
             serde_json::from_slice(&bytes).map(|map| Self::read(&map)).unwrap_or_default();
-        // The folder may have been moved since.
+        // The folder may have been moved since the run.
         if !recipe.files.iter().any(|(file, _)| file.ends_with(SDK_FILE) && file.exists()) {
             recipe.files.push((dir.join(SDK_FILE), 0));
         }
@@ -96,7 +97,7 @@ impl Recipe {
         }
     }
 
-    /// Appends what the files hold of the run's.
+    /// Appends the findings that the run's files contain.
     pub fn read_files(&self, found: &mut Vec<Finding>) {
         let is_sdk = |file: &PathBuf| file.ends_with(SDK_FILE);
         let (sdk, lines) = self.files.iter().map(|(file, _)| file.clone()).partition(is_sdk);
@@ -163,7 +164,7 @@ mod tests {
     }
 
     impl Recipe {
-        /// The recipe with NNI's file of another folder.
+        /// Returns the recipe with NNI's file in another folder.
         fn at(mut self, dir: &Path) -> Self {
             self.files = vec![(dir.join(SDK_FILE), 0)];
             self

@@ -12,22 +12,22 @@ use super::files::{folder, write_file};
 
 /// The folder of the fences.
 const FENCES: &str = "fenced";
-/// The file whose lock orders fences and starts, of this process and of one that an earlier connection has left.
+/// The file whose lock orders fences and starts of this process, and of a process that an earlier connection left.
 const GATE: &str = "gate";
-/// The word in the fence of an attempt that does not run.
+/// The content of a fence whose attempt has ended.
 const OVER: &str = "over\n";
 
-/// Lets an attempt start, unless it is fenced: until the lock is dropped no fence is raised.
+/// Permits the start of an attempt, unless it is fenced. No fence can be raised until the lock is dropped.
 pub(super) fn pass(root: &Path, attempt: &str) -> Result<Flock<File>, Refusal> {
     let gate = gate(root)?;
     if path(root, attempt).exists() {
-        let message = "the manager has given this attempt up".to_owned();
+        let message = "the manager has given up this attempt".to_owned();
         return Err(Refusal { code: -32003, message });
     }
     Ok(gate)
 }
 
-/// Raises a fence; `false` if it stands and its attempt is over.
+/// Raises a fence. Returns `false` if the fence exists and its attempt has ended.
 pub(super) fn raise(root: &Path, attempt: &str) -> io::Result<bool> {
     let path = path(root, attempt);
     if fs::read_to_string(&path).is_ok_and(|text| text == OVER) {
@@ -39,7 +39,7 @@ pub(super) fn raise(root: &Path, attempt: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Notes that a fenced attempt is over.
+/// Records that a fenced attempt has ended.
 pub(super) fn settle(root: &Path, attempt: &str) -> io::Result<()> {
     write_file(&path(root, attempt), OVER)
 }

@@ -1,4 +1,4 @@
-//! Files and folders that only their owner may read, written whole.
+//! Files and folders that only their owner may read, written atomically.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ pub(super) fn write_files(dir: &Path, files: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Writes a file of the owner's whole: a reader sees the old text or the new one.
+/// Writes a private file atomically: a reader sees the old text or the new one.
 pub(super) fn write_file(path: &Path, text: &str) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");

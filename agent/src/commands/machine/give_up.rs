@@ -1,5 +1,5 @@
-//! The end of attempts that the manager has given up while this machine was out of its reach, so that others may have replaced
-//! them. The manager is answered when none of them runs.
+//! Ends attempts that the manager gave up while it could not reach this machine, because other attempts may have
+//! replaced them. The manager gets its answer when none of them is running.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,18 @@ use super::job::Job;
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, pause};
 use super::{Refusal, invalid};
 
-/// The time that a fenced agent has to end politely: shorter than after a cancel, since the attempt may run elsewhere.
+/// The time from TERM to KILL for a fenced agent. It is shorter than after a cancellation, because the attempt may run
+/// elsewhere.
 const FENCE_GRACE: Duration = Duration::from_secs(5);
-/// The time that a killed agent may take to let go of its lock.
+/// The maximum time from KILL to the release of the agent's lock.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Fences the attempts of `params`, and returns when none of them runs.
+/// Fences the attempts in `params`, and returns when none of them is running.
 pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
     let keys = params["attempts"].as_array().ok_or_else(|| invalid("attempts"))?;
     let jobs = keys.iter().map(|key| Job::of(root, &json!({"key": key})));
     let jobs = jobs.collect::<Result<Vec<Job>, Refusal>>()?;
-    // A full disk must not save an attempt from its end: the first error is told after it.
+    // A full disk must not prevent the end of an attempt. The first error is therefore returned afterwards.
     let written: Vec<io::Result<bool>> =
         jobs.iter().map(|job| fence::raise(root, &job.attempt)).collect();
     let run = |(_, written): &(&Job, &io::Result<bool>)| !matches!(written, Ok(false));
@@ -42,7 +43,7 @@ pub(super) fn give_up(root: &Path, params: &Value) -> Result<Value, Refusal> {
     Ok(json!({}))
 }
 
-/// Waits for agents that were started a moment ago and do not hold their locks yet.
+/// Waits for agents that were just started and do not hold their locks yet.
 fn await_locks(jobs: &[&Job]) {
     for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
         if !jobs.iter().any(|job| job.lives().is_none() && is_starting(job)) {
@@ -52,10 +53,10 @@ fn await_locks(jobs: &[&Job]) {
     }
 }
 
-/// Returns whether an attempt was begun a moment ago and has not held its lock.
+/// Returns whether an attempt was just started and has not held its lock yet.
 fn is_starting(job: &Job) -> bool {
     let written = |path: PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
-    // The fence was written just now, by the same clock.
+    // The fence was just written, so its time comes from the same clock.
     let Some((begun, fenced)) =
         written(job.begun()).zip(written(fence::path(&job.root, &job.attempt)))
     else {
@@ -66,10 +67,10 @@ fn is_starting(job: &Job) -> bool {
     age < LOCK_TIMEOUT && said.lines().nth(1).map(str::trim) != Some(job.attempt.as_str())
 }
 
-/// Signals the agents that live, and waits until they are gone or `limit` has passed.
+/// Signals the running agents, and waits until they have ended or `limit` has passed.
 fn signal(jobs: &[&Job], signal: Signal, limit: Duration) {
     for pid in jobs.iter().filter_map(|job| job.lives()) {
-        // One that has just ended is no error.
+        // Ignored: the agent may have just ended.
         kill(pid, signal).ok();
     }
     for _ in 0..limit.as_millis() / LOCK_INTERVAL.as_millis() {

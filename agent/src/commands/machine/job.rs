@@ -1,4 +1,5 @@
-//! An attempt of a trial on this machine: started, adopted, cancelled, and waited for by its agent's lock.
+//! An attempt of a trial on this machine. It is started, adopted or cancelled, and its end is recognised by its agent's
+//! lock.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
@@ -18,7 +19,7 @@ use super::files::{folder, write_file, write_files};
 use super::lock::{LOCK_INTERVAL, LOCK_TIMEOUT, LockHolder, holder, pause};
 use super::{DETACHED, Refusal, WORD, invalid, send_message};
 
-/// The time that an agent may take to end after TERM.
+/// The maximum time from TERM to the agent's end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// An attempt of a trial and its folder.
@@ -33,7 +34,7 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn of(root: &Path, params: &Value) -> Result<Self, Refusal> {
         let text = |name: &str| params["key"][name].as_str().ok_or_else(|| invalid(name));
-        // Ids are file names here.
+        // The ids are used as file names.
         ExperimentId::new(text("experiment")?).map_err(|_| invalid("experiment"))?;
         let trial = TrialJobId::new(text("trial")?).map_err(|_| invalid("trial"))?;
         let attempt = AttemptId::new(text("attempt")?).map_err(|_| invalid("attempt"))?;
@@ -46,7 +47,7 @@ impl Job {
         self.dir.join("spool/lock")
     }
 
-    /// The file that says that this attempt was started, or was cancelled before it could be.
+    /// Returns the file which records that this attempt was started, or was cancelled before its start.
     pub(super) fn begun(&self) -> PathBuf {
         self.dir.join(format!("begun-{}", self.attempt))
     }
@@ -110,7 +111,7 @@ impl Job {
         Ok(json!({"phase": phase}))
     }
 
-    /// Asks the agent to end, and ends it by force when it has not obeyed.
+    /// Asks the agent to end, and kills it if it does not.
     pub(super) fn cancel(self) -> Value {
         let LockHolder::By { attempt, pid, .. } = holder(&self.lock_file()) else {
             return json!({"known": false});
@@ -118,7 +119,7 @@ impl Job {
         if attempt != self.attempt {
             return json!({"known": false});
         }
-        // An agent that has just ended is no error.
+        // Ignored: the agent may have just ended.
         kill(pid, Signal::SIGTERM).ok();
         thread::spawn(move || {
             for _ in 0..CANCEL_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
@@ -141,8 +142,8 @@ impl Job {
         }
     }
 
-    /// Looks for an attempt that was begun and holds no lock: it has ended, or is about to take the lock, since an earlier
-    /// helper started it a moment ago.
+    /// Handles a started attempt without a lock. It has ended, or an earlier helper has just started it and it is about
+    /// to take the lock.
     fn settle(self) {
         for _ in 0..LOCK_TIMEOUT.as_millis() / LOCK_INTERVAL.as_millis() {
             if let LockHolder::By { attempt, file, .. } = holder(&self.lock_file())
@@ -169,13 +170,13 @@ impl Job {
 
     fn watch(self, file: File) {
         thread::spawn(move || {
-            // Its failure means that the file is gone, and the agent with it.
+            // An error means that the file and the agent are gone.
             drop(Flock::lock(file, FlockArg::LockExclusive));
             self.gone(None);
         });
     }
 
-    /// Tells the end, once what the agent left was offered to the manager.
+    /// Reports the end of the attempt, after delivering the remaining reports to the manager.
     fn gone(self, code: Option<i32>) {
         let spool = self.dir.join("spool");
         if left_something(&spool) {
@@ -201,12 +202,12 @@ impl Job {
             command.arg("--ca-file").arg(ca_file);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // What it cannot deliver is still in the spool, which is told.
+        // Undelivered reports are still in the spool, which the helper reports.
         drop(command.status());
     }
 }
 
-/// Returns whether a spool holds reports that were not delivered.
+/// Returns whether a spool contains undelivered reports.
 fn left_something(spool: &Path) -> bool {
     let attempts = fs::read_dir(spool).into_iter().flatten().flatten();
     let mut files =

@@ -1,4 +1,4 @@
-//! The locks by which agents are found.
+//! The locks that identify running agents.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -9,22 +9,22 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Pid;
 
-/// The time that an agent may take from its start to its lock.
+/// The maximum time from an agent's start to its lock.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which a slow agent is looked at.
+/// The interval at which a lock is checked.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits between two looks at a lock, whose end no event tells.
+/// Waits between two checks of a lock, because no event announces its release.
 #[expect(clippy::disallowed_methods, reason = "a helper's thread: no trial waits for it")]
 pub(super) fn pause() {
     thread::sleep(LOCK_INTERVAL);
 }
 
-/// State of an agent's lock.
+/// The state of an agent's lock.
 pub(super) enum LockHolder {
-    /// An agent that lives.
+    /// A running agent holds the lock.
     By { pid: Pid, attempt: String, file: File },
-    /// No agent lives.
+    /// No agent is running.
     Free,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn holder(path: &Path) -> LockHolder {
     let mut text = String::new();
     drop(file.read_to_string(&mut text));
     let mut lines = text.lines().map(str::trim);
-    // 0, 1 and negative ids name groups or the system.
+    // 0, 1 and negative ids denote groups or the system.
     let pid = lines.next().and_then(|line| line.parse().ok()).filter(|pid| *pid > 1);
     match (pid, lines.next()) {
         (Some(pid), Some(attempt)) => {

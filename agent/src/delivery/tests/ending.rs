@@ -115,7 +115,7 @@ async fn reports_without_a_trial_hold_up_no_others_and_are_delivered_for_the_nam
     };
     let attempts = || server.seen.lock().unwrap().attempts.clone();
     let error = crate::commands::replay::replay(request(None)).await.unwrap_err().to_string();
-    assert!(error.contains("t-0 does not say whose") && error.contains("--trial"), "{error}");
+    assert!(error.contains("t-0 does not name the trial") && error.contains("--trial"), "{error}");
     assert_eq!(attempts(), ["t-1"]);
     let told = crate::commands::replay::replay(request(Some(sender()))).await;
     assert_eq!(told.unwrap(), everything());

@@ -1,4 +1,4 @@
-//! Every failure on a way of its own, against real sockets.
+//! Every failure of the connection, with real sockets.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use tokio_rustls::rustls::ServerConfig;
 
 use super::*;
 
-/// The program that answers behind the port.
+/// The server behind the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
-    /// A manager that takes the token `good`.
+    /// A manager that accepts the token `good`.
     Manager,
-    /// One that cannot write its database.
+    /// A manager that cannot write its database.
     Degraded,
     /// A web server.
     Web,
-    /// Something that speaks no HTTP.
+    /// A server without HTTP.
     Ssh,
 }
 
-/// Starts it, behind TLS if there is an acceptor; returns its port.
+/// Starts the server, with TLS if there is an acceptor, and returns its port.
 async fn start(answers: Answers, tls: Option<TlsAcceptor>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -56,7 +56,7 @@ async fn serve(
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
         let more = stream.read_buf(&mut bytes).await.is_ok_and(|length| length > 0);
-        // Nothing of HTTP's begins like a TLS handshake.
+        // A TLS handshake cannot be an HTTP request.
         if !more || bytes.starts_with(&[0x16]) {
             return;
         }
@@ -84,7 +84,7 @@ fn spec(url: String, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> M
     ManagerSpec { address: Some(ManagerAddress::Url(url)), token_file, ca_file }
 }
 
-/// The first hop that is not as it should be, clocks apart: the server's is always wrong.
+/// Returns the first hop with a problem, except the clock, because the server's clock is always wrong.
 fn first_trouble(checks: &[Check]) -> Option<(&'static str, CheckState)> {
     let trouble = |check: &&Check| {
         check.name != "clock" && matches!(check.state, CheckState::Fail | CheckState::Warn)
