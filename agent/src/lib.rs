@@ -1,10 +1,10 @@
 //! The agent: starts a trial's command, watches it, and delivers every observation to the manager.
 //!
-//! This file composes the parts; it decides nothing. Whatever happens to observing, spooling or delivering, the trial
-//! runs on: no error of the agent reaches it.
+//! This file composes the parts; it decides nothing. If the agent fails to observe, spool or deliver, the trial
+//! continues: no error of the agent reaches it.
 //!
 //! Bottom up: `util` -> `collect, spool` -> `http` -> `delivery` -> `pod` -> `cli` -> `trial` -> `verdict` -> `output`
-//! -> `observe` -> `supervise` -> `commands` -> `run`. A module imports only from its left.
+//! -> `observe` -> `supervise` -> `commands` -> `run`. A module imports only from the modules to its left.
 
 pub mod cli;
 pub mod collect;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Musl's own allocator asks the kernel for every few pages anew and gives them back at once. That is a third of the
-/// cost of a short trial.
+/// The global allocator. Musl's own one requests a few pages at a time from the kernel and returns them at once, which
+/// is a third of the cost of a short trial.
 #[global_allocator]
 static MEMORY: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
