@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_their_line() {
+    fn errors_name_their_line() {
         #[rustfmt::skip]
         let table = [
             ("# fine\n\ngrace = \"1s\"\n", None),

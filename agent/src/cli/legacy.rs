@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_keepers_words_are_distinguished_from_the_agents() {
+    fn the_arguments_of_nnis_keeper_are_recognised() {
         #[rustfmt::skip]
         let table: [(&[&str], _); 11] = [
             (&["--no_such", "1", "--trial_command", "x"], true),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_the_old_keeper_does_less_its_defects() {
+    fn arguments_are_parsed_as_by_nnis_keeper_without_its_defects() {
         let plain = Legacy {
             trial_command: "a | b".into(),
             manager: "http://localhost:8081".to_owned(),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_command_there_is_nothing_to_run() {
+    fn a_command_line_without_a_command_is_refused() {
         for line in [&["--nnimanager_ip", "h"][..], &["--trial_command", ""], &["--trial_command"]]
         {
             assert!(parse(&words(line)).is_err(), "{line:?}");

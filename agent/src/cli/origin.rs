@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_value_is_named_by_where_it_was_set() {
+    fn the_error_for_a_refused_value_names_its_origin() {
         let settings = Settings::of("keeper.toml", "\nheartbeat = \"soon\"\n").unwrap();
         #[rustfmt::skip]
         let table: [(&[&str], &[&str], &str); 7] = [

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_line_is_read_as_the_table_reads_it() {
+    fn a_plain_line_is_parsed_as_by_clap() {
         for line in [
             "trialkeeper run -- python -u train.py --grace 1",
             "trialkeeper run python -u train.py -- x",
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_is_what_the_table_makes_of_it() {
+    fn each_setting_is_parsed_as_by_clap() {
         for ((id, good, bad), (known, _)) in TEXTS.into_iter().zip(SETTINGS) {
             assert_eq!(id, known);
             let command: &[&str] = if id == "shell" { &[] } else { &["--", "x"] };
@@ -289,7 +289,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_plain_reader_agrees_with_the_table(
+        fn the_plain_parser_agrees_with_clap(
             run in any::<bool>(),
             words in prop::collection::vec(word(), 0..6),
             command in any::<bool>(),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_not_plain_are_left_to_the_table() {
+    fn other_lines_are_left_to_clap() {
         for line in [
             "trialkeeper",
             "trialkeeper run",

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_a_service_called_trialkeeper_are_no_settings() {
+    fn the_variables_of_a_service_called_trialkeeper_are_not_settings() {
         // The variables that Kubernetes sets for Services called `trialkeeper` and `trialkeeper-pod`, with a port
         // `http` and a port without a name.
         let forms = [

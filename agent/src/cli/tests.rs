@@ -9,7 +9,7 @@ fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
 }
 
 #[test]
-fn the_definition_is_sound() {
+fn the_clap_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
@@ -28,7 +28,7 @@ fn every_flag_has_its_variable() {
 }
 
 #[test]
-fn a_command_is_found_however_it_is_given() {
+fn a_command_is_found_in_every_form_of_the_command_line() {
     #[rustfmt::skip]
     let table: [&[&str]; 5] = [
         &["trialkeeper", "run", "--", "python", "-u", "train.py", "--grace", "1"],

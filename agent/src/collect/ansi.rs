@@ -71,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_escape_is_left_of_any_bytes(bytes: Vec<u8>) {
+        fn no_escape_is_left_in_any_bytes(bytes: Vec<u8>) {
             prop_assert!(!strip(&bytes).contains(&ESCAPE));
         }
     }

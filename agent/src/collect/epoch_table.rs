@@ -106,7 +106,7 @@ mod tests {
     type Row<'a> = (&'a [&'a str], &'a [(&'a str, u64, &'a str)]);
 
     #[test]
-    fn a_row_is_read_only_where_it_fits_the_names() {
+    fn a_row_is_read_only_if_it_matches_the_names() {
         let names = "epoch     train_loss  accuracy  time    ";
         #[rustfmt::skip]
         let table: [Row<'_>; 11] = [

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_as_the_table_says() {
+    fn objects_become_metrics() {
         use MetricKind::{Final, Intermediate};
         #[rustfmt::skip]
         let table: [(&str, Option<&[Expected]>); 21] = [
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_in_a_text_is_read_as_katib_reads_it() {
+    fn an_objective_in_a_string_is_read_as_in_katib() {
         let line = r#"{"acc": "0.93", "path": "", "global_step": "2", "loss": "0.2", "time": 5}"#;
         let told = |objective| {
             let found = all(line, objective).unwrap();

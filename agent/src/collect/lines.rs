@@ -176,7 +176,7 @@ mod tests {
     const RECORD: &str = r#"{"type": "FINAL", "sequence": 0, "value": "\"it's\""}"#;
 
     #[test]
-    fn lines_are_cut_and_metrics_are_found_wherever_they_stand() {
+    fn lines_are_split_and_metrics_are_found_anywhere() {
         let text = |text: &str| Line::Text(text.to_owned());
         let metric = || Line::Metric(RECORD.to_owned());
         let broken = |excerpt: &str, why: &str| Line::Unreadable {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_cut_where_they_are_too_long_and_nowhere_else() {
+    fn long_lines_are_split_only_at_the_limit() {
         let long = "x".repeat(TEXT - 5);
         let value = "y".repeat(900_000);
         let metric = format!(r#"{{"type": "FINAL", "value": "\"{value}\""}}"#);

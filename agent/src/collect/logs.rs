@@ -39,7 +39,7 @@ fn read(log: &str) -> Vec<u8> {
 type Row<'a> = (&'a str, &'a [(&'a str, f64)], Option<(&'a str, Value)>);
 
 #[test]
-fn the_metric_that_a_person_would_take_speaks_for_the_trial() {
+fn the_metric_that_a_person_would_choose_is_the_result() {
     #[rustfmt::skip]
     let table: [Row<'_>; 12] = [
         ("settings_first", &[("lr", 0.1)],                      Some(("val_acc", json!(0.91)))),
@@ -65,7 +65,7 @@ fn the_metric_that_a_person_would_take_speaks_for_the_trial() {
 }
 
 #[test]
-fn a_search_that_minimizes_takes_a_loss_where_there_is_one() {
+fn a_search_that_minimizes_chooses_a_loss_if_there_is_one() {
     #[rustfmt::skip]
     let table = [
         ("keras",          Some(("val_loss", json!(0.5507)))),

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_likeliest_name_speaks_for_the_trial() {
+    fn the_likeliest_name_is_the_result() {
         #[rustfmt::skip]
         let table: [(&[&str], Option<&str>); 18] = [
             (&["lr", "batch_size", "device", "loss", "acc", "val_acc"], Some("val_acc")),

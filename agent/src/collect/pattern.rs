@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_mean_what_the_table_says() {
+    fn groups_become_metrics() {
         #[rustfmt::skip]
         let table: [(&str, &str, &str, &[&str]); 16] = [
             ("a group by name",     r"loss: (?P<loss>\S+)",                     "loss: 0.5 acc: 1",      &["loss=0.5"]),

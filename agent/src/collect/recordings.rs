@@ -52,7 +52,7 @@ fn from_file(bytes: &[u8], portion: usize) -> Vec<Finding> {
 }
 
 #[test]
-fn every_channel_of_the_sdk_tells_the_same() {
+fn every_channel_of_the_sdk_gives_the_same_metrics() {
     let stdout: [(&str, &[u8]); 4] = [
         ("frameworkcontroller", include_bytes!("../../fixtures/sdk/stdout_fc.txt")),
         ("remote", include_bytes!("../../fixtures/sdk/stdout_remote.txt")),

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_a_number_as_a_whole() {
+    fn only_a_complete_text_is_a_number() {
         #[rustfmt::skip]
         let table = [
             ("0.5", Some(json!(0.5))), (" 3 ", Some(json!(3))), ("-1e3", Some(json!(-1000.0))), ("nan", Some(json!("NaN"))),
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn pairs_are_found_as_the_table_says() {
+    fn pairs_are_found_in_text() {
         #[rustfmt::skip]
         let table: [(&str, &[(&str, Value)]); 68] = [
             // Pairs.
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_separate() {
+    fn invalid_utf8_separates_tokens() {
         assert_eq!(all(b"\xff\xfeacc=1"), [("acc".to_owned(), json!(1))]);
         assert_eq!(all(b"acc=1\xff"), []);
     }

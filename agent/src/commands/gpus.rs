@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_is_asked_once_and_not_waited_for_for_ever() {
+    fn a_tool_is_run_once_with_a_timeout() {
         let dir = tempfile::tempdir().unwrap();
         let trouble = |text: &str| Reading::Trouble(text.to_owned());
         let hang = dir.path().join("hang");

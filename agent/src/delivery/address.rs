@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_where_the_manager_is_with_its_first_line_or_not_at_all() {
+    fn only_the_first_line_of_a_file_is_an_address() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("manager.url");
         let address = ManagerAddress::given(None, Some(path.clone())).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_authority_that_is_replaced_is_trusted_from_then_on() {
+    async fn a_replaced_authority_is_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let ca_file = dir.path().join("ca.pem");
         let (port, right) = encrypted().await;

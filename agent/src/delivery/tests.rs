@@ -436,7 +436,7 @@ async fn a_directive_is_passed_on_once_and_obeyed() {
 }
 
 #[tokio::test]
-async fn bulk_waits_for_a_manager_that_takes_it_and_the_log_says_so() {
+async fn bulk_waits_for_a_manager_that_accepts_it() {
     for (becomes, left, why) in [
         (Answer::Plainest, 2, Some("the manager does not offer the capability `bulk`")),
         (Answer::Ack, 0, None),
@@ -469,7 +469,7 @@ async fn silence_is_broken_by_heartbeats() {
 }
 
 #[tokio::test]
-async fn an_earlier_attempt_is_delivered_first_and_as_itself() {
+async fn an_earlier_attempt_is_delivered_first_under_its_own_id() {
     let dir = tempfile::tempdir().unwrap();
     let first = spool_in(Some(dir.path()));
     first.append(0, metric(7));

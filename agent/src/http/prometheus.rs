@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_reads_as_prometheus_expects() {
+    fn the_page_has_prometheus_format() {
         let process =
             ProcessSample { processes: 2, memory_bytes: 4096, ..ProcessSample::default() };
         let cgroup = CgroupSample {

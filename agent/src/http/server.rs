@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_slow_are_sent_away_and_the_many_wait_their_turn() {
+    async fn slow_clients_are_closed_and_excess_clients_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let limits =

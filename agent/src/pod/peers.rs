@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_learns_what_frameworkbarrier_would_tell_it() {
+    fn a_trial_gets_the_variables_of_frameworkbarrier() {
         let roles: Vec<Role> =
             ["worker:2", "ps:1:5000", "aux:1"].iter().map(|role| role.parse().unwrap()).collect();
         let member = |role: &str, index, address: &str, port| Member {

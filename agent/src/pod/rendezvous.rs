@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pod_knows_where_it_is() {
+    async fn a_pod_finds_its_own_address() {
         let own = own_address("http://127.0.0.1:9").await.unwrap();
         assert_eq!(own, IpAddr::from([127, 0, 0, 1]));
         for base in ["", "http://", "nowhere"] {

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spool_is_for_its_owner_only_and_a_directory_that_is_there_is_left_as_it_is() {
+    fn a_new_spool_is_private_and_an_existing_directory_keeps_its_mode() {
         let folder = tempfile::tempdir().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let new = folder.path().join("above/spool");

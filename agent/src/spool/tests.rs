@@ -98,7 +98,7 @@ async fn drain(spool: &Spool, lane: Lane) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn reports_come_out_in_order_and_once() {
+async fn reports_are_delivered_in_order_and_once() {
     let dir = tempfile::tempdir().unwrap();
     for place in [None, Some(dir.path())] {
         let spool = Spool::open(options(place)).spool;
@@ -135,7 +135,7 @@ async fn unacknowledged_reports_outlive_the_process() {
 }
 
 #[tokio::test]
-async fn the_last_count_of_what_was_shed_goes_before_the_verdict() {
+async fn the_last_count_of_dropped_reports_precedes_the_verdict() {
     let spool = Spool::open(Options { limit_bytes: 0, ..options(None) }).spool;
     (0..5).for_each(|_| spool.append(0, log(100)));
     spool.append(0, ReportBody::Ended(Box::new(verdict())));
@@ -269,7 +269,7 @@ async fn a_full_disk_does_not_stop_delivery() {
 
 /// Only the bulk lane meets a full disk. Records of the other lane must not be written again and again.
 #[tokio::test]
-async fn facts_are_written_once_though_logs_find_no_room() {
+async fn facts_are_written_once_although_logs_do_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("a-1");
     let spool = Spool::open(options(Some(dir.path()))).spool;
@@ -287,7 +287,7 @@ async fn facts_are_written_once_though_logs_find_no_room() {
 
 /// A directory blocks the name of the next cursor. After its removal, only time passes.
 #[test]
-fn a_sync_that_failed_is_tried_again_by_itself() {
+fn a_failed_sync_is_repeated_automatically() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path());
     let taken = dir.path().join("a-1/facts.ack.new");
@@ -436,7 +436,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn files_of_any_bytes_are_read_as_far_as_they_are_a_lanes(
+    fn the_valid_start_of_any_file_is_read(
         bytes: Vec<u8>,
         whole in prop::option::of("[a-z]{1,9}"),
         cursor: Vec<u8>,

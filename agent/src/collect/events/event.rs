@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_read_as_their_type_says() {
+    fn halves_are_decoded_by_type() {
         #[rustfmt::skip]
         let table = [
             ("half 0.5",             19, 0x3800, 0.5),

@@ -64,7 +64,7 @@ fn scalars_of_every_writer_are_read() {
 }
 
 #[test]
-fn a_short_tail_means_not_yet() {
+fn an_incomplete_record_is_waited_for() {
     let mut reader = EventFileReader::new();
     let mut found = Vec::new();
     let (head, tail) = SIMPLE.split_at(100);
@@ -113,7 +113,7 @@ fn a_record_that_is_no_event_is_reported() {
 }
 
 #[test]
-fn a_record_too_large_is_passed_over_and_not_kept() {
+fn a_record_that_is_too_large_is_skipped_and_not_kept() {
     let large = framed(&vec![7; 2 * LONGEST_BYTES]);
     let mut reader = EventFileReader::new();
     let mut found = Vec::new();
@@ -159,7 +159,7 @@ fn a_summary_with_an_image_is_read_up_to_a_megabyte_and_a_larger_one_reported_on
 }
 
 #[test]
-fn a_hostile_length_is_survived() {
+fn an_invalid_length_does_no_harm() {
     let length = u64::MAX.to_le_bytes();
     let bytes = [&length[..], &masked_crc(&length).to_le_bytes(), SIMPLE].concat();
     assert_eq!(read(&[&bytes]), []);

@@ -30,7 +30,7 @@ fn summarized(found: &[Finding]) -> Vec<String> {
 }
 
 #[test]
-fn files_are_read_as_the_table_says() {
+fn metric_files_are_parsed() {
     let one = record("1");
     let two = record("2");
     let request = framed("{\"type\": \"REQUEST_PARAMETER\", \"sequence\": 0}\n");

@@ -24,7 +24,7 @@ fn summarized(metric: Option<Metric>) -> Option<(String, serde_json::Value, bool
 }
 
 #[test]
-fn the_result_is_concluded_as_the_table_says() {
+fn the_result_is_chosen_by_rules() {
     use MetricKind::{Final, Intermediate};
     let sdk = |kind, value| found(Source::Sdk, OBJECTIVE, Some(kind), value);
     let json = |name, kind, value| found(Source::Json, name, Some(kind), value);
@@ -149,7 +149,7 @@ fn a_flood_is_thinned_and_its_last_value_known() {
 }
 
 #[test]
-fn an_objective_that_never_came_is_noted() {
+fn a_missing_objective_is_noted() {
     let sdk = found(Source::Sdk, OBJECTIVE, Some(MetricKind::Intermediate), 0.1);
     #[rustfmt::skip]
     let table = [

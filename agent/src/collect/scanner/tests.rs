@@ -38,7 +38,7 @@ fn marked(value: &str) -> String {
 }
 
 #[test]
-fn lines_are_read_as_the_table_says() {
+fn metrics_are_found_in_lines() {
     let half = marked("0.5");
     let last = half.replace("PERIODICAL", "FINAL");
     let request = half.replace("PERIODICAL", "REQUEST_PARAMETER");
@@ -107,7 +107,7 @@ fn a_collector_that_is_off_finds_nothing() {
 }
 
 #[test]
-fn a_line_that_a_pattern_matches_is_read_by_nothing_else() {
+fn a_line_that_a_pattern_matches_is_read_by_no_other_collector() {
     let patterns = vec![r"loss[:=] ?(?P<loss>[\d.]+)".parse().unwrap()];
     let spec = CollectSpec { patterns, ..CollectSpec::default() };
     let bytes = format!("loss: 0.5\nloss=0.25 acc=1\nacc=0.75\n{}\n", marked("0.5"));
@@ -155,7 +155,7 @@ fn an_endless_line_is_not_kept_and_hides_no_metric() {
 }
 
 #[test]
-fn a_long_line_is_searched_whatever_stands_on_it() {
+fn a_long_line_is_searched_whatever_its_content() {
     let noise = "x".repeat(1_000_000);
     let patterns = vec![r"loss: (?P<loss>\S+)".parse().unwrap()];
     let spec = CollectSpec { patterns, ..CollectSpec::default() };
@@ -183,7 +183,7 @@ fn a_progress_bar_of_megabytes_counts_in_its_last_state() {
 }
 
 #[test]
-fn an_endless_object_is_unreadable_and_what_follows_is_not_lost() {
+fn an_endless_object_is_unreadable_and_later_metrics_are_found() {
     let bytes = format!("NNISDK_MEb'{{\"{}\n{}\n", "x".repeat(2 * LIMITS.piece), marked("0.5"));
     for portion in [100_000, usize::MAX] {
         let portions: Vec<_> = bytes.as_bytes().chunks(portion).collect();

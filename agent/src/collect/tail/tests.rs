@@ -18,7 +18,7 @@ fn summarized(found: &mut Vec<Finding>) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_read_on_by_offset() {
+fn a_file_is_read_from_the_last_offset() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     let mut tail = FileTail::new(&path);
@@ -45,7 +45,7 @@ fn a_file_is_read_on_by_offset() {
 }
 
 #[test]
-fn a_large_file_comes_in_portions() {
+fn a_large_file_is_read_in_portions() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f");
     let portion = usize::try_from(PORTION_BYTES).unwrap();
@@ -105,7 +105,7 @@ fn every_kind_of_file_is_followed() {
 }
 
 #[test]
-fn a_replaced_file_begins_anew() {
+fn a_replaced_file_is_read_from_its_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     let files = FileSpec { line_files: vec![path.clone()], ..FileSpec::default() };
@@ -154,7 +154,7 @@ fn earlier_records_are_skipped_and_later_ones_read() {
 }
 
 #[test]
-fn a_file_that_is_written_anew_in_place_is_read_anew() {
+fn a_file_rewritten_in_place_is_read_from_its_beginning() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics.json");
     let files = FileSpec { line_files: vec![path.clone()], ..FileSpec::default() };
@@ -205,7 +205,7 @@ fn one_tag_in_two_folders_is_two_metrics() {
 }
 
 #[test]
-fn event_files_are_looked_for_within_bounds() {
+fn the_search_for_event_files_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let deepest = dir.path().join("1/2/3/x.tfevents");
     append(&deepest, b"");

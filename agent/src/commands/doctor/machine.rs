@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_writable_or_could_be_made_or_not() {
+    fn directories_are_writable_creatable_or_neither() {
         let dir = tempfile::tempdir().unwrap();
         #[rustfmt::skip]
         let table = [
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn little_room_is_a_warning() {
+    fn little_free_space_is_a_warning() {
         for (free, state) in [
             (LEAST_FREE_BYTES, CheckState::Ok),
             (LEAST_FREE_BYTES - 1, CheckState::Warn),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_there_or_not_or_in_trouble() {
+    fn gpus_are_present_absent_or_failing() {
         let gpus = vec![trial_protocol::GpuSample::default()];
         #[rustfmt::skip]
         let table = [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_where_there_are_any() {
+    fn existing_limits_are_read() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/cgroup");
         #[rustfmt::skip]
         let table = [

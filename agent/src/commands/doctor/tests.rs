@@ -21,7 +21,7 @@ fn the_first_failure_is_named() {
 }
 
 #[test]
-fn a_person_reads_a_table() {
+fn the_text_report_is_a_table() {
     let expected = "\
 ok    name   m is 10.0.0.1
 warn  clock  60 s behind

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_says_what_to_do_about_it() {
+    fn every_error_has_a_retry_decision() {
         let url = || "u".to_owned();
         let detail = String::new;
         let status = StatusCode::IM_A_TEAPOT;

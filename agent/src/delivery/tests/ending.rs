@@ -60,7 +60,7 @@ async fn undelivered_reports_stay_and_are_replayed() {
 }
 
 #[tokio::test]
-async fn a_replay_that_fails_says_how_many_are_left() {
+async fn a_failed_replay_returns_the_number_of_undelivered_reports() {
     let dir = tempfile::tempdir().unwrap();
     let spool = spool_in(Some(dir.path()));
     // More than one batch.
@@ -81,7 +81,7 @@ async fn a_replay_that_fails_says_how_many_are_left() {
 }
 
 #[tokio::test]
-async fn a_report_that_is_never_taken_holds_up_no_other() {
+async fn a_permanently_refused_report_does_not_block_others() {
     for status in [400, 413] {
         let own = Answer::Status(status, "content-type: application/problem+json\r\n");
         let server = Server::start(vec![own, Answer::Ack]).await;
@@ -96,7 +96,7 @@ async fn a_report_that_is_never_taken_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn reports_without_a_trial_hold_up_no_others_and_are_delivered_for_the_named_trial() {
+async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_named_trial() {
     let dir = tempfile::tempdir().unwrap();
     let nobodys = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
     for options in [nobodys, options_in(Some(dir.path()), "t-1")] {

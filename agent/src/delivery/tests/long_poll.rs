@@ -34,7 +34,7 @@ pub(super) async fn chunked(
 }
 
 #[tokio::test]
-async fn a_silent_agent_is_called_for_its_orders() {
+async fn a_silent_agent_is_asked_to_fetch_its_directives() {
     let stop = DirectiveBody::Stop { reason: StopReason::User, grace_ms: None };
     let stop = Directive { id: 9, body: stop };
     let script = vec![Answer::Ack, Answer::Direct(vec![stop.clone()]), Answer::Ack];

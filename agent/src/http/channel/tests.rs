@@ -137,7 +137,7 @@ async fn a_waiting_poll_is_answered_when_the_channel_closes() {
 }
 
 #[tokio::test]
-async fn strangers_and_nonsense_are_turned_away() {
+async fn invalid_requests_are_refused() {
     let bed = Bed::new().await;
     let path = &bed.path;
     #[rustfmt::skip]
@@ -173,7 +173,7 @@ async fn a_command_of_megabytes_in_pieces_is_one_metric() {
 }
 
 #[tokio::test]
-async fn each_run_has_a_path_of_its_own() {
+async fn each_run_has_its_own_path() {
     let (one, two) = (Channel::bind().await.unwrap(), Channel::bind().await.unwrap());
     assert_eq!(one.path.len(), 33);
     assert_ne!(one.path, two.path);
@@ -197,7 +197,7 @@ fn the_loopback_address_is_kept_from_proxies() {
 
 #[tokio::test]
 #[ignore = "needs TRIALKEEPER_TEST_NNI_PYTHON, a Python with NNI 3.0"]
-async fn the_real_sdk_speaks_through_the_channel() {
+async fn the_real_sdk_reports_through_the_channel() {
     let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON").expect("it names a Python");
     let bed = Bed::new().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sdk/trial_used.py");

@@ -116,7 +116,7 @@ mod tests {
     type Parsed = Result<Option<(Method, usize, bool, bool)>, Refusal>;
 
     #[test]
-    fn heads_are_read_as_the_table_says() {
+    fn request_heads_are_parsed() {
         use Method::{Get, Other, Put};
         let large = format!("GET /x HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD_BYTES));
         let told =

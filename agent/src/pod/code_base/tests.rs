@@ -51,7 +51,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (String, u32, i64)> {
 }
 
 #[test]
-fn a_copy_is_what_unpacking_makes() {
+fn a_copy_equals_an_unpacked_archive() {
     let folder = packed();
     let at = |name: &str| folder.path().join(name);
     place_code(&archive(folder.path()), None, &at("unpacked")).unwrap();
@@ -88,7 +88,7 @@ fn a_file_is_copied_where_blocks_cannot_be_shared() {
 }
 
 #[test]
-fn trials_that_start_at_a_time_share_one_base() {
+fn concurrent_trials_share_one_base() {
     let folder = packed();
     let root = folder.path().join("base");
     let bases: Vec<_> = thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn trials_that_start_at_a_time_share_one_base() {
 }
 
 #[test]
-fn half_a_base_is_never_used() {
+fn an_incomplete_base_is_never_used() {
     let folder = packed();
     let root = folder.path().join("base");
     // The first is left by a killed agent, the second by an earlier boot.

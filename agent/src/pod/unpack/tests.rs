@@ -28,7 +28,7 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
 }
 
 #[test]
-fn everything_comes_as_it_was_packed_also_a_second_time() {
+fn everything_is_unpacked_as_it_was_packed_even_twice() {
     let folder = tempfile::tempdir().unwrap();
     let into = folder.path().join("made/code");
     let bytes = archive(&[
@@ -105,7 +105,7 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
-fn a_disk_that_refuses_is_named() {
+fn a_write_error_names_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -187,7 +187,7 @@ fn unchanged_code_is_removed() {
 }
 
 #[test]
-fn nothing_is_left_of_a_trial_that_changed_nothing() {
+fn removal_of_unchanged_code_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let into = folder.path().join("code");
     let bytes = archive(&[(b'5', "lib", ""), (b'5', "lib/empty", ""), (b'0', "lib/file", "f")]);

@@ -18,7 +18,7 @@ fn encoded(records: &[Record]) -> Vec<u8> {
 
 /// The rest of a failed write stays, because the disk refuses to cut it off.
 #[test]
-fn nothing_is_written_behind_half_a_record() {
+fn nothing_is_written_after_a_partial_record() {
     let (one, two) = ([record(0)], [record(1), record(2)]);
     let whole = encoded(&two);
     // One segment already contains a record; the other was created for these records.
@@ -72,7 +72,7 @@ fn a_full_segment_is_synced_unless_it_is_acknowledged() {
 }
 
 #[test]
-fn a_time_that_has_come_is_not_waited_for() {
+fn an_elapsed_time_is_not_waited_for() {
     let [now, soon, later] = [0, 1, 2].map(Duration::from_secs);
     for (retry_in, clean, expected) in [
         (None, true, Pause::ForWork),

@@ -50,7 +50,7 @@ impl Found<'_> {
 }
 
 #[tokio::test]
-async fn a_segment_that_was_just_begun_is_cut_where_it_ends() {
+async fn a_new_segment_is_cut_after_its_last_record() {
     let [first, second, third] = [0, 3, 6].map(|first| segment(first, 3));
     let record = (third.len() - record::MAGIC.len()) / 3;
     for cut in 0..=third.len() {

@@ -62,7 +62,7 @@ async fn no_seq_is_used_twice_where_the_first_process_left_nothing() {
 }
 
 #[test]
-fn numbers_can_be_told_apart_and_stored_whatever_the_clock_says() {
+fn numbers_fit_their_types_for_any_clock() {
     for (now_ms, most) in [(1_795_000_000_000, 1 << 53), (i64::MAX, 1 << 63), (-1, 1 << 53)] {
         assert!(first_of_a_later_process(now_ms) < most, "{now_ms}");
     }

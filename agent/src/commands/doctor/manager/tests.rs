@@ -93,7 +93,7 @@ fn first_trouble(checks: &[Check]) -> Option<(&'static str, CheckState)> {
 }
 
 #[tokio::test]
-async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
+async fn the_failed_hop_is_named_and_later_hops_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -146,7 +146,7 @@ async fn the_hop_that_fails_is_named_and_none_behind_it_is_looked_at() {
 }
 
 #[tokio::test]
-async fn certificates_are_good_or_of_an_unknown_authority() {
+async fn certificates_of_unknown_authorities_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let other = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
@@ -183,7 +183,7 @@ async fn certificates_are_good_or_of_an_unknown_authority() {
 }
 
 #[test]
-fn clocks_may_be_a_little_apart() {
+fn small_clock_differences_are_allowed() {
     #[rustfmt::skip]
     let table = [
         (None,          CheckState::Skipped, ""),

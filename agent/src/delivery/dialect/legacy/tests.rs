@@ -25,7 +25,7 @@ fn sender() -> Sender {
 }
 
 #[test]
-fn bodies_are_written_as_the_old_keeper_writes_them() {
+fn bodies_equal_those_of_nnis_keeper() {
     let fail = Comparison::Mismatch { manager: "2.9".to_owned(), keeper: "3.0".to_owned() };
     #[rustfmt::skip]
     let table = [
@@ -51,7 +51,7 @@ fn the_server_reads_a_metric_with_apostrophes_whole() {
 }
 
 #[test]
-fn long_lines_become_several_that_the_server_takes() {
+fn long_lines_are_split_into_requests_that_the_server_accepts() {
     for text in ["é".repeat(100_000), "\u{1}".repeat(50_000), "x".repeat(LINE_BYTES)] {
         let bodies = line(Tag::Trial, &text);
         assert!(bodies.iter().all(|body| body.len() < 100 * 1024));
@@ -118,7 +118,7 @@ fn a_metric_that_is_too_large_keeps_the_number_that_counts() {
 }
 
 #[test]
-fn only_a_metric_waits_for_a_server_that_refuses_it() {
+fn only_refused_metrics_are_retried() {
     #[rustfmt::skip]
     let table = [
         // status, a metric,          a line

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_compared_as_the_old_keeper_compares_them() {
+    fn versions_are_compared_as_in_nnis_keeper() {
         let mismatch = |manager: &str, keeper: &str| Comparison::Mismatch {
             manager: manager.to_owned(),
             keeper: keeper.to_owned(),

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_as_far_as_they_matter() {
+    fn relevant_parts_of_answers_are_parsed() {
         let head = |status, length, body, retry_after_seconds| {
             Some(AnswerHead { answer: Answer { status, retry_after_seconds }, length, body })
         };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_hosts_with_a_path_perhaps() {
+    fn addresses_are_hosts_with_an_optional_path() {
         #[rustfmt::skip]
         let table = [
             ("http://10.0.0.1:8081",      Some(("10.0.0.1:8081", ""))),
