@@ -21,7 +21,7 @@ pub mod legacy;
 mod origin;
 mod plain;
 mod pod;
-mod stray;
+mod unknown_variables;
 mod values;
 mod watch;
 
@@ -406,12 +406,12 @@ fn parse_legacy(words: &[OsString]) -> Result<Cli, ExitCode> {
 fn parse_own(words: Vec<OsString>) -> Result<Cli, ExitCode> {
     match plain::run(&words, std::env::vars_os()) {
         Some(args) => Ok(Cli { command: Command::Run(Box::new(args)) }),
-        None => by_table(words),
+        None => parse_with_clap(words),
     }
 }
 
-fn by_table(words: Vec<OsString>) -> Result<Cli, ExitCode> {
-    let words = complete(words);
+fn parse_with_clap(words: Vec<OsString>) -> Result<Cli, ExitCode> {
+    let words = insert_run(words);
     let read = || {
         let settings = config_file::find(|| table(&words), &words)?;
         let mut command = config_file::apply(table(&words), &settings, &words)?;
@@ -423,12 +423,12 @@ fn by_table(words: Vec<OsString>) -> Result<Cli, ExitCode> {
         if let Command::Run(args) = &mut cli.command {
             let set = std::env::vars_os().map(|(name, _)| name);
             let set = set.filter(|name| origin::counts(name, &words));
-            args.warnings = stray::sentences(&mut command, set);
+            args.warnings = unknown_variables::warnings(&mut command, set);
             if args.print_config {
                 let run = matches.subcommand_matches("run");
                 let shown = run.map(|run| config_file::origins(&Cli::command(), run, &settings));
-                let strays = args.warnings.iter().map(|warning| format!("# {warning}\n"));
-                let shown = shown.into_iter().chain(strays).collect::<String>();
+                let notes = args.warnings.iter().map(|warning| format!("# {warning}\n"));
+                let shown = shown.into_iter().chain(notes).collect::<String>();
                 io::stdout().write_all(shown.as_bytes()).ok();
                 return Ok(None);
             }
@@ -452,15 +452,15 @@ fn by_table(words: Vec<OsString>) -> Result<Cli, ExitCode> {
 
 /// Returns the definition of the command line, without the variables that do not count.
 fn table(words: &[OsString]) -> clap::Command {
-    let heed = |arg: Arg| match arg.get_env() {
+    let without_ignored_variable = |arg: Arg| match arg.get_env() {
         Some(name) if !origin::counts(name, words) => arg.env(Resettable::Reset),
         _ => arg,
     };
-    Cli::command().mut_subcommands(|command| command.mut_args(heed))
+    Cli::command().mut_subcommands(|command| command.mut_args(without_ignored_variable))
 }
 
 /// Inserts the `run` that `trialkeeper [options] -- CMD` omits.
-fn complete(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+fn insert_run(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.into_iter().collect();
     let bare = words.get(1).is_some_and(|word| {
         word.as_encoded_bytes().starts_with(b"-")

@@ -159,7 +159,7 @@ struct SpoolShared {
     /// Wakes the disk thread.
     work: Condvar,
     /// Wakes the threads that wait for the disk to catch up.
-    room: Condvar,
+    written: Condvar,
     facts_readable: Notify,
     bulk_readable: Notify,
     limit_bytes: u64,
@@ -218,10 +218,10 @@ impl Spool {
                     for (lane, files) in
                         [(&mut state.facts, &opened.facts), (&mut state.bulk, &opened.bulk)]
                     {
-                        lane.go_on_from(files.summary(), files.forgotten(), known);
+                        lane.continue_from(files.summary(), files.forgotten(), known);
                         if known || options.sender.is_some() {
-                            let own_time = first_of_a_later_process(options.now_ms);
-                            lane.next_seq = lane.next_seq.max(own_time);
+                            let clock_seq = first_of_a_later_process(options.now_ms);
+                            lane.next_seq = lane.next_seq.max(clock_seq);
                         }
                     }
                     files = Some(opened);
@@ -244,7 +244,7 @@ impl Spool {
         let shared = Arc::new(SpoolShared {
             state: Mutex::new(state),
             work: Condvar::new(),
-            room: Condvar::new(),
+            written: Condvar::new(),
             facts_readable: Notify::new(),
             bulk_readable: Notify::new(),
             limit_bytes: options.limit_bytes,
@@ -292,16 +292,16 @@ impl Spool {
     pub fn settle(&self) {
         let mut state = self.shared.lock();
         while state.disk == DiskState::Well
-            && !state.impatient
+            && !state.disk_wait_timed_out
             && state.bulk.unwritten_bytes() > UNWRITTEN_BYTES
         {
-            state.settling += 1;
-            let waited = self.shared.room.wait_timeout(state, DISK_TIMEOUT);
+            state.waiting_callers += 1;
+            let waited = self.shared.written.wait_timeout(state, DISK_TIMEOUT);
             let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = woken;
-            state.settling -= 1;
+            state.waiting_callers -= 1;
             // Reset when the disk has written something.
-            state.impatient |= timeout.timed_out();
+            state.disk_wait_timed_out |= timeout.timed_out();
         }
     }
 
@@ -465,11 +465,11 @@ impl SpoolShared {
     }
 
     /// Wakes the callers that wait for the next write to the disk.
-    fn make_room(&self, state: MutexGuard<'_, QueueState>) {
-        let awaited = state.settling > 0;
+    fn notify_waiters(&self, state: MutexGuard<'_, QueueState>) {
+        let awaited = state.waiting_callers > 0;
         drop(state);
         if awaited {
-            self.room.notify_all();
+            self.written.notify_all();
         }
     }
 

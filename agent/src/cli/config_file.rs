@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, Command};
 
 /// Pairs of flags that exclude each other. If a source sets one of them, sources of lower precedence must not set the
 /// other.
-const RIVALS: [(&str, &str); 2] = [("manager", "manager_file"), ("shell", "command")];
+const CONFLICTS: [(&str, &str); 2] = [("manager", "manager_file"), ("shell", "command")];
 
 /// Flags that a settings file must not set.
 const NOT_IN_A_FILE: [&str; 4] = ["command", "config", "print_config", "help"];
@@ -109,12 +109,12 @@ fn outranked(run: &ArgMatches, id: &str) -> bool {
         let source = run.try_contains_id(id).ok().and_then(|_| run.value_source(id));
         matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     };
-    rival(id).is_some_and(explicit)
+    conflicting_setting(id).is_some_and(explicit)
 }
 
 /// Returns the setting that must not be set together with `id`.
-pub(super) fn rival(id: &str) -> Option<&'static str> {
-    let pairs = RIVALS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
+pub(super) fn conflicting_setting(id: &str) -> Option<&'static str> {
+    let pairs = CONFLICTS.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]);
     pairs.into_iter().find(|(one, _)| *one == id).map(|(_, other)| other)
 }
 

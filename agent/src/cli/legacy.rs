@@ -177,9 +177,9 @@ mod tests {
             ("a value at the end",    &["--nni_manager_version"], warned("--nni_manager_version has no value and is ignored")),
             ("HDFS",                  &["--pai_hdfs_host", "h"], warned("HDFS is not supported; the trial's files stay in its output directory")),
         ];
-        for (says, line, expected) in table {
+        for (case, line, expected) in table {
             let line = words(&[&["--trial_command", "a | b"], line].concat());
-            assert_eq!(parse(&line).unwrap(), expected, "{says}");
+            assert_eq!(parse(&line).unwrap(), expected, "{case}");
         }
         let runs = as_run(&plain);
         assert_eq!(runs, ["trialkeeper", "run", "--shell=a | b"]);

@@ -59,7 +59,8 @@ pub(super) fn with_advice(mut refusal: clap::Error) -> clap::Error {
 pub(super) fn counts(name: &OsStr, words: &[OsString]) -> bool {
     let Some(value) = std::env::var_os(name) else { return true };
     let setting = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-    let other = setting.and_then(|setting| config_file::rival(&setting.to_lowercase()));
+    let other =
+        setting.and_then(|setting| config_file::conflicting_setting(&setting.to_lowercase()));
     !value.is_empty() && !other.is_some_and(|other| is_flag(words, other))
 }
 
@@ -89,11 +90,14 @@ mod tests {
     #[test]
     fn a_trial_command_in_the_place_of_an_agent_command_is_refused_with_advice() {
         let refusal = Cli::command().try_get_matches_from(["trialkeeper", "python", "x"]);
-        let told = with_advice(refusal.unwrap_err()).to_string();
-        assert!(told.contains("trialkeeper run -- python ..."), "{told}");
+        let message = with_advice(refusal.unwrap_err()).to_string();
+        assert!(message.contains("trialkeeper run -- python ..."), "{message}");
         let other = Cli::command().try_get_matches_from(["trialkeeper", "run", "--graze"]);
-        let told = with_advice(other.unwrap_err()).to_string();
-        assert!(told.contains("--grace") && !told.contains("as a trial's command"), "{told}");
+        let message = with_advice(other.unwrap_err()).to_string();
+        assert!(
+            message.contains("--grace") && !message.contains("as a trial's command"),
+            "{message}"
+        );
     }
 
     #[test]

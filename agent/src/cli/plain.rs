@@ -83,7 +83,7 @@ pub(super) fn run(
     words: &[OsString],
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Option<RunArgs> {
-    let (said, mut rest) = match words.get(1..)? {
+    let (has_run_word, mut rest) = match words.get(1..)? {
         [run, rest @ ..] if run == "run" => (true, rest),
         rest => (false, rest),
     };
@@ -111,7 +111,7 @@ pub(super) fn run(
     }
     run.command = match rest {
         [dashes, command @ ..] if dashes == "--" => command,
-        command if said => command,
+        command if has_run_word => command,
         _ => return None,
     }
     .to_vec();
@@ -124,9 +124,10 @@ pub(super) fn run(
             given.push(id);
         }
     }
-    let with_rival = |id: &str| config_file::rival(id).is_some_and(|rival| given.contains(&rival));
+    let has_conflict =
+        |id: &str| config_file::conflicting_setting(id).is_some_and(|other| given.contains(&other));
     let alone = run.shell.is_some() == run.command.is_empty();
-    (alone && !given.iter().any(|id| with_rival(id))).then_some(run)
+    (alone && !given.iter().any(|id| has_conflict(id))).then_some(run)
 }
 
 fn is_flag(flag: &str, id: &str) -> bool {
@@ -219,9 +220,9 @@ mod tests {
     }
 
     /// Returns clap's result for the words, or `None` if clap refuses them.
-    fn by_table(words: &[OsString]) -> Option<String> {
+    fn parse_with_clap(words: &[OsString]) -> Option<String> {
         let Ok(super::super::Cli { command: super::super::Command::Run(mut run) }) =
-            super::super::by_table(words.to_vec())
+            super::super::parse_with_clap(words.to_vec())
         else {
             return None;
         };
@@ -244,7 +245,7 @@ mod tests {
         ] {
             let words = words(line);
             assert_eq!(plain(&words, &[]).is_some(), !line.contains("-file="), "{line}");
-            assert_eq!(plain(&words, &[]), by_table(&words), "{line}");
+            assert_eq!(plain(&words, &[]), parse_with_clap(&words), "{line}");
         }
     }
 
@@ -259,19 +260,19 @@ mod tests {
             };
             let (flag, name) = (format!("--{}", id.replace('_', "-")), id.to_uppercase());
             let variable = format!("{PREFIX}{name}");
-            let expected = by_table(&line(&[&flag, good]));
-            assert!(expected.is_some() && expected != by_table(&line(&[])), "{id}: {good}");
+            let expected = parse_with_clap(&line(&[&flag, good]));
+            assert!(expected.is_some() && expected != parse_with_clap(&line(&[])), "{id}: {good}");
             assert_eq!(plain(&line(&[&flag, good]), &[]), expected, "{id}");
             assert_eq!(plain(&line(&[&format!("{flag}={good}")]), &[]), expected, "{id}");
             assert_eq!(plain(&line(&[]), &[(&variable, good)]), expected, "{id}");
             // A flag takes precedence over its variable, even over an invalid one. An empty variable has no effect.
-            let (said, other) = (line(&[&flag, good]), bad.unwrap_or("other"));
-            assert_eq!(plain(&said, &[(&variable, other)]), expected, "{id}");
-            assert_eq!(plain(&said, &[(&variable, "")]), expected, "{id}");
+            let (given, other) = (line(&[&flag, good]), bad.unwrap_or("other"));
+            assert_eq!(plain(&given, &[(&variable, other)]), expected, "{id}");
+            assert_eq!(plain(&given, &[(&variable, "")]), expected, "{id}");
             for bad in bad.into_iter().chain([""]) {
                 let line = line(&[&format!("{flag}={bad}")]);
                 assert_eq!(plain(&line, &[]), None, "{id}: {bad:?}");
-                assert!(by_table(&line).is_none() || bad.is_empty(), "{id}: {bad:?}");
+                assert!(parse_with_clap(&line).is_none() || bad.is_empty(), "{id}: {bad:?}");
             }
         }
     }
@@ -299,7 +300,7 @@ mod tests {
             let whole = ["trialkeeper".to_owned()].into_iter().chain(run).chain(words).chain(command);
             let words: Vec<OsString> = whole.map(OsString::from).collect();
             if let Some(plain) = plain(&words, &[]) {
-                prop_assert_eq!(Some(plain), by_table(&words));
+                prop_assert_eq!(Some(plain), parse_with_clap(&words));
             }
         }
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-    let words = complete(words.iter().map(OsString::from));
+    let words = insert_run(words.iter().map(OsString::from));
     let Command::Run(args) = Cli::try_parse_from(words)?.command else { panic!("not a run") };
     Ok(*args)
 }
@@ -83,9 +83,9 @@ fn values_that_are_too_small_are_refused_with_advice() {
         let refused = run(&["trialkeeper", "run", &format!("{flag}={value}"), "--", "x"]).err();
         match refusal {
             None => assert!(refused.is_none(), "{flag}={value}"),
-            Some(says) => {
+            Some(advice) => {
                 let refused = refused.expect(flag).to_string();
-                assert!(refused.contains(says) && refused.contains(flag), "{refused}");
+                assert!(refused.contains(advice) && refused.contains(flag), "{refused}");
             }
         }
     }

@@ -64,8 +64,8 @@ mod tests {
             ("a lone escape",      b"a\x1b",                             b"a"),
             ("two in a row",       b"\x1b\x1b[0ma",                      b"a"),
         ];
-        for (says, line, clean) in table {
-            assert_eq!(strip(line).as_ref(), clean, "{says}");
+        for (case, line, clean) in table {
+            assert_eq!(strip(line).as_ref(), clean, "{case}");
         }
     }
 

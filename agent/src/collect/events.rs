@@ -38,7 +38,7 @@ pub struct EventFileReader {
     /// The remaining bytes of a record that is too large.
     passing: u64,
     /// `true` if a summary that is too large was reported.
-    told_large: bool,
+    large_event_reported: bool,
     garbage: Option<Garbage>,
 }
 
@@ -99,7 +99,7 @@ impl EventFileReader {
                 },
                 Next::TooLarge { length, is_summary } => {
                     self.report_garbage(found);
-                    if is_summary && !std::mem::replace(&mut self.told_large, true) {
+                    if is_summary && !std::mem::replace(&mut self.large_event_reported, true) {
                         let why = format!(
                             "an event of more than {LONGEST_BYTES} bytes is skipped, with any scalars in it"
                         );

@@ -177,19 +177,19 @@ mod tests {
     #[test]
     fn an_objective_in_a_string_is_read_as_in_katib() {
         let line = r#"{"acc": "0.93", "path": "", "global_step": "2", "loss": "0.2", "time": 5}"#;
-        let told = |objective| {
+        let summarized = |objective| {
             let found = all(line, objective).unwrap();
-            let told = |found: CollectedMetric| {
+            let summarized = |found: CollectedMetric| {
                 (found.name, found.sequence, found.value.as_json().clone())
             };
-            found.into_iter().map(told).collect::<Vec<_>>()
+            found.into_iter().map(summarized).collect::<Vec<_>>()
         };
         let time = |step| ("time".to_owned(), step, json!(5));
-        assert_eq!(told(None), [time(None)]);
-        assert_eq!(told(Some("path")), [time(None)]);
+        assert_eq!(summarized(None), [time(None)]);
+        assert_eq!(summarized(Some("path")), [time(None)]);
         let acc = ("acc".to_owned(), Some(2), json!(0.93));
         let loss = ("loss".to_owned(), Some(2), json!(0.2));
-        assert_eq!(told(Some("acc")), [acc, loss, time(Some(2))]);
+        assert_eq!(summarized(Some("acc")), [acc, loss, time(Some(2))]);
     }
 
     proptest! {

@@ -201,16 +201,16 @@ mod tests {
             ("no metric",           "NNISDK_MEb'{}'\n".to_owned(),   vec![broken("NNISDK_MEb'{}'", "it has no type")]),
             ("a request",           "NNISDK_MEb'{\"type\": \"REQUEST_PARAMETER\"}'\n".to_owned(), vec![broken("NNISDK_MEb'{\"type\": \"REQUEST_PARAMETER\"}'", "a request for parameters is not answered")]),
         ];
-        for (says, bytes, lines) in table {
+        for (case, bytes, lines) in table {
             for portion in [1, 2, 3, 7, bytes.len()] {
                 assert_eq!(
                     cut(bytes.as_bytes(), portion, true),
                     lines,
-                    "{says}, {portion} at a time"
+                    "{case}, {portion} at a time"
                 );
                 let metrics: Vec<_> =
                     lines.iter().filter(|line| !matches!(line, Line::Text(_))).cloned().collect();
-                assert_eq!(cut(bytes.as_bytes(), portion, false), metrics, "{says}, metrics only");
+                assert_eq!(cut(bytes.as_bytes(), portion, false), metrics, "{case}, metrics only");
             }
         }
     }

@@ -156,14 +156,14 @@ mod tests {
     fn summarized(pattern: &str, line: &str) -> Vec<String> {
         let mut found = Vec::new();
         pattern.parse::<Pattern>().unwrap().read(line, Some("acc"), &mut found);
-        let tell = |finding: Finding| match finding {
+        let summarize = |finding: Finding| match finding {
             Finding::Metric(found) => {
                 let step = found.sequence.map_or(String::new(), |step| format!("[{step}]"));
                 format!("{}{step}={}", found.name, found.value.as_json())
             }
             Finding::Unreadable { why, .. } => format!("!{why}"),
         };
-        found.into_iter().map(tell).collect()
+        found.into_iter().map(summarize).collect()
     }
 
     #[test]
@@ -187,8 +187,8 @@ mod tests {
             ("thousands",           r"n: (?P<n>\S+)",                           "n: 1,000",              &["!a pattern matched text that is not a number"]),
             ("nothing",             r"n:(?P<n>.*)",                             "n: ",                   &["!a pattern matched text that is not a number"]),
         ];
-        for (says, pattern, line, expected) in table {
-            assert_eq!(summarized(pattern, line), expected, "{says}");
+        for (case, pattern, line, expected) in table {
+            assert_eq!(summarized(pattern, line), expected, "{case}");
         }
     }
 

@@ -57,7 +57,7 @@ pub struct StreamScanner {
     /// The reason for not reading the current piece, if it began before the carry.
     clipped: Option<Clipped>,
     /// `true` if a line that is too long was reported.
-    told_long: bool,
+    long_line_reported: bool,
     /// The metrics of one JSON line, kept to reuse its memory.
     objects: Vec<CollectedMetric>,
 }
@@ -95,7 +95,7 @@ impl StreamScanner {
             carry: Vec::new(),
             look_at: LIMITS.look,
             clipped: None,
-            told_long: false,
+            long_line_reported: false,
             objects: Vec::new(),
         }
     }
@@ -356,7 +356,7 @@ impl StreamScanner {
 
     /// Reports, once, that a line was not read.
     fn report_long_line(&mut self, found: &mut Vec<Finding>) {
-        if !std::mem::replace(&mut self.told_long, true) {
+        if !std::mem::replace(&mut self.long_line_reported, true) {
             let why = format!(
                 "a line of more than {} bytes is not searched for metrics",
                 self.limits.piece

@@ -118,8 +118,8 @@ mod tests {
             ("no object",         "[1]",                                          refused("not a JSON object")),
             ("no JSON",           r#"{"type": "FINAL", }"#,                       refused("not valid JSON")),
         ];
-        for (says, text, record) in table {
-            assert_eq!(read_record(text.as_bytes()), record, "{says}");
+        for (case, text, record) in table {
+            assert_eq!(read_record(text.as_bytes()), record, "{case}");
         }
         assert_eq!(read_record(b"{\"\xff\": 1}"), refused("not UTF-8"));
     }
@@ -137,8 +137,8 @@ mod tests {
             ("no beginning",       "}",                     None),
             ("nothing",            "",                      None),
         ];
-        for (says, text, length) in table {
-            assert_eq!(object_length(text.as_bytes()), length, "{says}");
+        for (case, text, length) in table {
+            assert_eq!(object_length(text.as_bytes()), length, "{case}");
         }
     }
 

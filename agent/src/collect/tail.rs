@@ -227,9 +227,9 @@ pub struct FileCollectors {
     event_dirs: Vec<PathBuf>,
     event_files: BTreeMap<PathBuf, Followed<EventFileReader>>,
     /// Event files that are skipped.
-    passed_over: BTreeSet<PathBuf>,
+    skipped: BTreeSet<PathBuf>,
     tags: Tags,
-    told_many: bool,
+    many_files_reported: bool,
     buffer: Vec<u8>,
 }
 
@@ -245,9 +245,9 @@ impl FileCollectors {
             line_files: line_files.map(|path| Followed::new(path, spec, fresh_lines)).collect(),
             event_dirs: files.event_dirs,
             event_files: BTreeMap::new(),
-            passed_over: BTreeSet::new(),
+            skipped: BTreeSet::new(),
             tags: Tags::default(),
-            told_many: false,
+            many_files_reported: false,
             spec: spec.clone(),
             buffer: Vec::new(),
         }
@@ -262,7 +262,7 @@ impl FileCollectors {
         let mut earlier = self.list_event_files();
         // Usually the last files by name are the latest. One of them may still grow.
         let kept = earlier.split_off(earlier.len().saturating_sub(EARLIER_EVENT_FILES));
-        self.passed_over.extend(earlier);
+        self.skipped.extend(earlier);
         for path in kept {
             self.follow_events(path).tail.skip();
         }
@@ -286,7 +286,7 @@ impl FileCollectors {
         let is_earlier = |path: &PathBuf| {
             fs::metadata(path).and_then(|metadata| metadata.modified()).is_ok_and(|at| at < since)
         };
-        self.passed_over.extend(self.list_event_files().into_iter().filter(is_earlier));
+        self.skipped.extend(self.list_event_files().into_iter().filter(is_earlier));
     }
 
     /// Reads the bytes written since the last poll and appends their findings.
@@ -332,12 +332,12 @@ impl FileCollectors {
 
     fn find_event_files(&mut self, found: &mut Vec<Finding>) {
         for path in self.list_event_files() {
-            if self.event_files.contains_key(&path) || self.passed_over.contains(&path) {
+            if self.event_files.contains_key(&path) || self.skipped.contains(&path) {
                 continue;
             }
             if self.event_files.len() < EVENT_FILES {
                 self.follow_events(path);
-            } else if !std::mem::replace(&mut self.told_many, true) {
+            } else if !std::mem::replace(&mut self.many_files_reported, true) {
                 let why = format!("of more than {EVENT_FILES} event files, some are not read");
                 let path = path.as_os_str().as_encoded_bytes();
                 found.push(Finding::unreadable(Source::Events, path, why));

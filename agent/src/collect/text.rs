@@ -264,9 +264,10 @@ mod tests {
             ("acc",     "acc=e5 acc=- acc=true",                           &[]),
         ];
         for (objective, line, expected) in table {
-            let told = summarized(line.as_bytes(), Some(objective));
-            let values = told.iter().filter(|(name, _)| name == objective).map(|(_, value)| value);
-            assert!(values.eq(expected), "{objective} in {line}: {told:?}");
+            let pairs_found = summarized(line.as_bytes(), Some(objective));
+            let values =
+                pairs_found.iter().filter(|(name, _)| name == objective).map(|(_, value)| value);
+            assert!(values.eq(expected), "{objective} in {line}: {pairs_found:?}");
         }
         let others = summarized(b"x=1 lr=0.1abc acc=2s", Some("acc"));
         assert_eq!(others, [("x".to_owned(), json!(1)), ("acc".to_owned(), json!(2))]);

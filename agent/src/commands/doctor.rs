@@ -84,7 +84,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
             return ExitCode::from(KEEPER_FAULT);
         }
     };
-    let (shape, gpu_program) = (args.output, args.gpu_program);
+    let (output, gpu_program) = (args.output, args.gpu_program);
     let address = args.manager.address();
     let ManagerArgs { token_file, ca_file, .. } = args.manager;
     let spec = manager::ManagerSpec { address, token_file, ca_file };
@@ -99,7 +99,7 @@ pub fn main(args: DoctorArgs) -> ExitCode {
     checks.push(machine::cgroup(std::path::Path::new("/")));
 
     let report = report(checks);
-    let shown = match shape {
+    let shown = match output {
         Output::Text => text(&report),
         Output::Json => {
             let json = serde_json::to_string_pretty(&report).expect("a report is texts");

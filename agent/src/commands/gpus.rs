@@ -56,7 +56,7 @@ pub fn read(nvidia_smi: &Path) -> Reading {
     }
 }
 
-fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
+fn ask(nvidia_smi: &Path, timeout: Duration) -> Reading {
     let mut probe = ProbeCommand::new(nvidia_smi, Duration::from_secs(1));
     probe.args.retain(|word| !word.starts_with("--loop"));
     let started = Command::new(&probe.program)
@@ -67,8 +67,8 @@ fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
         .spawn();
     let tool = nvidia_smi.display();
     match started {
-        Ok(child) => match printed(child, patience) {
-            Some(printed) => understand(&printed),
+        Ok(child) => match read_output(child, timeout) {
+            Some(output) => parse_output(&output),
             None => Reading::Trouble(format!("{tool} does not answer; the driver hangs")),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Reading::None,
@@ -77,8 +77,8 @@ fn ask(nvidia_smi: &Path, patience: Duration) -> Reading {
 }
 
 /// Returns everything that `child` prints, or `None` if it takes longer than `patience`.
-fn printed(mut child: Child, patience: Duration) -> Option<String> {
-    let (tell, told) = mpsc::channel();
+fn read_output(mut child: Child, timeout: Duration) -> Option<String> {
+    let (sender, receiver) = mpsc::channel();
     let pipes = (child.stdout.take(), child.stderr.take());
     // The thread is never joined, because a tool that hangs in the driver cannot even be killed.
     thread::spawn(move || {
@@ -88,22 +88,22 @@ fn printed(mut child: Child, patience: Duration) -> Option<String> {
             stdout.read_to_end(&mut bytes).ok();
             stderr.read_to_end(&mut bytes).ok();
         }
-        tell.send(String::from_utf8_lossy(&bytes).into_owned()).ok();
+        sender.send(String::from_utf8_lossy(&bytes).into_owned()).ok();
     });
-    let printed = told.recv_timeout(patience).ok();
-    if printed.is_none() {
+    let output = receiver.recv_timeout(timeout).ok();
+    if output.is_none() {
         // Ignored: the tool may have ended since the timeout.
         child.kill().ok();
     } else {
         child.wait().ok();
     }
-    printed
+    output
 }
 
 /// PURE: parses the output of the tool.
-fn understand(printed: &str) -> Reading {
+fn parse_output(output: &str) -> Reading {
     let mut found = Vec::new();
-    for line in printed.lines() {
+    for line in output.lines() {
         match parse_row(line) {
             Row::Reading(gpu) => found.push(gpu),
             Row::Gone { line } => return Reading::Trouble(line),
@@ -111,7 +111,7 @@ fn understand(printed: &str) -> Reading {
         }
     }
     if found.is_empty() {
-        let line = printed.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        let line = output.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
         return Reading::Trouble(format!("nvidia-smi printed {line:.200}"));
     }
     Reading::Gpus(found)
@@ -195,8 +195,8 @@ mod tests {
             let tool = dir.path().join(name);
             // A link, because a file that was just written may still be open in a child of another test.
             symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/tool.sh"), &tool).unwrap();
-            let patience = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
-            assert_eq!(ask(&tool, patience), reading, "{name}");
+            let timeout = if name == "hang" { Duration::from_millis(50) } else { READING_TIMEOUT };
+            assert_eq!(ask(&tool, timeout), reading, "{name}");
         }
         assert_eq!(ask(&dir.path().join("absent"), READING_TIMEOUT), Reading::None);
     }

@@ -38,7 +38,9 @@ pub fn main(words: &[OsString]) -> ExitCode {
         [word, rest @ ..] if word == DETACHED => detached(rest),
         [root] => serve(Path::new(root)),
         _ => {
-            complain("trialkeeper machine is started by the manager, with the folder of its files");
+            print_error(
+                "trialkeeper machine is started by the manager, with the folder of its files",
+            );
             ExitCode::from(125)
         }
     }
@@ -50,12 +52,12 @@ fn detached(words: &[OsString]) -> ExitCode {
     setsid().ok();
     let Ok(program) = std::env::current_exe() else { return ExitCode::from(125) };
     let error = Command::new(program).args(words).exec();
-    complain(&format!("cannot execute the agent: {error}"));
+    print_error(&format!("cannot execute the agent: {error}"));
     ExitCode::from(125)
 }
 
 /// Writes to standard error, which ssh passes to the manager. Ignores a closed standard error.
-fn complain(text: &str) {
+fn print_error(text: &str) {
     drop(writeln!(io::stderr(), "{text}"));
 }
 

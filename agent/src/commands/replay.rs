@@ -29,7 +29,7 @@ pub struct Request {
     /// PEM file with the manager's certificate authority.
     pub ca_file: Option<PathBuf>,
     /// The maximum time for delivery.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The errors of a replay.
@@ -84,8 +84,8 @@ pub fn main(args: ReplayArgs) -> ExitCode {
     let sender = args.experiment.zip(args.trial);
     let sender =
         sender.map(|(experiment, trial)| Sender { experiment, trial, dialect: Dialect::Native });
-    let ReplayArgs { dir, flush: patience, .. } = args;
-    let request = Request { dir, sender, manager, token_file, ca_file, patience };
+    let ReplayArgs { dir, flush: timeout, .. } = args;
+    let request = Request { dir, sender, manager, token_file, ca_file, timeout };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -117,20 +117,20 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
         return Err(Error::NoSpool { path });
     }
     // The lock names an attempt, so that a second agent of the same attempt notices it. A replay runs no attempt.
-    let nobody = AttemptId::new("replay").expect("letters are an id");
-    let _lock = DirLock::take(&path, &nobody).map_err(|error| match error {
+    let replay_id = AttemptId::new("replay").expect("letters are an id");
+    let _lock = DirLock::take(&path, &replay_id).map_err(|error| match error {
         lock::Error::Held { holder, .. } => Error::InUse { path: path.clone(), holder },
         lock::Error::Io { path, source } => Error::Read { path, source },
     })?;
     let mut total = Outcome { undelivered: 0, last_error: None };
-    let mut nobodys = None;
+    let mut unnamed = None;
     for attempt in lane_files::attempts(&path) {
         let noted = Sender::read(&path, &attempt);
         let sender = match noted.or_else(|error| request.sender.clone().ok_or(error)) {
             Ok(sender) => sender,
             Err(source) => {
                 // The other attempts must not wait until a person names the trial.
-                nobodys = Some(Error::NoSender { path: path.join(attempt.as_str()), source });
+                unnamed = Some(Error::NoSender { path: path.join(attempt.as_str()), source });
                 continue;
             }
         };
@@ -141,7 +141,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
             credentials: Credentials::default(),
             sender,
             heartbeat: Duration::from_hours(1),
-            flush: request.patience,
+            flush: request.timeout,
             // The user ends this command like any program.
             give_up: watch::channel(false).1,
             counts: Arc::default(),
@@ -150,7 +150,7 @@ pub async fn replay(request: Request) -> Result<Outcome, Error> {
         total.undelivered += outcome.undelivered;
         total.last_error = outcome.last_error.or(total.last_error);
     }
-    match nobodys {
+    match unnamed {
         Some(error) if total.undelivered == 0 => Err(error),
         _ => Ok(total),
     }

@@ -42,9 +42,9 @@ impl ManagerAddress {
                     text.map(|text| text.lines().next().unwrap_or_default().trim().to_owned());
                 let empty =
                     || io::Error::new(io::ErrorKind::InvalidData, "it begins with an empty line");
-                let said =
+                let base =
                     first.and_then(|url| if url.is_empty() { Err(empty()) } else { Ok(url) });
-                said.map_err(|source| Error::NoAddress { path: path.clone(), source })
+                base.map_err(|source| Error::NoAddress { path: path.clone(), source })
             }
         }
     }

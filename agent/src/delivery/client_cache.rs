@@ -134,8 +134,8 @@ mod tests {
             ("nor is nothing",             "",             true),
             ("another's again",            wrong.as_str(), false),
         ];
-        for (says, pem, trusted) in table {
-            assert_eq!(trusts(client(&mut caller, &ca_file, pem)).await, trusted, "{says}");
+        for (case, pem, trusted) in table {
+            assert_eq!(trusts(client(&mut caller, &ca_file, pem)).await, trusted, "{case}");
         }
         fs::write(&ca_file, right).unwrap();
         assert!(!trusts(caller.get().unwrap()).await, "not looked at until something fails");

@@ -73,7 +73,7 @@ impl<'a> LaneDelivery<'a> {
         }
         let mut last_sent = Instant::now();
         loop {
-            let goes_on = match self.next_step(last_sent).await {
+            let has_time = match self.next_step(last_sent).await {
                 LaneStep::Again => continue,
                 LaneStep::Over => return,
                 LaneStep::Polled(LongPollOutcome { records, answer }) => {
@@ -87,7 +87,7 @@ impl<'a> LaneDelivery<'a> {
                     self.deliver(records, None).await
                 }
             };
-            if !goes_on {
+            if !has_time {
                 return;
             }
             last_sent = Instant::now();

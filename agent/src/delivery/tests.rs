@@ -349,7 +349,7 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("an ack that moves nothing", vec![Answer::Idle, Answer::Ack]),
         ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
     ];
-    for (says, script) in table {
+    for (case, script) in table {
         let server = Server::start(script).await;
         let spool = memory_spool();
         let delivery = deliver(settings(ManagerAddress::Url(server.url.clone())), &spool);
@@ -357,9 +357,9 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
             spool.append(0, metric(number));
             spool.append(0, log());
         }
-        assert_eq!(delivery.end().await, everything(), "{says}");
-        assert_eq!(server.facts(), (0..40).collect::<Vec<_>>(), "{says}");
-        assert_eq!(server.seen.lock().unwrap().stored.len(), 80, "{says}: logs too");
+        assert_eq!(delivery.end().await, everything(), "{case}");
+        assert_eq!(server.facts(), (0..40).collect::<Vec<_>>(), "{case}");
+        assert_eq!(server.seen.lock().unwrap().stored.len(), 80, "{case}: logs too");
     }
 }
 
@@ -412,8 +412,9 @@ async fn credentials_read_before_the_trial_outlive_their_files() {
     drop(dir);
     let spool = memory_spool();
     spool.append(0, metric(0));
-    let with_papers = Settings { token_file: Some(token_file), credentials, ..settings(manager) };
-    assert_eq!(deliver(with_papers, &spool).end().await, everything());
+    let with_credentials =
+        Settings { token_file: Some(token_file), credentials, ..settings(manager) };
+    assert_eq!(deliver(with_credentials, &spool).end().await, everything());
     assert_eq!(server.facts(), [0]);
 }
 

@@ -102,8 +102,8 @@ pub fn read(path: &Path) -> Option<String> {
 /// Returns the text of a file. A file without text is being written, or was a pipe that could be read once.
 pub(super) fn text(path: &Path) -> io::Result<String> {
     let text = std::fs::read_to_string(path)?.trim().to_owned();
-    let said = Some(text).filter(|text| !text.is_empty());
-    said.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
+    let content = Some(text).filter(|text| !text.is_empty());
+    content.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is empty"))
 }
 
 /// Replaces the file atomically with one that only the owner can read. A reader sees the old token or the new one.
@@ -187,14 +187,14 @@ mod tests {
             ("the same trial's, unproved",  "tk2.e.t.2.mac",     false, "tk2.e.t.2.mac", own),
             ("the same trial's, proved",    "tk2.e.t.3.mac",     true,  "tk2.e.t.3.mac", "tk2.e.t.3.mac"),
         ];
-        for (says, given, proved, used, kept) in table {
+        for (case, given, proved, used, kept) in table {
             let mut token = Token::new(Some(path.clone()), None);
             token.get();
             token.renew(given, proved);
-            assert_eq!(token.get(), Some(used), "{says}");
-            assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{says}");
+            assert_eq!(token.get(), Some(used), "{case}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), kept, "{case}");
             token.refuse();
-            assert_eq!(token.get(), Some(kept), "{says}");
+            assert_eq!(token.get(), Some(kept), "{case}");
         }
     }
 }

@@ -33,7 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A body may be large, because a metric of a million characters is encoded as JSON three times. There is no timeout: a
 /// trial that is stopped during a request would not try again.
-const LIMITS: Limits = Limits { connections: 256, body_bytes: 8 * 1024 * 1024, patience: None };
+const LIMITS: Limits =
+    Limits { connections: 256, body_bytes: 8 * 1024 * 1024, client_timeout: None };
 
 /// The endpoint, bound but not yet served.
 #[derive(Debug)]

@@ -59,7 +59,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// The maximum time in which a request must arrive, including the silence before it, and in which its answer must
     /// be read. `None`: no limit.
-    pub patience: Option<Duration>,
+    pub client_timeout: Option<Duration>,
 }
 
 /// Serves until `ended` is true or its sender is dropped. Then waits briefly for answers in progress.
@@ -109,18 +109,18 @@ async fn converse(mut stream: TcpStream, limits: Limits, handler: &dyn Handler) 
     let mut buffer = Vec::new();
     loop {
         let read = read_request(&mut stream, &mut buffer, limits);
-        let head = match within(limits.patience, read).await? {
+        let head = match within(limits.client_timeout, read).await? {
             Some(Ok(head)) => head,
             Some(Err(status)) => {
                 let write = write_answer(&mut stream, Answer::empty(status), false);
-                return within(limits.patience, write).await;
+                return within(limits.client_timeout, write).await;
             }
             None => return Ok(()),
         };
         let answer = handler.answer(&head, &buffer[..head.length]).await;
         buffer.drain(..head.length);
         let write = write_answer(&mut stream, answer, head.keeps_alive);
-        within(limits.patience, write).await?;
+        within(limits.client_timeout, write).await?;
         if !head.keeps_alive {
             return Ok(());
         }
@@ -128,11 +128,11 @@ async fn converse(mut stream: TcpStream, limits: Limits, handler: &dyn Handler) 
 }
 
 async fn within<T>(
-    patience: Option<Duration>,
+    client_timeout: Option<Duration>,
     work: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
-    match patience {
-        Some(patience) => tokio::time::timeout(patience, work).await?,
+    match client_timeout {
+        Some(client_timeout) => tokio::time::timeout(client_timeout, work).await?,
         None => work.await,
     }
 }
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    async fn closed_by_them(stream: &mut TcpStream) -> String {
+    async fn read_until_close(stream: &mut TcpStream) -> String {
         let mut all = String::new();
         stream.read_to_string(&mut all).await.unwrap();
         all
@@ -203,7 +203,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let limits =
-            Limits { connections: 2, body_bytes: 0, patience: Some(Duration::from_secs(10)) };
+            Limits { connections: 2, body_bytes: 0, client_timeout: Some(Duration::from_secs(10)) };
         let (_end, ended) = watch::channel(false);
         tokio::spawn(serve(listener, limits, Arc::new(Echo), ended));
         let mut silent = TcpStream::connect(address).await.unwrap();
@@ -212,11 +212,11 @@ mod tests {
         // A third connection is served only after one of them was closed.
         let mut third = TcpStream::connect(address).await.unwrap();
         third.write_all(b"GET /y HTTP/1.0\r\n\r\n").await.unwrap();
-        assert!(closed_by_them(&mut third).await.ends_with("\r\n\r\n/y"));
-        assert_eq!(closed_by_them(&mut silent).await, "");
-        assert_eq!(closed_by_them(&mut slow).await, "");
+        assert!(read_until_close(&mut third).await.ends_with("\r\n\r\n/y"));
+        assert_eq!(read_until_close(&mut silent).await, "");
+        assert_eq!(read_until_close(&mut slow).await, "");
         let mut large = TcpStream::connect(address).await.unwrap();
         large.write_all(b"PUT /x HTTP/1.1\r\nContent-Length: 1\r\n\r\n").await.unwrap();
-        assert!(closed_by_them(&mut large).await.starts_with("HTTP/1.1 413 "));
+        assert!(read_until_close(&mut large).await.starts_with("HTTP/1.1 413 "));
     }
 }

@@ -21,7 +21,8 @@ pub type StatusRequest = oneshot::Sender<String>;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client needs only a few connections, and no body.
-const LIMITS: Limits = Limits { connections: 16, body_bytes: 0, patience: Some(CLIENT_TIMEOUT) };
+const LIMITS: Limits =
+    Limits { connections: 16, body_bytes: 0, client_timeout: Some(CLIENT_TIMEOUT) };
 
 struct StatusServer {
     requests: mpsc::Sender<StatusRequest>,

@@ -249,7 +249,7 @@ async fn keep(
             return Ok(Err(error));
         }
     }
-    Ok(Ok(code.sha256.is_some_and(|said| is_hexadecimal(sum.finish().as_ref(), &said))))
+    Ok(Ok(code.sha256.is_some_and(|sent| is_hexadecimal(sum.finish().as_ref(), &sent))))
 }
 
 /// PURE: returns whether `text` is `bytes` in hexadecimal digits.

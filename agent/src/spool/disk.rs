@@ -132,7 +132,7 @@ impl LaneWriter {
     fn write(&mut self, records: &[Record]) -> io::Result<()> {
         let Some(first) = records.first() else { return Ok(()) };
         if self.open.as_ref().is_none_or(|open| open.bytes >= SEGMENT_BYTES) {
-            self.leave();
+            self.close_segment();
             let file = self.files.create(first.seq)?;
             let bytes = file.metadata()?.len();
             self.open = Some(Open { first: first.seq, file, bytes });
@@ -147,7 +147,7 @@ impl LaneWriter {
             // A partial record would end the segment for a reader. If it cannot be cut off, nothing must be written
             // after it.
             if open.file.set_len(open.bytes).is_err() {
-                self.leave();
+                self.close_segment();
             }
             return Err(error);
         }
@@ -157,7 +157,7 @@ impl LaneWriter {
     }
 
     /// Closes the open segment.
-    fn leave(&mut self) {
+    fn close_segment(&mut self) {
         let open = self.open.take().filter(|_| self.unsynced);
         self.left.extend(open.map(|open| open.first));
     }
@@ -256,7 +256,7 @@ impl Disk {
             let idle = round.facts.is_empty() && round.bulk.is_empty() && round.requests.is_empty();
             let nothing = round.facts.is_empty() && round.bulk.is_empty();
             let written = nothing || self.write(&round);
-            self.obey(round.requests);
+            self.handle_requests(round.requests);
             if round.terminal {
                 self.verdict_at = Some(Instant::now() + VERDICT_SYNC);
             }
@@ -392,7 +392,7 @@ impl Disk {
         if failing == well {
             let mut state = self.shared.lock();
             state.disk = if well { DiskState::Well } else { DiskState::Failing };
-            self.shared.make_room(state);
+            self.shared.notify_waiters(state);
             self.shared.notify_readers();
         }
         well
@@ -406,13 +406,13 @@ impl Disk {
         let from = own.memory.partition_point(|entry| entry.record.seq < first.seq);
         let to = own.memory.partition_point(|entry| entry.record.seq <= last.seq);
         own.memory.range_mut(from..to).for_each(|entry| entry.written = true);
-        own.handed = own.handed.max(to);
+        own.written_count = own.written_count.max(to);
         own.spill();
-        state.impatient = false;
-        self.shared.make_room(state);
+        state.disk_wait_timed_out = false;
+        self.shared.notify_waiters(state);
     }
 
-    fn obey(&mut self, requests: Vec<SpoolRequest>) {
+    fn handle_requests(&mut self, requests: Vec<SpoolRequest>) {
         for order in requests {
             match order {
                 SpoolRequest::Ack { lane, through } => {
@@ -474,7 +474,7 @@ impl Disk {
 fn gather(lane: &mut LaneState, records: &mut Vec<Record>) -> bool {
     let mut bytes = 0;
     let mut terminal = false;
-    for entry in lane.memory.iter().skip(lane.handed) {
+    for entry in lane.memory.iter().skip(lane.written_count) {
         if bytes > GATHER_BYTES {
             break;
         }

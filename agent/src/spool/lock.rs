@@ -42,8 +42,8 @@ impl Claim {
     /// Returns whether another process runs this very attempt in the directory. A second run would run the trial twice.
     pub fn is_of_another(&self, attempt: &AttemptId) -> bool {
         match &self.0 {
-            Some(Err(Error::Held { attempt: theirs, .. })) => {
-                theirs.as_deref() == Some(attempt.as_str())
+            Some(Err(Error::Held { attempt: running, .. })) => {
+                running.as_deref() == Some(attempt.as_str())
             }
             Some(Ok(_) | Err(Error::Io { .. })) | None => false,
         }

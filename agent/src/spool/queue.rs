@@ -47,7 +47,7 @@ pub(super) struct LaneState {
     pub(super) memory: VecDeque<QueuedReport>,
     pub(super) memory_bytes: usize,
     /// The number of entries at the front of `memory` that the disk thread has written.
-    pub(super) handed: usize,
+    pub(super) written_count: usize,
     /// The last seq that is only on the disk, if there is any.
     pub(super) spilled_through: Option<u64>,
     /// The number of unacknowledged reports that are only on the disk, and their bytes.
@@ -85,11 +85,11 @@ pub(super) struct QueueState {
     pub(super) requests: VecDeque<SpoolRequest>,
     pub(super) life: Lifecycle,
     /// `true` if a wait for the disk timed out and the disk has written nothing since.
-    pub(super) impatient: bool,
+    pub(super) disk_wait_timed_out: bool,
     /// `true` if the disk thread waits for work and was not woken since.
     pub(super) idle: bool,
     /// The number of callers that wait for the next write to the disk.
-    pub(super) settling: usize,
+    pub(super) waiting_callers: usize,
 }
 
 /// The state of the disk.
@@ -201,7 +201,7 @@ impl QueueState {
                 return true;
             }
             // Written records stay; only those that still wait for the disk can be dropped.
-            let from = self.bulk.handed;
+            let from = self.bulk.written_count;
             let log = self
                 .bulk
                 .memory
@@ -234,13 +234,15 @@ impl QueueState {
         // The other bulk records are no longer on the disk either, and must be written again before they leave the
         // memory.
         self.bulk.memory.iter_mut().for_each(|entry| entry.written = false);
-        self.bulk.handed = 0;
+        self.bulk.written_count = 0;
     }
 
     /// Reports the number of dropped reports: when the first is dropped, whenever the count has doubled, and before the
     /// verdict. More frequent reports would themselves fill the spool.
     pub(super) fn report_shed(&mut self, observed_at_ms: i64, limit_bytes: u64) {
-        let grown = |now: u64, told: u64| now > told.saturating_mul(2) || (told == 0 && now > 0);
+        let grown = |now: u64, reported: u64| {
+            now > reported.saturating_mul(2) || (reported == 0 && now > 0)
+        };
         if grown(self.shed.log_bytes, self.shed_reported.log_bytes)
             || grown(self.shed.samples, self.shed_reported.samples)
         {
@@ -253,7 +255,12 @@ impl QueueState {
 impl LaneState {
     /// Continues from the content of the disk. `known` means that an earlier process of the same attempt may have
     /// written it.
-    pub(super) fn go_on_from(&mut self, found: LaneSummary, forgotten: Option<u64>, known: bool) {
+    pub(super) fn continue_from(
+        &mut self,
+        found: LaneSummary,
+        forgotten: Option<u64>,
+        known: bool,
+    ) {
         if known {
             self.next_seq = found.next_seq.saturating_add(UNREPORTED_SEQS);
         }
@@ -285,7 +292,7 @@ impl LaneState {
         self.acked = self.acked.max(Some(through));
         while self.memory.front().is_some_and(|entry| entry.record.seq <= through) {
             if let Some(entry) = self.memory.pop_front() {
-                self.handed = self.handed.saturating_sub(1);
+                self.written_count = self.written_count.saturating_sub(1);
                 self.memory_bytes -= entry.record.json.len();
                 if !entry.written {
                     self.forgotten = Some(entry.record.seq);
@@ -318,7 +325,7 @@ impl LaneState {
             && self.memory.front().is_some_and(|entry| entry.written)
         {
             if let Some(entry) = self.memory.pop_front() {
-                self.handed = self.handed.saturating_sub(1);
+                self.written_count = self.written_count.saturating_sub(1);
                 self.memory_bytes -= entry.record.json.len();
                 self.spilled += 1;
                 self.spilled_bytes += record::disk_size(&entry.record);

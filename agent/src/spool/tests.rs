@@ -204,8 +204,8 @@ async fn a_full_spool_sheds_logs_then_samples_and_never_facts() {
     let bodies: Vec<_> = facts.iter().map(body).collect();
     let metrics = bodies.iter().filter(|body| matches!(body, ReportBody::Metric(_))).count();
     assert_eq!(metrics, 50);
-    let told = |body: &ReportBody| matches!(body, ReportBody::Shed(shed) if shed.log_bytes >= 10_000 && shed.samples > 0);
-    assert!(bodies.iter().any(told), "it is said");
+    let is_shed_report = |body: &ReportBody| matches!(body, ReportBody::Shed(shed) if shed.log_bytes >= 10_000 && shed.samples > 0);
+    assert!(bodies.iter().any(is_shed_report), "the count is reported");
     let kept = bulk.iter().map(|record| record.json.len()).sum::<usize>();
     assert!(kept < 10_000, "{kept} bytes kept");
 }

@@ -53,10 +53,10 @@ static STALLED: AtomicBool = AtomicBool::new(false);
 /// Writes to stderr as far as its reader reads, because a stalled reader must not delay the supervision of the trial.
 /// Text that was not read within `patience` is dropped. The agent waits for a stalled reader only once, until it reads
 /// again. A closed stderr is ignored.
-pub fn print(text: &str, patience: Duration) {
+pub fn print(text: &str, max_wait: Duration) {
     let stderr = io::stderr();
-    let patience = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { patience };
-    let until = Instant::now() + patience;
+    let max_wait = if STALLED.load(Ordering::Relaxed) { Duration::ZERO } else { max_wait };
+    let until = Instant::now() + max_wait;
     for part in text.as_bytes().chunks(PIPE_BUF) {
         let left = until.saturating_duration_since(Instant::now());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);

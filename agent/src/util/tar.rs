@@ -284,8 +284,8 @@ mod tests {
             ("GNU's long names",   archive("gnu")),
             ("not an archive",     vec![b'x'; 2048]),
         ];
-        for (says, bytes) in table {
-            assert!(entries(&bytes).is_err(), "{says}");
+        for (case, bytes) in table {
+            assert!(entries(&bytes).is_err(), "{case}");
         }
     }
 

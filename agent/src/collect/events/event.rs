@@ -256,8 +256,8 @@ mod tests {
             ("bfloat16 0.5",         14, 0x3f00, 0.5),
             ("bfloat16 -2",          14, 0xc000, -2.0),
         ];
-        for (says, kind, bits, expected) in table {
-            assert_eq!(half(kind, bits).to_bits(), f64::to_bits(expected), "{says}");
+        for (case, kind, bits, expected) in table {
+            assert_eq!(half(kind, bits).to_bits(), f64::to_bits(expected), "{case}");
         }
     }
 
@@ -272,8 +272,8 @@ mod tests {
             ("a group",           &[0x0b]),
             ("a tag of no text",  &[0x2a, 5, 0x0a, 3, 0x0a, 1, 0xff]),
         ];
-        for (says, bytes) in table {
-            assert_eq!(scalars(bytes), Err(Malformed), "{says}");
+        for (case, bytes) in table {
+            assert_eq!(scalars(bytes), Err(Malformed), "{case}");
         }
     }
 

@@ -18,13 +18,13 @@ fn read(portions: &[&[u8]]) -> Vec<Finding> {
 }
 
 fn summarized(found: &[Finding]) -> Vec<String> {
-    let tell = |finding: &Finding| match finding {
+    let summarize = |finding: &Finding| match finding {
         Finding::Metric(found) => {
             format!("{}[{}]={}", found.name, found.sequence.unwrap(), found.value.as_json())
         }
         Finding::Unreadable { why, .. } => format!("!{why}"),
     };
-    found.iter().map(tell).collect()
+    found.iter().map(summarize).collect()
 }
 
 fn framed(data: &[u8]) -> Vec<u8> {
@@ -87,7 +87,7 @@ fn broken_bytes_are_skipped_and_reported_once() {
         ("its checksum",    second + 8,            "!46 bytes of the event file fail their checksum"),
         ("data's checksum", third - 1,             "!46 bytes of the event file fail their checksum"),
     ];
-    for (says, at, reported) in table {
+    for (case, at, reported) in table {
         let mut bytes = SIMPLE.to_vec();
         bytes[at] ^= 0x40;
         let expected = [
@@ -97,9 +97,9 @@ fn broken_bytes_are_skipped_and_reported_once() {
             "accuracy[3]=\"NaN\"",
             "accuracy[4]=0.93",
         ];
-        assert_eq!(summarized(&read(&[&bytes])), expected, "{says}");
+        assert_eq!(summarized(&read(&[&bytes])), expected, "{case}");
         let single: Vec<_> = bytes.chunks(1).collect();
-        assert_eq!(summarized(&read(&single)), expected, "{says}, byte by byte");
+        assert_eq!(summarized(&read(&single)), expected, "{case}, byte by byte");
     }
 }
 
@@ -150,11 +150,11 @@ fn a_summary_with_an_image_is_read_up_to_a_megabyte_and_a_larger_one_reported_on
     let (small, large) = (summary("acc", 1_000_000), summary("acc", 2 * LONGEST_BYTES));
     let graph = framed(&[&[0x22, 0x80, 0x80, 0x80, 0x02][..], &vec![0; 4 << 20]].concat());
     let file = [&graph[..], &small, &large, &large, &small].concat();
-    let told_once = "!an event of more than 1114112 bytes is skipped, with any scalars in it";
+    let reported_once = "!an event of more than 1114112 bytes is skipped, with any scalars in it";
     for portion in [1_000, 100_000, usize::MAX] {
         let portions: Vec<_> = file.chunks(portion).collect();
         let found = summarized(&read(&portions));
-        assert_eq!(found, ["acc[3]=0.5", told_once, "acc[3]=0.5"], "{portion} at a time");
+        assert_eq!(found, ["acc[3]=0.5", reported_once, "acc[3]=0.5"], "{portion} at a time");
     }
 }
 

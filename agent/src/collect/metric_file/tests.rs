@@ -22,11 +22,11 @@ fn read(portions: &[&[u8]]) -> Vec<Finding> {
 }
 
 fn summarized(found: &[Finding]) -> Vec<String> {
-    let tell = |finding: &Finding| match finding {
+    let summarize = |finding: &Finding| match finding {
         Finding::Metric(found) => found.value.as_json().to_string(),
         Finding::Unreadable { why, excerpt, .. } => format!("!{why}: {excerpt}"),
     };
-    found.iter().map(tell).collect()
+    found.iter().map(summarize).collect()
 }
 
 #[test]
@@ -35,8 +35,8 @@ fn metric_files_are_parsed() {
     let two = record("2");
     let request = framed("{\"type\": \"REQUEST_PARAMETER\", \"sequence\": 0}\n");
     let torn = &one[..30];
-    let torn_told = format!("!30 bytes of the metric file are not a record: {torn}");
-    let cut_told = format!("!30 bytes of the metric file are not a record: {torn}");
+    let torn_report = format!("!30 bytes of the metric file are not a record: {torn}");
+    let cut_report = format!("!30 bytes of the metric file are not a record: {torn}");
     #[rustfmt::skip]
     let table: [(&str, String, Vec<&str>); 15] = [
         ("nothing",                   String::new(),                     vec![]),
@@ -49,17 +49,17 @@ fn metric_files_are_parsed() {
         ("garbage before",            format!("MEH garbage{one}"),       vec!["!11 bytes of the metric file are not a record: MEH garbage", "1"]),
         ("garbage between",           format!("{one}\0\0{two}"),         vec!["1", "!2 bytes of the metric file are not a record: \0\0", "2"]),
         ("only garbage",              "garbage".into(),                  vec!["!7 bytes of the metric file are not a record: garbage"]),
-        ("a torn record",             format!("{torn}{two}"),            vec![&torn_told, "2"]),
-        ("a torn record at the end",  format!("{two}{torn}"),            vec!["2", &cut_told]),
+        ("a torn record",             format!("{torn}{two}"),            vec![&torn_report, "2"]),
+        ("a torn record at the end",  format!("{two}{torn}"),            vec!["2", &cut_report]),
         ("a length that is too long", format!("ME000200{}{two}", &one[8..]), vec!["!60 bytes of the metric file are not a record: ME000200{\"type\": \"PERIODICAL\", \"sequence\": 0, \"value\": \"1\"}\n", "2"]),
         ("one within a torn one",     format!("{}{two}", &one[..9]),     vec!["!9 bytes of the metric file are not a record: ME000052{", "2"]),
         ("no metric",                 format!("{}{two}", framed("{}\n")), vec!["!11 bytes of the metric file are not a record: ME000003{}\n", "2"]),
     ];
-    for (says, bytes, expected) in table {
+    for (case, bytes, expected) in table {
         let whole = read(&[bytes.as_bytes()]);
-        assert_eq!(summarized(&whole), expected, "{says}");
+        assert_eq!(summarized(&whole), expected, "{case}");
         let single: Vec<_> = bytes.as_bytes().chunks(1).collect();
-        assert_eq!(read(&single), whole, "{says}, byte by byte");
+        assert_eq!(read(&single), whole, "{case}, byte by byte");
     }
 }
 

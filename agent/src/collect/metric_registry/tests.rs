@@ -47,15 +47,15 @@ fn the_result_is_chosen_by_rules() {
         ("a final of a JSON line",    None,           vec![json("acc", Final, 0.9), text("acc", 0.1)],            None),
         ("no such beside the SDK",    None,           vec![sdk(Intermediate, 0.1), json("acc", Final, 0.9)],      Some((OBJECTIVE, 0.1, true))),
     ];
-    for (says, objective, entered, concluded) in table {
+    for (case, objective, entered, concluded) in table {
         let mut registry = registry(objective);
         for found in entered {
             registry.enter(found);
         }
         let expected =
             concluded.map(|(name, value, derived)| (name.to_owned(), json!(value), derived));
-        assert_eq!(summarized(registry.conclude(true)), expected, "{says}");
-        assert_eq!(summarized(registry.conclude(true)), None, "{says}, once");
+        assert_eq!(summarized(registry.conclude(true)), expected, "{case}");
+        assert_eq!(summarized(registry.conclude(true)), None, "{case}, once");
     }
 }
 
@@ -159,7 +159,7 @@ fn a_missing_objective_is_noted() {
         ("the objective, too",      vec![text("acc", 0.5), text("f1", 0.5)],     false),
         ("the SDK goes before it",  vec![sdk, text("acc", 0.5)],                 false),
     ];
-    for (says, entered, noted) in table {
+    for (case, entered, noted) in table {
         // The outcome of the trial does not matter: a failed trial gets no result anyway.
         for succeeded in [true, false] {
             let mut registry = registry(Some("f1"));
@@ -169,7 +169,7 @@ fn a_missing_objective_is_noted() {
             registry.conclude(succeeded);
             let codes: Vec<_> = registry.notes().into_iter().map(|(code, _)| code).collect();
             let expected: &[&str] = if noted { &["objective-not-seen"] } else { &[] };
-            assert_eq!(codes, expected, "{says}, succeeded: {succeeded}");
+            assert_eq!(codes, expected, "{case}, succeeded: {succeeded}");
         }
     }
 }

@@ -22,14 +22,14 @@ fn scan(mut scanner: StreamScanner, portions: &[&[u8]]) -> Vec<Finding> {
 
 /// Returns a short form of findings: `name=value` for a metric (`*` for a final one), `!why` for an unreadable one.
 fn summarized(found: &[Finding]) -> Vec<String> {
-    let tell = |finding: &Finding| match finding {
+    let summarize = |finding: &Finding| match finding {
         Finding::Metric(found) => {
             let star = if found.kind == Some(MetricKind::Final) { "*" } else { "" };
             format!("{}{star}={}", found.name, found.value.as_json())
         }
         Finding::Unreadable { why, .. } => format!("!{why}"),
     };
-    found.iter().map(tell).collect()
+    found.iter().map(summarize).collect()
 }
 
 fn marked(value: &str) -> String {
@@ -74,11 +74,11 @@ fn metrics_are_found_in_lines() {
         ("braces of another kind",     "{acc=1}\n".into(),                        &["acc=1"]),
         ("an empty line between",      "\n\nacc=1\n\n".into(),                    &["acc=1"]),
     ];
-    for (says, bytes, expected) in table {
+    for (case, bytes, expected) in table {
         let whole = scan(scanner(Stream::Stdout), &[bytes.as_bytes()]);
-        assert_eq!(summarized(&whole), expected, "{says}");
+        assert_eq!(summarized(&whole), expected, "{case}");
         let single: Vec<_> = bytes.as_bytes().chunks(1).collect();
-        assert_eq!(scan(scanner(Stream::Stdout), &single), whole, "{says}, byte by byte");
+        assert_eq!(scan(scanner(Stream::Stdout), &single), whole, "{case}, byte by byte");
     }
 }
 
@@ -151,7 +151,7 @@ fn an_endless_line_is_not_kept_and_hides_no_metric() {
     let long = "!a line of more than 1114112 bytes is not searched for metrics";
     assert_eq!(summarized(&found), [long, "default=0.5", "acc=2"]);
     scanner.feed(&[&noise, &noise, &b"a=1\n"[..]].concat(), &mut found);
-    assert_eq!(found.len(), 3, "said once");
+    assert_eq!(found.len(), 3, "reported once");
 }
 
 #[test]

@@ -10,11 +10,11 @@ fn append(path: &Path, bytes: &[u8]) {
 }
 
 fn summarized(found: &mut Vec<Finding>) -> Vec<String> {
-    let tell = |finding: Finding| match finding {
+    let summarize = |finding: Finding| match finding {
         Finding::Metric(found) => format!("{}={}", found.name, found.value.as_json()),
         Finding::Unreadable { why, .. } => format!("!{why}"),
     };
-    found.drain(..).map(tell).collect()
+    found.drain(..).map(summarize).collect()
 }
 
 #[test]
@@ -146,11 +146,11 @@ fn earlier_records_are_skipped_and_later_ones_read() {
         append(&event(&format!("z{more:04}")), &scalars[..100]);
     }
     collectors.poll(&mut found);
-    let told = summarized(&mut found);
-    assert_eq!(told.len(), 1 + EVENT_FILES - EARLIER_EVENT_FILES - 1);
-    assert!(told[0].starts_with("!of more than 1024 event files"), "{}", told[0]);
+    let findings = summarized(&mut found);
+    assert_eq!(findings.len(), 1 + EVENT_FILES - EARLIER_EVENT_FILES - 1);
+    assert!(findings[0].starts_with("!of more than 1024 event files"), "{}", findings[0]);
     collectors.poll(&mut found);
-    assert_eq!(found.len(), 0, "told once");
+    assert_eq!(found.len(), 0, "reported once");
 }
 
 #[test]
@@ -173,10 +173,10 @@ fn a_file_rewritten_in_place_is_read_from_its_beginning() {
         ("shorter",            "{\"acc\": 4}\n",         &["acc=0.35", "acc=4"]),
         ("grown",              "{\"acc\": 4}\nacc=5\n",  &["acc=5"]),
     ];
-    for (says, text, expected) in table {
+    for (case, text, expected) in table {
         fs::write(&path, text).unwrap();
         collectors.poll(&mut found);
-        assert_eq!(summarized(&mut found), expected, "{says}: {text}");
+        assert_eq!(summarized(&mut found), expected, "{case}: {text}");
     }
     let long = "#".repeat(1_000);
     for (text, expected) in
@@ -199,9 +199,9 @@ fn one_tag_in_two_folders_is_two_metrics() {
         append(&dir.path().join(name), scalars);
     }
     collectors.poll(&mut found);
-    let told = summarized(&mut found);
-    let count = |name: &str| told.iter().filter(|told| told.starts_with(name)).count();
-    assert_eq!((count("accuracy="), count("validation/accuracy=")), (4, 2), "{told:?}");
+    let findings = summarized(&mut found);
+    let count = |name: &str| findings.iter().filter(|finding| finding.starts_with(name)).count();
+    assert_eq!((count("accuracy="), count("validation/accuracy=")), (4, 2), "{findings:?}");
 }
 
 #[test]

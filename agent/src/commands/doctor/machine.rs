@@ -102,8 +102,8 @@ mod tests {
             ("to be made",       dir.path().join("a/b"),         false),
             ("not to be made",   Path::new("/proc/a/b").into(),  true),
         ];
-        for (says, path, fails) in table {
-            assert_eq!(directory("d", &path).state == CheckState::Fail, fails, "{says}");
+        for (case, path, fails) in table {
+            assert_eq!(directory("d", &path).state == CheckState::Fail, fails, "{case}");
         }
         assert!(!dir.path().join("a").exists(), "nothing is made");
     }

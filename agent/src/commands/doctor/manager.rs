@@ -279,11 +279,11 @@ fn manager(health: &Result<Health, reqwest::Error>) -> Check {
     Check::ok("manager", finding)
 }
 
-fn clock(theirs_ms: Option<i64>, ours_ms: i64) -> Check {
-    let Some(theirs_ms) = theirs_ms else {
+fn clock(manager_ms: Option<i64>, own_ms: i64) -> Check {
+    let Some(manager_ms) = manager_ms else {
         return Check::skipped("clock", "the manager sends no time");
     };
-    let apart = ours_ms - theirs_ms;
+    let apart = own_ms - manager_ms;
     if apart.abs() > CLOCK_TOLERANCE_MS {
         let word = if apart > 0 { "ahead of" } else { "behind" };
         let finding = format!("{} s {word} the manager's", apart.abs() / 1000);

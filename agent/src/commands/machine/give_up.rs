@@ -63,8 +63,8 @@ fn is_starting(job: &Job) -> bool {
         return false;
     };
     let age = fenced.duration_since(begun).unwrap_or_default();
-    let said = std::fs::read_to_string(job.lock_file()).unwrap_or_default();
-    age < LOCK_TIMEOUT && said.lines().nth(1).map(str::trim) != Some(job.attempt.as_str())
+    let lock_text = std::fs::read_to_string(job.lock_file()).unwrap_or_default();
+    age < LOCK_TIMEOUT && lock_text.lines().nth(1).map(str::trim) != Some(job.attempt.as_str())
 }
 
 /// Signals the running agents, and waits until they have ended or `limit` has passed.

@@ -151,8 +151,8 @@ impl Job {
             {
                 return self.watch(file);
             }
-            let said = fs::read_to_string(self.lock_file()).unwrap_or_default();
-            if said.lines().nth(1).map(str::trim) == Some(self.attempt.as_str()) {
+            let lock_text = fs::read_to_string(self.lock_file()).unwrap_or_default();
+            if lock_text.lines().nth(1).map(str::trim) == Some(self.attempt.as_str()) {
                 break;
             }
             pause();

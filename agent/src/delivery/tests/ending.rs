@@ -10,11 +10,11 @@ async fn reports_in_memory_only_wait_for_a_busy_manager() {
         let server = Server::start(vec![busy(), busy(), Answer::Ack]).await;
         let spool = spool_in(place);
         spool.append(0, metric(0));
-        let hurried = Settings {
+        let short_flush = Settings {
             flush: Duration::from_millis(100),
             ..settings(ManagerAddress::Url(server.url.clone()))
         };
-        let delivery = deliver(hurried, &spool);
+        let delivery = deliver(short_flush, &spool);
         server.until("the first try", |seen| seen.requests >= 1).await;
         assert_eq!(delivery.end().await.undelivered, left, "{place:?}");
     }
@@ -29,13 +29,16 @@ async fn undelivered_reports_stay_and_are_replayed() {
         spool.append(0, log());
     }
     let file = dir.path().join("manager.url");
-    let hurried = Settings {
+    let short_flush = Settings {
         flush: Duration::from_millis(300),
         ..settings(ManagerAddress::File(file.clone()))
     };
-    let outcome = deliver(hurried, &spool).end().await;
+    let outcome = deliver(short_flush, &spool).end().await;
     assert_eq!(outcome.undelivered, 20);
-    assert!(outcome.last_error.is_some_and(|why| why.contains("manager.url")), "it is said why");
+    assert!(
+        outcome.last_error.is_some_and(|why| why.contains("manager.url")),
+        "the reason is reported"
+    );
     assert!(spool.close(BOUND).await);
 
     let server = Server::start(vec![Answer::StoreAndReset, Answer::Ack]).await;
@@ -47,7 +50,7 @@ async fn undelivered_reports_stay_and_are_replayed() {
             manager: ManagerAddress::File(file.clone()),
             token_file: None,
             ca_file: None,
-            patience: BOUND,
+            timeout: BOUND,
         };
         assert_eq!(
             crate::commands::replay::replay(request).await.unwrap(),
@@ -75,7 +78,7 @@ async fn a_failed_replay_returns_the_number_of_undelivered_reports() {
         manager: ManagerAddress::File(dir.path().join("absent")),
         token_file: None,
         ca_file: None,
-        patience: Duration::from_millis(100),
+        timeout: Duration::from_millis(100),
     };
     assert_eq!(crate::commands::replay::replay(request).await.unwrap().undelivered, 9);
 }
@@ -98,8 +101,8 @@ async fn a_permanently_refused_report_does_not_block_others() {
 #[tokio::test]
 async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_named_trial() {
     let dir = tempfile::tempdir().unwrap();
-    let nobodys = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
-    for options in [nobodys, options_in(Some(dir.path()), "t-1")] {
+    let unnamed = Options { sender: None, ..options_in(Some(dir.path()), "t-0") };
+    for options in [unnamed, options_in(Some(dir.path()), "t-1")] {
         let spool = Spool::open(options).spool;
         spool.append(0, metric(0));
         assert!(spool.close(BOUND).await);
@@ -111,13 +114,13 @@ async fn reports_without_a_trial_do_not_block_others_and_are_delivered_for_the_n
         manager: ManagerAddress::Url(server.url.clone()),
         token_file: None,
         ca_file: None,
-        patience: BOUND,
+        timeout: BOUND,
     };
     let attempts = || server.seen.lock().unwrap().attempts.clone();
     let error = crate::commands::replay::replay(request(None)).await.unwrap_err().to_string();
     assert!(error.contains("t-0 does not name the trial") && error.contains("--trial"), "{error}");
     assert_eq!(attempts(), ["t-1"]);
-    let told = crate::commands::replay::replay(request(Some(sender()))).await;
-    assert_eq!(told.unwrap(), everything());
+    let replayed = crate::commands::replay::replay(request(Some(sender()))).await;
+    assert_eq!(replayed.unwrap(), everything());
     assert_eq!(attempts(), ["t-1", "t-0"]);
 }

@@ -10,7 +10,7 @@ use super::*;
 const RECORD: &str = include_str!("../../../fixtures/sdk/parameter.cfg");
 
 /// A served channel with its sender and receiver.
-struct Bed {
+struct ServedChannel {
     url: String,
     address: SocketAddr,
     path: String,
@@ -19,7 +19,7 @@ struct Bed {
     served: JoinSet<()>,
 }
 
-impl Bed {
+impl ServedChannel {
     async fn new() -> Self {
         let channel = Channel::bind().await.unwrap();
         let (url, address, path) = (channel.url(), channel.address, channel.path.clone());
@@ -88,13 +88,14 @@ fn reported() -> [String; 4] {
 
 #[tokio::test(start_paused = true)]
 async fn the_recorded_conversation_is_answered() {
-    let bed = Bed::new().await;
-    let mut stream = bed.connect().await;
+    let channel = ServedChannel::new().await;
+    let mut stream = channel.connect().await;
     let recording = include_str!("../../../fixtures/sdk/v3_http_channel.jsonl");
     let mut answers = Vec::new();
     for line in recording.lines() {
         let request: Value = serde_json::from_str(line).unwrap();
-        let mut head = format!("{} {} HTTP/1.1\r\n", request["method"].as_str().unwrap(), bed.path);
+        let mut head =
+            format!("{} {} HTTP/1.1\r\n", request["method"].as_str().unwrap(), channel.path);
         for (name, value) in request["headers"].as_object().unwrap() {
             write!(head, "{name}: {}\r\n", value.as_str().unwrap()).unwrap();
         }
@@ -108,38 +109,39 @@ async fn the_recorded_conversation_is_answered() {
     assert_eq!(statuses, [200, 200, 408, 200, 200, 200, 200]);
     let answer: Value = serde_json::from_str(&answers[1].1).unwrap();
     assert_eq!(answer, json!({"type": "parameter", "parameter": RECORD}));
-    assert_eq!(values(&bed.end().await), reported());
+    assert_eq!(values(&channel.end().await), reported());
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_process_of_a_trial_gets_its_parameters() {
-    let bed = Bed::new().await;
-    let (mut one, mut two) = (bed.connect().await, bed.connect().await);
+    let channel = ServedChannel::new().await;
+    let (mut one, mut two) = (channel.connect().await, channel.connect().await);
     let request = r#"{"type": "request_parameter"}"#;
-    assert_eq!(bed.ask(&mut one, "PUT", request).await.0, 200);
-    assert_eq!(bed.ask(&mut two, "PUT", request).await.0, 200);
-    let (first, second) = (bed.ask(&mut two, "GET", "").await, bed.ask(&mut one, "GET", "").await);
+    assert_eq!(channel.ask(&mut one, "PUT", request).await.0, 200);
+    assert_eq!(channel.ask(&mut two, "PUT", request).await.0, 200);
+    let (first, second) =
+        (channel.ask(&mut two, "GET", "").await, channel.ask(&mut one, "GET", "").await);
     assert_eq!((first.0, &first), (200, &second));
-    assert_eq!(bed.ask(&mut one, "GET", "").await.0, 408);
+    assert_eq!(channel.ask(&mut one, "GET", "").await.0, 408);
 }
 
 #[tokio::test]
 async fn a_waiting_poll_is_answered_when_the_channel_closes() {
-    let mut bed = Bed::new().await;
-    let mut stream = bed.connect().await;
+    let mut channel = ServedChannel::new().await;
+    let mut stream = channel.connect().await;
     // The answer shows that the connection was accepted. At the end, other connections are reset.
-    assert_eq!(bed.ask(&mut stream, "DELETE", "").await.0, 405);
-    let poll = format!("GET {} HTTP/1.1\r\n\r\n", bed.path);
+    assert_eq!(channel.ask(&mut stream, "DELETE", "").await.0, 405);
+    let poll = format!("GET {} HTTP/1.1\r\n\r\n", channel.path);
     stream.write_all(poll.as_bytes()).await.unwrap();
-    bed.end.send(true).unwrap();
+    channel.end.send(true).unwrap();
     assert_eq!(read_answer(&mut stream).await.0, 410);
-    assert!(bed.served.join_next().await.unwrap().is_ok());
+    assert!(channel.served.join_next().await.unwrap().is_ok());
 }
 
 #[tokio::test]
 async fn invalid_requests_are_refused() {
-    let bed = Bed::new().await;
-    let path = &bed.path;
+    let channel = ServedChannel::new().await;
+    let path = &channel.path;
     #[rustfmt::skip]
     let table = [
         ("another path",     "PUT / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}".to_owned(),          404),
@@ -150,24 +152,24 @@ async fn invalid_requests_are_refused() {
         ("no length",        format!("PUT {path} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), 411),
         ("no HTTP",          "hello\r\n\r\n".to_owned(),                                          400),
     ];
-    for (says, request, status) in table {
-        let mut stream = bed.connect().await;
+    for (case, request, status) in table {
+        let mut stream = channel.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
-        assert_eq!(read_answer(&mut stream).await.0, status, "{says}");
+        assert_eq!(read_answer(&mut stream).await.0, status, "{case}");
     }
-    assert_eq!(values(&bed.end().await), ["!a command of an unknown type"]);
+    assert_eq!(values(&channel.end().await), ["!a command of an unknown type"]);
 }
 
 #[tokio::test]
 async fn a_command_of_megabytes_in_pieces_is_one_metric() {
-    let bed = Bed::new().await;
-    let mut stream = bed.connect().await;
+    let channel = ServedChannel::new().await;
+    let mut stream = channel.connect().await;
     let long = "x".repeat(1_000_000);
     let metric = json!({"type": "FINAL", "sequence": 0, "value": json!(long).to_string()});
     let body = json!({"type": "metric", "metric": metric.to_string()}).to_string();
-    assert_eq!(bed.ask(&mut stream, "PUT", &body).await.0, 200);
-    assert_eq!(bed.ask(&mut stream, "PUT", "{").await.0, 400);
-    let found = values(&bed.end().await);
+    assert_eq!(channel.ask(&mut stream, "PUT", &body).await.0, 200);
+    assert_eq!(channel.ask(&mut stream, "PUT", "{").await.0, 400);
+    let found = values(&channel.end().await);
     assert_eq!(found[0].len(), 1_000_002);
     assert_eq!(found[1..], ["!a command on the SDK's channel is not valid JSON"]);
 }
@@ -199,7 +201,7 @@ fn the_loopback_address_is_kept_from_proxies() {
 #[ignore = "needs TRIALKEEPER_TEST_NNI_PYTHON, a Python with NNI 3.0"]
 async fn the_real_sdk_reports_through_the_channel() {
     let python = std::env::var("TRIALKEEPER_TEST_NNI_PYTHON").expect("it names a Python");
-    let bed = Bed::new().await;
+    let channel = ServedChannel::new().await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sdk/trial_used.py");
     let home = tempfile::tempdir().unwrap();
     let mut trial = Process::new(python);
@@ -215,7 +217,7 @@ async fn the_real_sdk_reports_through_the_channel() {
         .env("REUSE_MODE", "true")
         .env("HTTP_PROXY", "http://192.0.2.1:1")
         .env("NO_PROXY", no_proxy(None))
-        .env(CHANNEL_VARIABLE, &bed.url)
+        .env(CHANNEL_VARIABLE, &channel.url)
         .stdin(Stdio::null());
     let bound = Duration::from_mins(2);
     let run = tokio::task::spawn_blocking(move || trial.output().unwrap());
@@ -223,5 +225,5 @@ async fn the_real_sdk_reports_through_the_channel() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(stdout.contains("params {'lr': 0.01, 'act': 'relu'}"), "{stdout}");
-    assert_eq!(values(&bed.end().await), reported());
+    assert_eq!(values(&channel.end().await), reported());
 }

@@ -119,18 +119,18 @@ mod tests {
     fn request_heads_are_parsed() {
         use Method::{Get, Other, Put};
         let large = format!("GET /x HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(HEAD_BYTES));
-        let told =
+        let accepted =
             |method, length, keeps_alive, expects| Ok(Some((method, length, keeps_alive, expects)));
         #[rustfmt::skip]
         let table: [(&str, &str, Parsed); 18] = [
-            ("a poll",               "GET /x HTTP/1.1\r\nHost: h\r\n\r\n",                      told(Get, 0, true, false)),
-            ("a command",            "PUT /x HTTP/1.1\r\nContent-Length: 29\r\n\r\n{",          told(Put, 29, true, false)),
-            ("in another case",      "PUT /x HTTP/1.1\r\ncontent-length:29\r\n\r\n",            told(Put, 29, true, false)),
-            ("that closes",          "PUT /x HTTP/1.1\r\nConnection: close\r\n\r\n",            told(Put, 0, false, false)),
-            ("of an older version",  "GET /x HTTP/1.0\r\n\r\n",                                 told(Get, 0, false, false)),
-            ("that stays",           "GET /x HTTP/1.0\r\nConnection: Keep-Alive, x\r\n\r\n",    told(Get, 0, true, false)),
-            ("that waits for a nod", "PUT /x HTTP/1.1\r\nExpect: 100-continue\r\n\r\n",         told(Put, 0, true, true)),
-            ("another method",       "DELETE /x HTTP/1.1\r\n\r\n",                              told(Other, 0, true, false)),
+            ("a poll",               "GET /x HTTP/1.1\r\nHost: h\r\n\r\n",                      accepted(Get, 0, true, false)),
+            ("a command",            "PUT /x HTTP/1.1\r\nContent-Length: 29\r\n\r\n{",          accepted(Put, 29, true, false)),
+            ("in another case",      "PUT /x HTTP/1.1\r\ncontent-length:29\r\n\r\n",            accepted(Put, 29, true, false)),
+            ("that closes",          "PUT /x HTTP/1.1\r\nConnection: close\r\n\r\n",            accepted(Put, 0, false, false)),
+            ("of an older version",  "GET /x HTTP/1.0\r\n\r\n",                                 accepted(Get, 0, false, false)),
+            ("that stays",           "GET /x HTTP/1.0\r\nConnection: Keep-Alive, x\r\n\r\n",    accepted(Get, 0, true, false)),
+            ("that waits for a nod", "PUT /x HTTP/1.1\r\nExpect: 100-continue\r\n\r\n",         accepted(Put, 0, true, true)),
+            ("another method",       "DELETE /x HTTP/1.1\r\n\r\n",                              accepted(Other, 0, true, false)),
             ("nothing",              "",                                                        Ok(None)),
             ("half of it",           "GET /x HTTP/1.1\r\nHost:",                                Ok(None)),
             ("no HTTP",              "hello\r\n\r\n",                                           Err(Refusal::Malformed)),
@@ -142,14 +142,14 @@ mod tests {
             ("a chunked body",       "PUT /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",   Err(Refusal::LengthRequired)),
             ("a head too large",     &large,                                                    Err(Refusal::HeadTooLarge)),
         ];
-        for (says, bytes, expected) in table {
+        for (case, bytes, expected) in table {
             let parsed = parse_head(bytes.as_bytes()).map(|parsed| {
                 let (head, length) = parsed?;
-                assert!(bytes[..length].ends_with("\r\n\r\n"), "{says}");
-                assert_eq!(head.target, "/x", "{says}");
+                assert!(bytes[..length].ends_with("\r\n\r\n"), "{case}");
+                assert_eq!(head.target, "/x", "{case}");
                 Some((head.method, head.length, head.keeps_alive, head.expects_continue))
             });
-            assert_eq!(parsed, expected, "{says}");
+            assert_eq!(parsed, expected, "{case}");
         }
     }
 

@@ -77,14 +77,14 @@ fn nothing_leaves_the_directory() {
         ("a device",              &[(b'3', "null", "")]),
         ("a hard link",           &[(b'1', "h", "/etc/passwd")]),
     ];
-    for (says, entries) in table {
+    for (case, entries) in table {
         let folder = tempfile::tempdir().unwrap();
         let into = folder.path().join("into");
         let refused = unpack(archive(entries).as_slice(), &into);
-        assert!(refused.is_err(), "{says}");
+        assert!(refused.is_err(), "{case}");
         let beside: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-        assert_eq!(beside.len(), 1, "{says}: {beside:?}");
-        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{says}");
+        assert_eq!(beside.len(), 1, "{case}: {beside:?}");
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 0, "{case}");
     }
 }
 

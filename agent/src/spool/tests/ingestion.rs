@@ -62,7 +62,7 @@ impl Store {
     /// Returns the numbers that were reported on a lane, in the order of their seqs.
     fn numbers(&self, lane: Lane) -> Vec<u64> {
         let of_lane = self.lanes.iter().filter(|((stored, _), _)| *stored == number(lane));
-        of_lane.map(|(_, body)| said(body)).collect()
+        of_lane.map(|(_, body)| reported_number(body)).collect()
     }
 }
 
@@ -74,7 +74,7 @@ fn number(lane: Lane) -> u8 {
 }
 
 /// Returns the number in a report of the model.
-fn said(body: &ReportBody) -> u64 {
+fn reported_number(body: &ReportBody) -> u64 {
     match body {
         ReportBody::Metric(metric) => metric.sequence,
         ReportBody::Log(chunk) => chunk.offset_bytes,
@@ -93,7 +93,7 @@ fn line(number: u32) -> ReportBody {
 }
 
 /// Returns the directory as a crash leaves it: a copy, made while the spool's thread may be writing.
-fn as_left(dir: &Path) -> tempfile::TempDir {
+fn copy_after_crash(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     let own = copy.path().join("a-1");
     fs::create_dir(&own).unwrap();
@@ -146,8 +146,8 @@ proptest! {
                     let records = batch(&spool, lane, max_bytes);
                     let through = records.last().unwrap().seq;
                     let life = lives.last_mut().unwrap();
-                    let own = records.iter().filter(|record| life.appended.contains(&said(&body(record))));
-                    let shown = own.map(|record| said(&body(record)) - life.appended[0] + 1).max();
+                    let own = records.iter().filter(|record| life.appended.contains(&reported_number(&body(record))));
+                    let shown = own.map(|record| reported_number(&body(record)) - life.appended[0] + 1).max();
                     let offered = &mut life.offered[usize::from(number(lane))];
                     *offered = (*offered).max(shown.map_or(0, |shown| usize::try_from(shown).unwrap()));
                     match fate {
@@ -166,7 +166,7 @@ proptest! {
                 Step::Crash | Step::Reopen => {
                     let crashed = matches!(step, Step::Crash);
                     lives.last_mut().unwrap().crashed = crashed;
-                    let copy = crashed.then(|| as_left(dir.path()));
+                    let copy = crashed.then(|| copy_after_crash(dir.path()));
                     prop_assert!(runtime.block_on(spool.close(BOUND)), "a good disk");
                     dir = copy.unwrap_or(dir);
                     now_ms += 1;

@@ -73,13 +73,13 @@ proptest! {
             }
         }
 
-        let mut told = Shed::default();
+        let mut reported = Shed::default();
         let mut numbers = Vec::new();
         for fact in delivered.remove(&true).unwrap_or_default() {
             if let ReportBody::Metric(metric) = fact {
                 numbers.push(metric.sequence);
             } else if let ReportBody::Shed(shed) = fact {
-                told = shed;
+                reported = shed;
             }
         }
         prop_assert_eq!(numbers, (0..u64::from(metrics)).collect::<Vec<_>>(), "facts are never shed");
@@ -96,7 +96,7 @@ proptest! {
             }
         }
         let missing = Shed { log_bytes: logged - log_bytes, samples: samples - sampled };
-        prop_assert_eq!(told, missing, "the last count, which goes before the verdict, is exact");
+        prop_assert_eq!(reported, missing, "the last count, which goes before the verdict, is exact");
     }
 }
 
@@ -109,7 +109,7 @@ fn records_deleted_from_the_disk_are_written_again_before_they_leave_the_memory(
     let mut state = spool.shared.lock();
     let bulk = &mut state.bulk;
     bulk.memory.iter_mut().take(2).for_each(|entry| entry.written = true);
-    bulk.handed = 3;
+    bulk.written_count = 3;
     bulk.spill();
     let spilled = bulk.spilled_bytes;
     assert_eq!((bulk.memory.len(), bulk.spilled), (1, 2));
@@ -117,5 +117,9 @@ fn records_deleted_from_the_disk_are_written_again_before_they_leave_the_memory(
     state.shed_spilled_bulk();
     assert_eq!(state.shed.log_bytes, spilled, "all that is gone is counted");
     state.bulk.spill();
-    assert_eq!((state.bulk.memory.len(), state.bulk.handed), (1, 0), "and nothing else is gone");
+    assert_eq!(
+        (state.bulk.memory.len(), state.bulk.written_count),
+        (1, 0),
+        "and nothing else is gone"
+    );
 }

@@ -126,21 +126,21 @@ async fn the_failed_hop_is_named_and_later_hops_are_skipped() {
         ("no token",            up.clone(),                                     &None,   Some(("token", warn))),
         ("no token file",       up,                                             &absent, Some(("token", fail))),
     ];
-    for (says, url, token_file, trouble) in table {
+    for (case, url, token_file, trouble) in table {
         let checks = check(&spec(url, token_file.clone(), None)).await;
-        assert_eq!(first_trouble(&checks), trouble, "{says}: {checks:?}");
+        assert_eq!(first_trouble(&checks), trouble, "{case}: {checks:?}");
         let names: Vec<_> = checks.iter().map(|check| check.name).collect();
-        assert_eq!(names, HOPS, "{says}: every hop has its line");
+        assert_eq!(names, HOPS, "{case}: every hop has its line");
         if let Some((name, CheckState::Fail)) = trouble {
             let behind = checks.iter().skip_while(|check| check.name != name).skip(1);
             assert!(
                 behind.clone().all(|check| check.state == CheckState::Skipped),
-                "{says}: {checks:?}"
+                "{case}: {checks:?}"
             );
         }
         for check in checks {
             let bad = matches!(check.state, CheckState::Fail | CheckState::Warn);
-            assert_eq!(check.advice.is_some(), bad, "{says}: {check:?}");
+            assert_eq!(check.advice.is_some(), bad, "{case}: {check:?}");
         }
     }
 }
@@ -176,9 +176,9 @@ async fn certificates_of_unknown_authorities_are_refused() {
         ("none in the file", no_ca,    Some(("TLS", CheckState::Fail))),
         ("the public ones",  None,     Some(("TLS", CheckState::Fail))),
     ];
-    for (says, ca_file, trouble) in table {
+    for (case, ca_file, trouble) in table {
         let checks = check(&spec(url.clone(), token.clone(), ca_file)).await;
-        assert_eq!(first_trouble(&checks), trouble, "{says}: {checks:?}");
+        assert_eq!(first_trouble(&checks), trouble, "{case}: {checks:?}");
     }
 }
 
@@ -192,9 +192,9 @@ fn small_clock_differences_are_allowed() {
         (Some(110_000), CheckState::Warn,    "10 s behind"),
         (Some(40_000),  CheckState::Warn,    "60 s ahead of"),
     ];
-    for (theirs, state, finding) in table {
-        let check = clock(theirs, 100_000);
-        assert_eq!(check.state, state, "{theirs:?}");
+    for (manager_ms, state, finding) in table {
+        let check = clock(manager_ms, 100_000);
+        assert_eq!(check.state, state, "{manager_ms:?}");
         assert!(check.finding.contains(finding), "{}", check.finding);
     }
 }

@@ -106,14 +106,14 @@ fn a_metric_that_is_too_large_keeps_the_number_that_counts() {
         ("a plain value",        body("\"text\""),                           None),
         ("no metric",            line(Tag::Trial, "x").concat(),             None),
     ];
-    for (says, body, value) in table {
+    for (case, body, value) in table {
         let less = reduced(&body).map(|body| {
             let read = read_by_the_server(&body).unwrap();
             let read: Value = serde_json::from_str(&read).unwrap();
             assert_eq!((&read["parameter_id"], &read["type"]), (&json!(1), &json!("FINAL")));
             read["value"].as_str().unwrap().to_owned()
         });
-        assert_eq!(less.as_deref(), value, "{says}");
+        assert_eq!(less.as_deref(), value, "{case}");
     }
 }
 

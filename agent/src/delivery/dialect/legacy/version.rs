@@ -35,16 +35,18 @@ impl fmt::Display for Comparison {
 /// Compares the manager's version with `keeper`, the version of NNI whose keeper this program replaces. `None` stands
 /// for all versions with this protocol.
 pub fn compare(manager: &str, keeper: Option<&str>) -> Comparison {
-    let theirs = compared(manager);
-    let ours = match keeper {
+    let manager_part = compared(manager);
+    let keeper_part = match keeper {
         Some(keeper) => compared(keeper),
-        None if KNOWN_VERSIONS.contains(&theirs.split('.').next().unwrap_or_default()) => theirs,
+        None if KNOWN_VERSIONS.contains(&manager_part.split('.').next().unwrap_or_default()) => {
+            manager_part
+        }
         None => "3.0",
     };
-    if theirs == ours {
+    if manager_part == keeper_part {
         return Comparison::Match;
     }
-    Comparison::Mismatch { manager: theirs.to_owned(), keeper: ours.to_owned() }
+    Comparison::Mismatch { manager: manager_part.to_owned(), keeper: keeper_part.to_owned() }
 }
 
 /// Returns the part that NNI's keeper compares: one digit, and a point with a second digit if they follow. A version

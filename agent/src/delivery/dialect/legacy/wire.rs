@@ -88,8 +88,8 @@ fn authority(base: &str) -> Result<(&str, &str), Error> {
         Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
         None => ("", ""),
     };
-    let spoken = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-    if authority.is_empty() || !spoken(base) {
+    let is_printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    if authority.is_empty() || !is_printable(base) {
         return Err(Error::Address { url: base.to_owned() });
     }
     Ok((authority, prefix))
@@ -210,8 +210,8 @@ mod tests {
             ("a beginning",           "HTTP/1.1 200 OK\r\nContent-",                             None),
             ("nothing",               "",                                                        None),
         ];
-        for (says, bytes, expected) in table {
-            assert_eq!(parse(bytes.as_bytes()).unwrap(), expected, "{says}");
+        for (case, bytes, expected) in table {
+            assert_eq!(parse(bytes.as_bytes()).unwrap(), expected, "{case}");
         }
         assert!(parse(b"SSH-2.0-OpenSSH\r\n\r\n").is_err());
     }

@@ -15,19 +15,19 @@ const KNOWN_VARIABLES: [&str; 9] =
     ["NNI_VERSION", "PARAMETERS_FILE", "PARAM_", "RANK", "RUN", "WORLD_SIZE", "PLUGIN", "FAULT", "TEST_"];
 
 /// Returns a warning for each of the variables `names` that has the agent's prefix but sets nothing.
-pub(super) fn sentences(
+pub(super) fn warnings(
     command: &mut Command,
     names: impl IntoIterator<Item = OsString>,
 ) -> Vec<String> {
     let mut names: Vec<_> = names.into_iter().filter(|name| has_agent_prefix(name)).collect();
     names.sort();
     let services: Vec<_> = names.iter().filter_map(service).collect();
-    let strays = names.iter().filter(|name| !is_known(command, name) && !is_link(name, &services));
-    let strays: Vec<_> = strays.map(|name| name.to_string_lossy()).collect();
-    strays.iter().map(|name| sentence(command, name)).collect()
+    let unknown = names.iter().filter(|name| !is_known(command, name) && !is_link(name, &services));
+    let unknown: Vec<_> = unknown.map(|name| name.to_string_lossy()).collect();
+    unknown.iter().map(|name| warning(command, name)).collect()
 }
 
-fn sentence(command: &mut Command, name: &str) -> String {
+fn warning(command: &mut Command, name: &str) -> String {
     let meant = name.strip_prefix(PREFIX).and_then(|rest| nearest(command, rest));
     let meant = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
     format!("the variable {name} is unknown{meant}")
@@ -96,9 +96,9 @@ mod tests {
             ("PATH",                    None),
         ];
         for (name, expected) in table {
-            let told = sentences(&mut Cli::command(), [name.into()]);
+            let warnings = warnings(&mut Cli::command(), [name.into()]);
             let expected = expected.map(|meant| format!("the variable {name} is unknown{meant}"));
-            assert_eq!(told, Vec::from_iter(expected), "{name}");
+            assert_eq!(warnings, Vec::from_iter(expected), "{name}");
         }
     }
 
@@ -124,8 +124,8 @@ mod tests {
         let flags: Vec<_> = flags.filter_map(|flag| Some(flag.get_env()?.to_owned())).collect();
         let names = names.concat();
         assert!(names.iter().all(|name| !flags.contains(name)), "a link is taken for a setting");
-        assert_eq!(sentences(&mut command, names), Vec::<String>::new());
+        assert_eq!(warnings(&mut command, names), Vec::<String>::new());
         // Without the variables of a Service, the name is a mistake.
-        assert_eq!(sentences(&mut command, ["TRIALKEEPER_PORT".into()]).len(), 1);
+        assert_eq!(warnings(&mut command, ["TRIALKEEPER_PORT".into()]).len(), 1);
     }
 }
