@@ -79,7 +79,7 @@ fn every_channel_of_the_sdk_gives_the_same_metrics() {
         if let Some(text) = body["metric"].as_str() {
             match super::read_record(text.as_bytes()).unwrap() {
                 SdkRecord::Metric(metric) => found.push(Finding::Metric(metric)),
-                SdkRecord::ParameterRequest => panic!("a metric is no request"),
+                SdkRecord::ParameterRequest => panic!("a metric is not a request"),
             }
         }
     }

@@ -122,7 +122,7 @@ mod tests {
         let (port, right) = encrypted().await;
         let (_, wrong) = encrypted().await;
         let mut caller = HttpClientCache::new(Some(ca_file.clone()), None);
-        assert!(caller.get().is_err(), "there is none yet");
+        assert!(caller.get().is_err(), "the file does not exist yet");
         let trusts = async |client: Client| {
             client.get(format!("https://127.0.0.1:{port}/")).send().await.is_ok()
         };
@@ -130,14 +130,14 @@ mod tests {
         let table = [
             ("another's",                  wrong.as_str(), false),
             ("the right one",              right.as_str(), true),
-            ("half of a file is none",     &right[..99],   true),
-            ("nor is nothing",             "",             true),
+            ("half of a file",             &right[..99],   true),
+            ("an empty file",              "",             true),
             ("another's again",            wrong.as_str(), false),
         ];
         for (case, pem, trusted) in table {
             assert_eq!(trusts(client(&mut caller, &ca_file, pem)).await, trusted, "{case}");
         }
         fs::write(&ca_file, right).unwrap();
-        assert!(!trusts(caller.get().unwrap()).await, "not looked at until something fails");
+        assert!(!trusts(caller.get().unwrap()).await, "not read until a request fails");
     }
 }

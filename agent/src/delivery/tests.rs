@@ -342,11 +342,11 @@ async fn reports_arrive_once_and_in_order_whatever_the_manager_does() {
         ("the request breaks",       vec![Answer::Reset, Answer::Reset, Answer::Ack]),
         ("the ack is lost",          vec![Answer::StoreAndReset, Answer::StoreAndReset, Answer::Ack]),
         ("batches are too large",    vec![Answer::AtMost(3)]),
-        ("a proxy takes nothing for a while", vec![Answer::Status(413, ""); 12].into_iter().chain([Answer::Ack]).collect()),
+        ("a proxy refuses all for a while", vec![Answer::Status(413, ""); 12].into_iter().chain([Answer::Ack]).collect()),
         ("an answer without end",    vec![Answer::Endless, Answer::Ack]),
         ("another server answers",   vec![Answer::Nonsense, Answer::Status(404, ""), Answer::Ack]),
         ("a proxy refuses for a while", vec![Answer::Status(400, ""), Answer::Status(407, ""), Answer::Ack]),
-        ("an ack that moves nothing", vec![Answer::Idle, Answer::Ack]),
+        ("an ack without effect", vec![Answer::Idle, Answer::Ack]),
         ("refused, then known",      vec![Answer::Status(401, ""), Answer::Status(403, ""), Answer::Ack]),
     ];
     for (case, script) in table {
@@ -431,7 +431,7 @@ async fn a_directive_is_passed_on_once_and_obeyed() {
     let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
     assert_eq!(got, Some(stop));
     spool.append(0, metric(1));
-    server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
+    server.until("the obeyed directive", |seen| seen.obeyed.contains(&9)).await;
     assert!(delivery.directives.try_recv().is_err(), "passed on once");
     assert_eq!(delivery.end().await, everything());
 }
@@ -494,5 +494,5 @@ async fn an_earlier_attempt_is_delivered_first_under_its_own_id() {
     let seen = server.seen.lock().unwrap();
     let of = |attempt: &str| seen.stored.get(&(attempt.to_owned(), Lane::Facts, 0)).cloned();
     assert_eq!((of("t-1"), of("t-2")), (Some(metric(7)), Some(metric(8))));
-    assert_eq!(seen.attempts, ["t-1", "t-2"], "earlier ones are heard of first");
+    assert_eq!(seen.attempts, ["t-1", "t-2"], "earlier attempts report first");
 }

@@ -135,7 +135,7 @@ mod tests {
         token.refresh();
         assert_eq!(token.get(), Some("second"));
         fs::write(&path, "third").unwrap();
-        assert_eq!(token.get(), Some("second"), "not looked at until it is refused");
+        assert_eq!(token.get(), Some("second"), "not read until it is refused");
         token.refresh();
         assert_eq!(token.get(), Some("third"));
     }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(token.get(), Some("first"));
         fs::write(&path, "\n").unwrap();
         token.refresh();
-        assert_eq!(token.get(), Some("first"), "half-way to another");
+        assert_eq!(token.get(), Some("first"), "the new file is incomplete");
         fs::write(&path, "second").unwrap();
         token.refresh();
         assert_eq!(token.get(), Some("second"));

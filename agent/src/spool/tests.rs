@@ -249,7 +249,7 @@ async fn an_unusable_directory_costs_a_warning() {
         assert_eq!(opened.warnings.len(), 1, "{place:?}");
         opened.spool.append(0, metric(0));
         assert_eq!(drain(&opened.spool, Lane::Facts).await.len(), 1);
-        assert!(!opened.spool.close(BOUND).await, "nothing is on a disk");
+        assert!(!opened.spool.close(BOUND).await, "no report is on a disk");
     }
 }
 
@@ -454,7 +454,7 @@ proptest! {
         let summary = files.scan(true).unwrap();
         let read = files.read(None, u64::MAX, 1 << 20).unwrap();
         let expected = whole.into_iter().count();
-        prop_assert!(read.len() >= expected, "what is whole is there");
+        prop_assert!(read.len() >= expected, "complete records are read");
         prop_assert!(acked.is_some() || summary.kept >= u64::try_from(expected).unwrap());
     }
 }

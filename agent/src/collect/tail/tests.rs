@@ -35,7 +35,7 @@ fn a_file_is_read_from_the_last_offset() {
     append(&path, b"two");
     assert_eq!(read(&mut tail), (b"two".to_vec(), false, false));
     fs::write(&path, b"x").unwrap();
-    assert_eq!(read(&mut tail), (b"x".to_vec(), true, false), "cut and written anew");
+    assert_eq!(read(&mut tail), (b"x".to_vec(), true, false), "truncated and rewritten");
     let other = dir.path().join("other");
     fs::write(&other, b"other file").unwrap();
     fs::rename(&other, &path).unwrap();

@@ -105,7 +105,7 @@ mod tests {
         for (case, path, fails) in table {
             assert_eq!(directory("d", &path).state == CheckState::Fail, fails, "{case}");
         }
-        assert!(!dir.path().join("a").exists(), "nothing is made");
+        assert!(!dir.path().join("a").exists(), "nothing is created");
     }
 
     #[test]

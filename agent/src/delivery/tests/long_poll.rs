@@ -51,11 +51,11 @@ async fn a_silent_agent_is_asked_to_fetch_its_directives() {
     opens(&mut opened, 1).await;
     server.line.wake.notify_one();
     let got = tokio::time::timeout(BOUND, delivery.directives.recv()).await.unwrap();
-    assert_eq!(got, Some(stop), "on the answer to the heartbeat that it was called for");
+    assert_eq!(got, Some(stop), "in the answer to the requested heartbeat");
     // The next open request carries the next metric, and reports the obeyed directive.
     opens(&mut opened, 2).await;
     spool.append(0, metric(1));
-    server.until("the obedience", |seen| seen.obeyed.contains(&9)).await;
+    server.until("the obeyed directive", |seen| seen.obeyed.contains(&9)).await;
     server.until("the metric", |seen| seen.order.contains(&(Lane::Facts, 1))).await;
     // An open request makes room for logs, and ends at the trial's end.
     opens(&mut opened, 3).await;

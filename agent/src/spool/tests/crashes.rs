@@ -44,7 +44,7 @@ impl Found<'_> {
         assert!(spool.close(BOUND).await);
         let left: Vec<_> = fs::read_dir(&own).unwrap().flatten().map(|file| file.path()).collect();
         let is_segment = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "seg");
-        assert!(!left.iter().any(is_segment), "what is acknowledged is deleted: {left:?}");
+        assert!(!left.iter().any(is_segment), "acknowledged segments are deleted: {left:?}");
         old
     }
 }

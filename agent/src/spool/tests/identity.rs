@@ -85,5 +85,5 @@ async fn the_sender_is_written_once_and_whole() {
         assert!(spool.close(BOUND).await);
         noted.push(fs::metadata(own.join("sender.json")).unwrap().ino());
     }
-    assert_eq!(noted[0], noted[1], "what stands there is left alone");
+    assert_eq!(noted[0], noted[1], "an existing file is not rewritten");
 }

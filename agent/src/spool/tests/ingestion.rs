@@ -83,7 +83,7 @@ fn reported_number(body: &ReportBody) -> u64 {
         | ReportBody::Shed(_)
         | ReportBody::Note { .. }
         | ReportBody::Sample(_)
-        | ReportBody::Unknown => panic!("the model appends no such thing: {body:?}"),
+        | ReportBody::Unknown => panic!("the model appends no such report: {body:?}"),
     }
 }
 

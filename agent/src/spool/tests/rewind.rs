@@ -22,7 +22,7 @@ async fn acknowledged_facts_are_offered_again_to_a_manager_that_has_lost_them() 
     spool.rewind(Some(6)).await;
     spool.append(0, metric(10));
     let again = drain(&spool, Lane::Facts).await;
-    assert_eq!(seqs(&again), [7, 8, 9, 10], "what is new comes behind what is asked for again");
+    assert_eq!(seqs(&again), [7, 8, 9, 10], "new reports follow the repeated ones");
 }
 
 #[tokio::test]
@@ -50,9 +50,9 @@ async fn facts_that_cannot_be_offered_again_are_forgotten() {
     first.close(BOUND).await;
 
     let second = open(dir.path());
-    assert_eq!(second.cursor(), gone(3), "an ended process leaves nothing that was acknowledged");
+    assert_eq!(second.cursor(), gone(3), "an ended process leaves no acknowledged reports");
     second.append(0, metric(4));
     tokio::time::timeout(BOUND, second.readable(Lane::Facts)).await.unwrap();
     let files = LaneFiles::open(&dir.path().join("a-1"), Lane::Facts).unwrap();
-    assert_eq!((files.acked(), files.forgotten()), (Some(3), Some(3)), "and that is noted");
+    assert_eq!((files.acked(), files.forgotten()), (Some(3), Some(3)), "and the files record this");
 }

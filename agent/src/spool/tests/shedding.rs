@@ -64,7 +64,7 @@ proptest! {
                 Step::Deliver(lane, bytes) => deliver(lane, bytes),
             }
             let kept = spool.shared.lock().bulk.kept_bytes();
-            prop_assert!(kept <= limit_bytes, "{kept} bytes are kept that are no facts");
+            prop_assert!(kept <= limit_bytes, "{kept} bytes of bulk are kept");
         }
         spool.append(0, ReportBody::Ended(Box::new(verdict())));
         for lane in [Lane::Facts, Lane::Bulk] {
@@ -96,7 +96,7 @@ proptest! {
             }
         }
         let missing = Shed { log_bytes: logged - log_bytes, samples: samples - sampled };
-        prop_assert_eq!(reported, missing, "the last count, which goes before the verdict, is exact");
+        prop_assert_eq!(reported, missing, "the last count, before the verdict, is exact");
     }
 }
 
@@ -115,11 +115,11 @@ fn records_deleted_from_the_disk_are_written_again_before_they_leave_the_memory(
     assert_eq!((bulk.memory.len(), bulk.spilled), (1, 2));
     bulk.memory[0].written = true;
     state.shed_spilled_bulk();
-    assert_eq!(state.shed.log_bytes, spilled, "all that is gone is counted");
+    assert_eq!(state.shed.log_bytes, spilled, "all dropped bytes are counted");
     state.bulk.spill();
     assert_eq!(
         (state.bulk.memory.len(), state.bulk.written_count),
         (1, 0),
-        "and nothing else is gone"
+        "no other record is dropped"
     );
 }
