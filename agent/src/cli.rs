@@ -193,7 +193,7 @@ pub struct RunArgs {
         required_unless_present_any = ["shell", "print_config"]
     )]
     pub command: Vec<OsString>,
-    /// A line for `/bin/bash -c` instead of CMD, or for `/bin/sh -c` if there is no bash.
+    /// A shell command instead of CMD, run by `/bin/bash -c`, or by `/bin/sh -c` if there is no bash.
     #[arg(long, env = "TRIALKEEPER_SHELL", value_name = "LINE", conflicts_with = "command")]
     pub shell: Option<OsString>,
 
@@ -234,7 +234,7 @@ pub struct RunArgs {
     /// A file for the short verdict, at most 4096 bytes of JSON [default: /dev/termination-log, if it exists].
     #[arg(long, env = "TRIALKEEPER_TERMINATION_LOG", value_name = "FILE")]
     pub termination_log: Option<PathBuf>,
-    /// Replace the trial's exit code for a platform that decides by exit codes on retries.
+    /// Map the trial's exit code for a platform that decides on retries by the exit code.
     #[arg(long, env = "TRIALKEEPER_EXIT_CODE_MAP", value_name = "PLATFORM")]
     pub exit_code_map: Option<ExitCodeMap>,
     /// The part of the trial's output to send to the manager.
