@@ -195,7 +195,7 @@ impl Spool {
         Self::open_claimed(options, claim)
     }
 
-    /// Opens the spool whose directory was claimed before. Never fails either.
+    /// Opens the spool whose directory was claimed before. Never fails.
     pub fn open_claimed(options: Options, claim: Claim) -> Opened {
         let mut warnings = Vec::new();
         let attempt_in_use = claim.is_of_another(&options.attempt);

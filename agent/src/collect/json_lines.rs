@@ -19,7 +19,7 @@ use super::{CollectedMetric, NAME_BYTES, Source, text};
 /// Members that contain the step of a line, the finest first.
 const STEPS: [&str; 3] = ["global_step", "step", "epoch"];
 
-/// Appends the metrics of `line`. Returns `false` if it is not a JSON object, so that it may be other text.
+/// Appends the metrics of `line`. Returns `false` if the line is not a JSON object.
 pub(super) fn read(
     line: &[u8],
     objective: Option<&str>,

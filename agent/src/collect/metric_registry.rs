@@ -146,7 +146,7 @@ impl MetricRegistry {
         all.filter_map(|(name, series)| Some((name, series.last.as_ref()?)))
     }
 
-    /// Enters a metric of the SDK, which numbers its metrics itself.
+    /// Records a metric of the SDK, which numbers its metrics itself.
     fn enter_reported(&mut self, found: CollectedMetric) -> Metric {
         let kind = found.kind.unwrap_or(MetricKind::Intermediate);
         let series = &mut self.sdk;

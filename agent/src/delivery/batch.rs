@@ -1,4 +1,5 @@
-//! The delivery of one batch. It is sent until the manager accepts it, permanently refuses it, or the time is over.
+//! The delivery of one batch. It is sent until the manager accepts it, permanently refuses it, or the deadline has
+//! passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(super) enum BatchOutcome {
     Nothing,
     /// The manager has lost the acknowledged reports after this seq, and requests them again.
     Behind(Option<u64>),
-    /// The time is over.
+    /// The deadline has passed.
     OutOfTime,
 }
 

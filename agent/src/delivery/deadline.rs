@@ -41,7 +41,7 @@ impl Deadline {
         *self.ended.borrow()
     }
 
-    /// Waits before the next attempt. Returns `false` if the time is over.
+    /// Waits before the next attempt. Returns `false` if the deadline has passed.
     pub(super) async fn pause(&self, pause: Duration) -> bool {
         let mut ended = self.ended.clone();
         let over = *ended.borrow_and_update();

@@ -41,7 +41,7 @@ enum LaneStep {
     Send(Vec<Record>),
     /// The lane must decide again.
     Again,
-    /// Everything is delivered, or the time is over.
+    /// Everything is delivered, or the deadline has passed.
     Over,
 }
 
@@ -59,7 +59,7 @@ impl<'a> LaneDelivery<'a> {
         Self { lane, spool, session, deadline, batches, long_poll, older_facts_done, ended }
     }
 
-    /// Delivers until the trial has ended and everything is acknowledged, or until the time is over.
+    /// Delivers until the trial has ended and everything is acknowledged, or until the deadline has passed.
     pub(super) async fn run(mut self) {
         for attempt in self.spool.older_attempts() {
             if let Some(files) = self.spool.older_lane(attempt, self.lane) {
@@ -146,7 +146,8 @@ impl<'a> LaneDelivery<'a> {
         }
     }
 
-    /// Delivers records of this process's attempt and makes the spool forget them. Returns `false` if the time is over.
+    /// Delivers records of this process's attempt and makes the spool forget them. Returns `false` if the deadline has
+    /// passed.
     async fn deliver(
         &self,
         records: Vec<Record>,
@@ -171,8 +172,8 @@ impl<'a> LaneDelivery<'a> {
         true
     }
 
-    /// Waits for a manager that accepts logs and samples. Returns `false` if the time is over, or if the trial has
-    /// ended and the manager does not accept them.
+    /// Waits for a manager that accepts logs and samples. Returns `false` if the deadline has passed, or if the trial
+    /// has ended and the manager does not accept them.
     ///
     /// Also waits for the facts of earlier attempts, because the manager orders attempts by their first report.
     async fn bulk_is_taken(&self) -> bool {

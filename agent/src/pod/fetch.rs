@@ -1,5 +1,5 @@
 //! Fetches a trial's code and parameters from the manager before the trial starts, for a pod that shares no disk with
-//! the manager. Tries again until it succeeds or the time is over.
+//! the manager. Tries again until it succeeds or the deadline has passed.
 //!
 //! Only `--fetch` uses this module; other runs do not.
 
@@ -81,7 +81,7 @@ pub enum Error {
     Client(#[from] client::Error),
 }
 
-/// The manager, to which requests are repeated until it answers or the time is over.
+/// The manager, to which requests are repeated until it answers or the deadline has passed.
 pub struct Manager {
     address: ManagerAddress,
     token_file: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Manager {
         self.began.elapsed()
     }
 
-    /// Returns whether the time is over.
+    /// Returns whether the deadline has passed.
     pub fn is_late(&self) -> bool {
         Instant::now() >= self.until
     }
@@ -118,8 +118,8 @@ impl Manager {
         self.address.url()
     }
 
-    /// Repeats a request until there is an answer or a permanent error, or until the time is over. `what` completes the
-    /// sentence "cannot …".
+    /// Repeats a request until there is an answer or a permanent error, or until the deadline has passed. `what`
+    /// completes the sentence "cannot …".
     pub async fn ask<T>(
         &self,
         what: &'static str,
