@@ -1,5 +1,5 @@
-//! How fast reports go into the spool, and through it to a manager that only acknowledges: over loopback, the
-//! manager a thread of this process. `cargo bench -p trialkeeper --bench delivery`
+//! Measures the throughput of reports into the spool, and through it to a manager that only acknowledges. The manager
+//! is a thread of this process, over loopback. `cargo bench -p trialkeeper --bench delivery`
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "its figures are its purpose")]
 
@@ -22,9 +22,9 @@ use trialkeeper::spool::{Dialect, Options, Sender, Spool};
 use trialkeeper::supervise::recorder::NniRecorder;
 
 const BOUND: Duration = Duration::from_mins(2);
-/// A line of the trial's, newline included, in bytes.
+/// Length of a line of the trial's output, newline included, in bytes.
 const LINE: usize = 100;
-/// Lines that travel in one report of TrialKeeper's protocol: what a pipe holds.
+/// Number of lines in one report of TrialKeeper's protocol: the content of a full pipe.
 const CHUNK_LINES: u64 = 640;
 
 fn main() {
@@ -69,7 +69,7 @@ fn native_metrics(count: u64) {
 fn native_lines(count: u64) {
     let text = line().repeat(usize::try_from(CHUNK_LINES).unwrap());
     through("log lines delivered", Dialect::Native, count, |spool| {
-        // A run begins with a fact; its ack says that the manager takes logs at all.
+        // A run begins with a fact. Only its ack shows that the manager accepts logs.
         spool.append(0, metric(0));
         for _ in 0..count / CHUNK_LINES {
             let text = LogText::Text(text.clone());
@@ -99,7 +99,7 @@ fn legacy_metrics(count: u64) {
     });
 }
 
-/// As if a trial had printed it.
+/// Records lines as if a trial had printed them.
 fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
     let mut scribe = NniRecorder::new(
         spool.clone(),
@@ -116,7 +116,7 @@ fn print(spool: &Spool, count: u64, line: impl Fn(u64) -> String) {
     }
 }
 
-/// Times from the first append to the last acknowledgement, appending beside delivery.
+/// Measures from the first append to the last acknowledgement. Appends run in parallel with the delivery.
 fn through(what: &str, dialect: Dialect, count: u64, append: impl FnOnce(&Spool) + Send) {
     let manager = ManagerAddress::Url(null_manager());
     let dir = tempfile::tempdir().unwrap();
@@ -187,7 +187,7 @@ fn line() -> String {
     line
 }
 
-/// Starts a manager that acknowledges everything, in both protocols. Ends with the process.
+/// Starts a manager that acknowledges every batch, in both protocols. It ends with the process.
 fn null_manager() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -228,12 +228,12 @@ fn request_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// An ack of TrialKeeper's protocol. NNI's has nothing in it.
+/// Returns an ack of TrialKeeper's protocol. NNI's is empty.
 fn acknowledge(request: &[u8]) -> Vec<u8> {
     if !request.starts_with(b"POST /api/v1/agent/reports") {
         return Vec::new();
     }
-    // Quotes within a report's texts are escaped, so this is a report's beginning.
+    // Quotes within a report's texts are escaped, so this is the beginning of a report.
     let through = memchr::memmem::rfind(request, b"{\"seq\":").map(|at| {
         let digits = &request[at + 7..];
         let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();

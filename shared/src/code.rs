@@ -1,7 +1,7 @@
-//! The size of the code that a trial fetches from its manager.
+//! Size limits of the code archive that a trial fetches from its manager.
 
-/// The most files, directories and links that an archive of code holds.
+/// The maximum number of files, directories and links in a code archive.
 pub const CODE_ENTRIES: usize = 20_000;
 
-/// The most bytes that the files of an archive of code hold together, before compression: 300 MiB.
+/// The maximum total size of the files in a code archive before compression, in bytes: 300 MiB.
 pub const CODE_BYTES: u64 = 300 << 20;

@@ -1,45 +1,45 @@
-//! Directives: instructions of the manager to an agent, delivered with an acknowledgement.
+//! Directives: orders from the manager to an agent, delivered with an acknowledgement.
 
 use serde::{Deserialize, Serialize};
 
-/// One order to one attempt's agent. It is repeated on every ack until the agent says it was obeyed, and
-/// obeyed once however often it comes.
+/// An order to the agent of one attempt. The manager repeats it on every ack until the agent reports it as obeyed. The
+/// agent obeys it once, however often it arrives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Directive {
-    /// Names the order within the experiment. Source: the manager's store.
+    /// The id of the directive, unique within the experiment. Source: the manager's store.
     pub id: u64,
     /// The order.
     pub body: DirectiveBody,
 }
 
-/// The kinds of orders. An agent refuses a kind it does not know, and says so.
+/// The kinds of directives. The agent refuses a kind that it does not know, and reports the refusal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum DirectiveBody {
-    /// End the trial: TERM to its whole process tree, grace, KILL.
+    /// End the trial: SIGTERM to its whole process tree, then SIGKILL after the grace.
     Stop {
-        /// The reason, for the verdict.
+        /// The reason to give in the verdict.
         reason: StopReason,
-        /// The time that the trial may take to end, in milliseconds. Absence means the agent's own setting.
+        /// The time between SIGTERM and SIGKILL, in milliseconds. Absence means the agent's own setting.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
     },
     /// Deliver everything now instead of waiting for a full batch.
     Flush,
-    /// Log from this level on.
+    /// Set the level of the agent's own log.
     LogLevel {
         /// The level.
         level: LogLevel,
     },
-    /// End the trial by these rules, also while no manager can be reached. They replace all earlier ones.
+    /// End the trial by these rules, even while no manager can be reached. They replace all earlier rules.
     StopRules {
-        /// The first that fits ends the trial. Empty: none.
+        /// The rules. The first rule that applies ends the trial. Empty: no rules.
         rules: Vec<StopRule>,
-        /// The time that they hold, in milliseconds from when the agent reads them. Their maker may have changed its
-        /// mind since; it says so in time, or lets them expire.
+        /// The time for which the rules hold, in milliseconds from when the agent reads them. It limits the use of
+        /// outdated rules: the manager renews them in time or lets them expire.
         lease_ms: u64,
     },
-    /// An order that this build does not know.
+    /// A directive that this build does not know.
     #[serde(other)]
     Unknown,
 }
@@ -50,11 +50,11 @@ pub enum DirectiveBody {
 pub enum LogLevel {
     /// Failures only.
     Error,
-    /// And what looks wrong.
+    /// Also suspicious conditions.
     Warn,
-    /// And what the agent does.
+    /// Also the agent's actions.
     Info,
-    /// And every try.
+    /// Also every attempt at a delivery or connection.
     Debug,
     /// A level that this build does not know.
     #[serde(other)]
@@ -64,10 +64,10 @@ pub enum LogLevel {
 /// A rule for stopping a trial without asking the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StopRule {
-    /// The reason, for the verdict.
+    /// The reason to give in the verdict.
     pub reason: StopReason,
-    /// The time that this one holds, in milliseconds from when the agent reads it, if that is less than the
-    /// lease of all. Absence means as long as all.
+    /// The time for which this rule holds, in milliseconds from when the agent reads it, if shorter than the lease of
+    /// all rules. Absence means the lease of all rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
     /// The condition.
@@ -75,43 +75,43 @@ pub struct StopRule {
     pub when: StopWhen,
 }
 
-/// The condition that a [`StopRule`] waits for.
+/// The condition under which a [`StopRule`] applies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "when", rename_all = "snake_case")]
 pub enum StopWhen {
-    /// The trial's process has run for so long.
+    /// The trial's process has run for this long.
     RunningFor {
-        /// In milliseconds, by a monotonic clock.
+        /// The running time in milliseconds, by a monotonic clock.
         ms: u64,
     },
-    /// An intermediate result is out of bounds. One that is no number, NaN included, is in no bounds.
+    /// An intermediate result is out of bounds. NaN, or a value that is not a number, is always out of bounds.
     Metric {
         /// Name of the metric.
         name: String,
-        /// The first result, by its `sequence`, to which this applies. Absence means the first of all.
+        /// The `sequence` of the first result to which the rule applies. Absence means the first result.
         #[serde(default, skip_serializing_if = "is_zero")]
         from_sequence: u64,
-        /// The least that is in bounds. Absence means that nothing is too small.
+        /// The smallest value in bounds. Absence means no lower bound.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_least: Option<f64>,
-        /// The most that is in bounds. Absence means that nothing is too large.
+        /// The largest value in bounds. Absence means no upper bound.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most: Option<f64>,
     },
-    /// The best intermediate result so far is worse than is wanted after so many of them. One that is no
-    /// number, NaN included, is worse than any.
+    /// The best intermediate result so far is worse than the bound for the number of results so far. NaN, or a value
+    /// that is not a number, is worse than any number.
     Best {
         /// Name of the metric.
         name: String,
         /// The direction in which results are better.
         better: Better,
-        /// After how many results the first of the bounds applies, from 1.
+        /// The number of results from which the first bound applies, at least 1.
         from_results: u64,
-        /// The worst that is good enough after so many results, after one more, and so on. After more results than
-        /// have a bound nothing is wanted.
+        /// The worst acceptable best result after `from_results` results, after one more, and so on. After the last
+        /// bound, the rule no longer applies.
         bounds: Vec<f64>,
     },
-    /// A condition that this build does not know: it never holds.
+    /// A condition that this build does not know. It never applies.
     #[serde(other)]
     Unknown,
 }
@@ -120,11 +120,11 @@ pub enum StopWhen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// The larger one.
+    /// Larger is better.
     Larger,
-    /// The smaller one.
+    /// Smaller is better.
     Smaller,
-    /// By an order that this build does not know: then no result is worse than another.
+    /// A direction that this build does not know. No result is then worse than another.
     #[serde(other)]
     Other,
 }
@@ -134,21 +134,21 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The reason for stopping a trial from outside. A closed set: the final state is never guessed.
+/// The reason for a stop from outside the trial. The set is closed, so the final state is never guessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// A person asked for it.
+    /// A user requested the stop.
     User,
-    /// An assessor gave the trial up.
+    /// An assessor ended the trial early.
     EarlyStop,
-    /// `maxTrialDuration` is over.
+    /// The trial exceeded `maxTrialDuration`.
     Deadline,
-    /// The experiment's own limit is reached.
+    /// The experiment reached its own limit.
     Budget,
-    /// The manager is going away and leaves a resumable experiment.
+    /// The manager shuts down. The experiment can be resumed.
     ManagerShutdown,
-    /// The platform takes the machine back.
+    /// The platform reclaims the machine.
     Preempted,
     /// A reason that this build does not know.
     #[serde(other)]

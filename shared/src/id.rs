@@ -1,11 +1,11 @@
-//! Names that appear in paths, queries and Kubernetes objects: checked once, when they are made.
+//! Ids for use in paths, queries and Kubernetes objects. Each is checked once, when it is created.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The error of reading an id.
+/// The error of an invalid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a valid {what}: {rule}")]
 pub struct IdError {
@@ -27,7 +27,7 @@ macro_rules! id {
                 let text = text.into();
                 let allowed: fn(u8) -> bool = $allowed;
                 if text.is_empty() || text.len() > $max || !text.bytes().all(allowed) {
-                    // A hostile id may be megabytes long; the message is not.
+                    // Truncated: a hostile id may be megabytes long.
                     let text = text.chars().take(80).collect();
                     return Err(IdError { what: $what, rule: $rule, text });
                 }
@@ -63,26 +63,25 @@ macro_rules! id {
 }
 
 id! {
-    /// One search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`.
+    /// The id of an experiment, which is one search over one search space: 1 to 32 of `A-Z a-z 0-9 _ -`.
     ///
-    /// TrialKeeper's ids are 8 lower-case characters; the wider rule is NNI's for ids that a user gives.
+    /// TrialKeeper's own ids are 8 lower-case characters. The wider rule is NNI's, for ids that a user chooses.
     ExperimentId, "experiment id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
 id! {
-    /// One trial of an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`. TrialKeeper's ids are 5 lower-case characters, so that
-    /// Kubernetes' lower-case names cannot make two of them collide.
+    /// The id of a trial in an experiment: 1 to 32 of `A-Z a-z 0-9 _ -`. TrialKeeper's own ids are 5 lower-case
+    /// characters. Kubernetes names are lower-case, so two ids that differ only in case would collide there.
     TrialJobId, "trial id", 32, "1 to 32 of A-Z a-z 0-9 _ -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
 id! {
-    /// One incarnation of a trial job's process or pod: 1 to 128 of `A-Z a-z 0-9 _ -`.
+    /// The id of an attempt, which is one incarnation of a trial job's process or pod: 1 to 128 of `A-Z a-z 0-9 _ -`.
     ///
-    /// Source: `FC_TASK_ATTEMPT_INSTANCE_UID` under FrameworkController, else the pod's UID, else the
-    /// manager's or the agent's own random text. (`FC_TASK_ATTEMPT_ID` will not do: it is unique only
-    /// within its task.)
+    /// Source: `FC_TASK_ATTEMPT_INSTANCE_UID` under FrameworkController, else the pod's UID, else a random text of the
+    /// manager or the agent. (`FC_TASK_ATTEMPT_ID` is unsuitable: it is unique only within its task.)
     AttemptId, "attempt id", 128, "1 to 128 of A-Z a-z 0-9 _ -",
     |byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }

@@ -1,17 +1,17 @@
-//! The messages between a trial's agent (`trialkeeper`) and the manager, and nothing else.
+//! The messages between a trial's agent (`trialkeeper`) and the manager.
 //!
-//! The agent posts [`ReportBatch`]es, one [`Lane`] at a time; the manager answers each with a
-//! [`ReportAck`]. Delivery is at least once; (`experiment`, `trial`, `attempt`, `lane`, `seq`) names a
-//! report for ever, so its effect is exactly once.
+//! The agent posts each [`ReportBatch`] on one [`Lane`]. The manager answers each with a [`ReportAck`]. Delivery is at
+//! least once. (`experiment`, `trial`, `attempt`, `lane`, `seq`) permanently identifies a report, so its effect is
+//! exactly once.
 //!
-//! This crate holds types, their checks and their JSON. It must not do I/O, read a clock or know a URL.
-//! Every message has a golden document under `fixtures/v1`, which is added to and never edited.
+//! This crate contains types, their checks and their JSON. It must not do I/O, read a clock or contain a URL. Every
+//! message has a golden document under `fixtures/v1`. Documents are added and never edited.
 //!
 //! # Compatibility
 //!
-//! Readers ignore members they do not know. Writers leave out what is absent (`None` is never `0`). An
-//! enumeration that may grow has an `Unknown` variant, so that an older reader keeps the rest of the
-//! message. What two sides may use beyond that is negotiated, see [`Offer`].
+//! Readers ignore unknown members. Writers omit absent values (`None` is never `0`). An enumeration that may grow has
+//! an `Unknown` variant, so that an older reader can still read the rest of the message. Everything else is negotiated,
+//! see [`Offer`].
 
 mod code;
 mod directive;

@@ -1,9 +1,9 @@
-//! A number (or an object with `default`) from the trial, exactly as it was reported.
+//! A metric of the trial: a number (or an object with `default`), exactly as reported.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
-/// The name of the metric that a trial reports through NNI's SDK, which names none.
+/// The name of a metric that a trial reports through NNI's SDK, which gives no name.
 pub const OBJECTIVE: &str = "default";
 
 /// The subject of a metric: a step or the whole trial.
@@ -21,39 +21,39 @@ pub enum MetricKind {
 pub struct Metric {
     /// The name of the quantity, at most 256 bytes; [`OBJECTIVE`] for NNI's SDK.
     pub name: String,
-    /// Says whether the value is one step's or the whole trial's. `type` on the wire, as in NNI's own metric lines:
-    /// `kind` names the sort of report that a metric travels in, and the two stand in one JSON object.
+    /// The kind: a value of one step or of the whole trial. The JSON name is `type`, as in NNI's own metric lines,
+    /// because the report's own `kind` is in the same JSON object.
     #[serde(rename = "type")]
     pub kind: MetricKind,
-    /// Position among the metrics of this name and kind, from 0. Source: the SDK where it numbers them,
-    /// else the agent, in the order of arrival.
+    /// Position among the metrics of this name and kind, from 0. Source: the SDK if it numbers them, else the agent, in
+    /// the order of arrival.
     pub sequence: u64,
     /// The value as reported.
     pub value: MetricValue,
-    /// `true` where the agent or the manager concluded the value (the last intermediate result taken as
-    /// the final one) instead of the trial reporting it. Absence means `false`.
+    /// `true` if the agent or the manager derived the value (from the last intermediate result) and the trial did not
+    /// report it. Absence means `false`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub derived: bool,
 }
 
-/// A metric's value: any JSON value, where a float that JSON cannot hold stands as one of the strings
-/// `"NaN"`, `"Infinity"` and `"-Infinity"`.
+/// The value of a metric: any JSON value. A float that JSON cannot represent is one of the strings `"NaN"`,
+/// `"Infinity"` and `"-Infinity"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MetricValue(Value);
 
-/// The error of reading a metric value.
+/// The error of an unreadable metric value.
 #[derive(Debug, thiserror::Error)]
 #[error("not a JSON value (NaN, Infinity and -Infinity are allowed)")]
 pub struct ValueError(#[from] serde_json::Error);
 
 impl MetricValue {
-    /// Reads what Python's `json.dumps` writes: JSON, and the bare words `NaN`, `Infinity` and
-    /// `-Infinity` wherever a value may stand.
+    /// Parses the output of Python's `json.dumps`: JSON that may also contain the bare words `NaN`, `Infinity` and
+    /// `-Infinity` as values.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         match serde_json::from_str(text) {
             Ok(value) => Ok(Self(value)),
-            // The bare words are rare, so the strict reader goes first.
+            // The bare words are rare, so the strict parser runs first.
             Err(_) => Ok(Self(serde_json::from_str(&quote_bare_words(text))?)),
         }
     }
@@ -63,8 +63,8 @@ impl MetricValue {
         &self.0
     }
 
-    /// The number that tuners and assessors see: the value itself, or the member `default` of an object.
-    /// `None` if there is no number; the three strings count as the floats they stand for.
+    /// The number for tuners and assessors: the value itself, or the member `default` of an object. `None` if there is
+    /// no number. The three strings count as the floats that they represent.
     pub fn number(&self) -> Option<f64> {
         let scalar = match self.0.as_object() {
             Some(members) => members.get("default")?,
@@ -100,7 +100,7 @@ impl From<Value> for MetricValue {
     }
 }
 
-/// Puts quotes around `NaN`, `Infinity` and `-Infinity` where they stand outside strings.
+/// Puts quotes around `NaN`, `Infinity` and `-Infinity` outside strings.
 fn quote_bare_words(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 16);
     let mut rest = text;
@@ -116,7 +116,7 @@ fn quote_bare_words(text: &str) -> String {
                 continue;
             }
             ('\\', _) if in_string => {
-                // The escaped character, which may be a quote, belongs to the string.
+                // The escaped character, which may be a quote, is part of the string.
                 let length = 1 + rest[1..].chars().next().map_or(0, char::len_utf8);
                 quoted.push_str(&rest[..length]);
                 rest = &rest[length..];

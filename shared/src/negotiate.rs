@@ -1,36 +1,37 @@
-//! The negotiation between two sides of different age: protocol version and capabilities.
+//! The negotiation of protocol version and capabilities between programs of different age.
 //!
-//! There is no equality check anywhere. Each side offers the range of protocol versions it speaks and the capabilities
-//! it has. The newest common version is used, and a missing capability costs just that capability. The agent sends its
-//! offer with every batch, so a manager that was replaced in the middle of a trial needs no second greeting.
+//! Versions are never compared for equality. Each side offers the range of protocol versions and the capabilities that
+//! it supports. Both use the newest common version; a missing capability disables only that capability. The agent sends
+//! its offer with every batch, so a manager that was replaced in the middle of a trial needs no second handshake.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The oldest protocol version this build still speaks.
+/// The oldest protocol version that this build supports.
 pub const VERSION_OLDEST: u32 = 1;
-/// The newest protocol version this build speaks.
+/// The newest protocol version that this build supports.
 pub const VERSION_NEWEST: u32 = 1;
 
-/// Names of optional abilities. A side that does not know one ignores it.
+/// Names of optional abilities. A side ignores a name that it does not know.
 pub mod capability {
     /// The manager accepts request bodies compressed with gzip.
     pub const GZIP: &str = "gzip";
     /// The agent obeys [`DirectiveBody::Stop`](crate::DirectiveBody::Stop).
     pub const STOP: &str = "stop";
-    /// The manager answers a request whose body has not begun, to make the agent speak.
+    /// The manager may answer a request before its body has begun. The agent then ends that request, and can fetch a
+    /// directive at once.
     pub const OPEN: &str = "open";
-    /// The manager takes the bulk lane: log chunks and samples.
+    /// The manager accepts the bulk lane: log chunks and samples.
     pub const BULK: &str = "bulk";
 }
 
 /// The capabilities of one side, sent by the agent with every batch and by the manager with every ack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Oldest protocol version the sender speaks.
+    /// Oldest protocol version that the sender supports.
     pub oldest: u32,
-    /// Newest protocol version the sender speaks; at least `oldest`.
+    /// Newest protocol version that the sender supports; at least `oldest`.
     pub newest: u32,
     /// Optional abilities of the sender, see [`capability`]. Absence means none.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -40,13 +41,13 @@ pub struct Offer {
 /// The capabilities that both sides have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
-    /// The newest version that both speak.
+    /// The newest version that both sides support.
     pub version: u32,
-    /// The capabilities that both have.
+    /// The capabilities that both sides have.
     pub capabilities: BTreeSet<String>,
 }
 
-/// The two ranges of versions do not meet.
+/// The error if the two ranges of versions do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this side speaks protocol versions {} to {}, the other {} to {}", .ours.0, .ours.1, .theirs.0, .theirs.1)]
 pub struct NoCommonVersion {
@@ -66,7 +67,7 @@ impl Offer {
         }
     }
 
-    /// Finds the newest common version and the common capabilities.
+    /// Returns the newest common version and the common capabilities.
     pub fn agree(&self, theirs: &Self) -> Result<Agreement, NoCommonVersion> {
         let version = self.newest.min(theirs.newest);
         if version < self.oldest.max(theirs.oldest) {

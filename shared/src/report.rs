@@ -1,4 +1,4 @@
-//! Reports and the batches they travel in; acks and what they promise.
+//! Reports, the batches that carry them, and their acknowledgements.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AttemptId, Directive, ExperimentId, Metric, Offer, Sample, TrialJobId, Verdict};
 
-/// One of the two numbered sequences of an attempt's reports. Each has its own spool, its own numbering
-/// and its own request in flight, so a metric never waits behind a log.
+/// One of the two numbered sequences of an attempt's reports. Each lane has its own spool, numbering and request in
+/// flight, so a metric never waits behind a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
-    /// Lifecycle, metrics, verdict: never shed.
+    /// Lifecycle reports, metrics and the verdict. Never dropped.
     Facts,
-    /// Log chunks and samples: shed when the spool is full, and counted.
+    /// Log chunks and samples. Dropped and counted when the spool is full.
     Bulk,
 }
 
@@ -28,41 +28,41 @@ pub enum Stream {
     Stderr,
 }
 
-/// One thing an agent observed about one attempt of one trial job.
+/// An observation of an agent about one attempt of one trial job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Position within the attempt's lane, from 0, always rising. Source: the agent's spool. A gap means
-    /// that reports were shed because the spool was full, which a [`Shed`] on the facts lane counts.
+    /// Position within the attempt's lane, from 0, always rising. Source: the agent's spool. A gap means that reports
+    /// were dropped because the spool was full; a [`Shed`] on the facts lane counts them.
     pub seq: u64,
-    /// Time of the observation: milliseconds since the Unix epoch, by the agent's clock, which may disagree
-    /// with the manager's. Order by `seq`; show this.
+    /// Time of the observation: milliseconds since the Unix epoch by the agent's clock, which may differ from the
+    /// manager's. For display only: the order of reports is that of `seq`.
     pub observed_at_ms: i64,
     /// The observation.
     pub body: ReportBody,
 }
 
-/// The content of a report. An older reader keeps a newer kind as [`ReportBody::Unknown`].
+/// The content of a report. An older reader reads a newer kind as [`ReportBody::Unknown`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReportBody {
-    /// Facts: the trial's process was started, or could not be (then a verdict follows at once).
+    /// Facts: the trial's process was started, or could not be started (a verdict then follows at once).
     Started(Started),
     /// Facts: the trial reported a metric.
     Metric(Metric),
-    /// Facts, and the last one of an attempt: why and how the trial ended.
+    /// Facts, and the last one of an attempt: the cause and the manner of the trial's end.
     Ended(Box<Verdict>),
     /// Facts: reports of the bulk lane were dropped.
     Shed(Shed),
-    /// Facts: something a person should see in the trial's timeline.
+    /// Facts: an event to show in the trial's timeline.
     Note {
         /// Stable name of the kind of note, such as `gpu-lost`, `stalled`, `metric-unreadable`.
         code: String,
-        /// One sentence for a person.
+        /// A sentence for the user.
         message: String,
     },
     /// Bulk: a piece of the trial's output.
     Log(LogChunk),
-    /// Bulk: a reading by the agent.
+    /// Bulk: readings of the agent.
     Sample(Box<Sample>),
     /// A kind that this build does not know.
     #[serde(other)]
@@ -72,17 +72,17 @@ pub enum ReportBody {
 /// The start of the trial's process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// The program and its arguments as started.
+    /// The program and its arguments, as started.
     pub command: Vec<String>,
     /// Process id in the agent's PID namespace; absent if the process could not be started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// Host name as the agent sees it (in a pod: the pod's name). Absence means that it has none.
+    /// Host name as the agent sees it (in a pod: the pod's name). Absence means that the host has no name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Version of the agent.
     pub agent_version: String,
-    /// Task role and index of this pod, where the trial has several. Source: `FC_TASKROLE_NAME`.
+    /// Task role of this pod, if the trial has several pods. Source: `FC_TASKROLE_NAME`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// Index within the role, from 0. Source: `FC_TASK_INDEX`.
@@ -95,15 +95,15 @@ pub struct Started {
 pub struct LogChunk {
     /// The output stream.
     pub stream: Stream,
-    /// Position of the first byte within the stream, in bytes from 0. A gap means that bytes were shed or
-    /// folded (a progress bar's overwritten states).
+    /// Position of the first byte within the stream, in bytes from 0. A gap means that bytes were dropped, or folded
+    /// (overwritten states of a progress bar).
     pub offset_bytes: u64,
     /// The bytes.
     #[serde(flatten)]
     pub text: LogText,
 }
 
-/// Bytes of output: as text where they are UTF-8, else base64, so that nothing is lost.
+/// Bytes of output: as text if they are UTF-8, else as base64, so that every byte is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogText {
@@ -113,13 +113,13 @@ pub enum LogText {
     Base64(String),
 }
 
-/// The reports of the bulk lane that were dropped since the attempt began, by class. Absence means none.
+/// The numbers of dropped reports of the bulk lane since the attempt began. Absence means none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shed {
-    /// Bytes of log.
+    /// Dropped bytes of log.
     #[serde(default)]
     pub log_bytes: u64,
-    /// Samples.
+    /// Dropped samples.
     #[serde(default)]
     pub samples: u64,
 }
@@ -137,52 +137,51 @@ pub struct ReportBatch {
     pub attempt: AttemptId,
     /// The lane of `reports`.
     pub lane: Lane,
-    /// In rising order of `seq`. Empty: a heartbeat, which says only "alive".
+    /// The reports in rising order of `seq`. Empty in a heartbeat, which means only "alive".
     #[serde(default)]
     pub reports: Vec<Report>,
-    /// Directives the agent has carried out or refused since its last batch, by id.
+    /// Ids of the directives that the agent has carried out or refused since its last batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub obeyed: Vec<u64>,
-    /// Highest `seq` of this lane and attempt that a manager has acknowledged to the agent. A manager that has less
-    /// stored has lost what it confirmed: its store was replaced by an older copy. Absence means none, or an agent
-    /// that does not tell.
+    /// Highest `seq` of this lane and attempt that a manager has acknowledged to the agent. If the manager has stored
+    /// less, its store was replaced by an older copy. Absence means none, or an agent that does not send this member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged: Option<u64>,
-    /// Highest `seq` of this lane and attempt that the agent cannot send again. Absence means that it has kept
-    /// everything, or an agent that does not tell.
+    /// Highest `seq` of this lane and attempt that the agent cannot send again. Absence means that the agent has kept
+    /// everything, or does not send this member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forgotten: Option<u64>,
 }
 
-/// The manager's answer to a batch: everything up to and including `through` is stored for good.
+/// The manager's answer to a batch. Every report up to and including `through` is stored durably.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReportAck {
     /// The manager's capabilities.
     pub offer: Offer,
-    /// Highest `seq` of this lane and attempt that is durable; the agent forgets up to it. Absence means
-    /// that nothing is stored yet.
+    /// Highest `seq` of this lane and attempt that is stored durably. The agent deletes the reports up to it. Absence
+    /// means that nothing is stored yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<u64>,
-    /// Orders for the agent, each repeated until it appears in [`ReportBatch::obeyed`].
+    /// Directives for the agent, each repeated until it appears in [`ReportBatch::obeyed`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directives: Vec<Directive>,
-    /// The longest time in milliseconds that the agent may stay silent before it is taken for lost; it
-    /// should speak at least three times as often. Absence means no lease.
+    /// The maximum time between two batches, in milliseconds, before the manager regards the agent as lost. The agent
+    /// should send at least three times as often. Absence means no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// The token to show from now on, before the present one expires. Absence means the present one.
+    /// The token to use from now on, before the present token expires. Absence means the present token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<BearerToken>,
-    /// `true` if the manager lacks what it acknowledged after `through`. Nothing of the batch was stored; the agent
-    /// sends again what it has kept after `through`.
+    /// `true` if the manager no longer has reports after `through` that it acknowledged earlier. The manager stored
+    /// nothing of the batch. The agent resends the reports after `through` that it has kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resend: bool,
-    /// Members of a later version, kept so that they can be shown.
+    /// Members of a later version, kept so that they can be displayed.
     #[serde(flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
-/// A secret text: its `Debug` hides it.
+/// A secret text. Its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BearerToken(pub String);
@@ -194,7 +193,7 @@ impl fmt::Debug for BearerToken {
 }
 
 impl ReportBody {
-    /// The lane this kind of report travels on.
+    /// Returns the lane of this kind of report.
     pub fn lane(&self) -> Lane {
         match self {
             Self::Started(_)

@@ -1,34 +1,34 @@
-//! Readings by the agent. Absent is `None`, never 0: a GPU that cannot be read has no utilisation.
+//! Readings of the agent. An absent value is `None`, never 0: a GPU that cannot be read has no utilisation.
 
 use serde::{Deserialize, Serialize};
 
-/// One reading of everything that could be read.
+/// All values that could be read at one time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The trial's process tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessSample>,
-    /// The container's control group. Absence means that none could be read.
+    /// The container's control group. Absence means that it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupSample>,
-    /// One entry per GPU. Absence means that there is none or that none could be read.
+    /// One entry per GPU. Absence means that there are no GPUs or that none could be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
 }
 
-/// The trial's process tree, summed. Source: `/proc`, through the `sysinfo` crate.
+/// The sums over the trial's process tree. Source: `/proc`, through the `sysinfo` crate.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessSample {
-    /// Processes alive.
+    /// Number of live processes.
     pub processes: u32,
-    /// Threads, over all processes.
+    /// Number of threads of all processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Processor time used since the previous sample, in percent of one core: 250 is two and a half.
-    /// Absent in the first sample.
+    /// Processor time used since the previous sample, in percent of one core: 250 is two and a half cores. Absent in
+    /// the first sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
-    /// Resident memory, in bytes; pages shared between processes count in each.
+    /// Resident memory, in bytes. Shared pages count once for each process.
     pub memory_bytes: u64,
     /// Bytes read from storage since each process began. Source: `/proc/PID/io`, `read_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,8 +41,8 @@ pub struct ProcessSample {
     pub descriptors: Option<u32>,
 }
 
-/// The container's limits and usage. Source: cgroup v2 (kernel `Documentation/admin-guide/cgroup-v2.rst`)
-/// or the same facts of v1.
+/// The container's limits and usage. Source: cgroup v2 (kernel `Documentation/admin-guide/cgroup-v2.rst`) or the same
+/// values of v1.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CgroupSample {
     /// Memory in use, page cache included, in bytes (`memory.current`).
@@ -66,36 +66,37 @@ pub struct CgroupSample {
     /// Memory in use, page cache included, in percent of the limit. Absence means no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<f64>,
-    /// Processor time used since the sample before, in percent of the limit. Absence means no limit, or no sample before.
+    /// Processor time used since the previous sample, in percent of the limit. Absence means no limit or no previous
+    /// sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<f64>,
     /// Share of the last 10 s in which some task waited for memory, in percent (`memory.pressure`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_pressure_percent: Option<f64>,
-    /// Pressure on the processor (`cpu.pressure`): of a container at its limit, also the time for which it was throttled.
+    /// Share of the last 10 s in which some task waited for the processor, in percent (`cpu.pressure`). In a container
+    /// at its limit, it includes the throttled time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_pressure_percent: Option<f64>,
-    /// Pressure on reading and writing, such as a slow disk of data (`io.pressure`).
+    /// Share of the last 10 s in which some task waited for I/O, such as a slow data disk, in percent (`io.pressure`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_pressure_percent: Option<f64>,
-    /// Times the limit was reached and the out-of-memory killer was called (`memory.events`, `oom`).
+    /// Number of times that the limit was reached and the out-of-memory killer was called (`memory.events`, `oom`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_events: Option<u64>,
-    /// Processes it killed (`memory.events`, `oom_kill`).
+    /// Number of processes that the out-of-memory killer killed (`memory.events`, `oom_kill`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
 }
 
-/// One GPU. Source: `nvidia-smi --query-gpu`, or AMD's sysfs. Comments name the DCGM field that means the
-/// same.
+/// One GPU. Source: `nvidia-smi --query-gpu`, or AMD's sysfs. Comments give the DCGM field of the same meaning.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuSample {
-    /// Index as the tool numbers it.
+    /// Index in the tool's numbering.
     pub index: u32,
     /// Unique id, such as `GPU-5f0c…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Model.
+    /// Name of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// `DCGM_FI_DEV_GPU_UTIL`: share of time in which a kernel ran, 0 to 100.
@@ -122,7 +123,7 @@ pub struct GpuSample {
     /// `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`: uncorrectable memory errors since the driver was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// `true` if the GPU is split by MIG; absent where the GPU cannot be.
+    /// `true` if the GPU is split by MIG. Absence means that the GPU does not support MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_enabled: Option<bool>,
 }

@@ -10,14 +10,14 @@ use crate::{GpuSample, StopReason};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialExit {
-    /// It exited with this code, 0 to 255.
+    /// The process exited with this code, 0 to 255.
     Code(u8),
-    /// This signal killed it.
+    /// This signal killed the process.
     Signal(u8),
 }
 
 impl TrialExit {
-    /// The exit code a shell would show: the code itself, or 128 + signal.
+    /// Returns the exit code that a shell would show: the code itself, or 128 + signal.
     pub fn shell_code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -30,35 +30,35 @@ impl TrialExit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Exit code 0.
+    /// The process exited with code 0.
     Succeeded,
-    /// Another exit code.
+    /// The process exited with another code.
     Exit,
-    /// A signal whose sender is not TrialKeeper.
+    /// A signal that TrialKeeper did not send.
     Signal,
     /// The kernel's out-of-memory killer.
     OomKernel,
-    /// The GPU's memory did not suffice.
+    /// The GPU's memory was exhausted.
     OomCuda,
-    /// A person or the manager's end.
+    /// A user requested the stop, or the manager shut down.
     Stopped,
-    /// An assessor.
+    /// An assessor ended the trial early.
     EarlyStopped,
-    /// The platform took the machine back.
+    /// The platform reclaimed the machine.
     Preempted,
-    /// `maxTrialDuration`.
+    /// The trial exceeded `maxTrialDuration`.
     Deadline,
     /// No progress for too long.
     Stalled,
-    /// A GPU vanished.
+    /// A GPU disappeared.
     GpuLost,
-    /// No space left on a disk.
+    /// A disk is full.
     DiskFull,
     /// The command is not an executable file.
     NotExecutable,
-    /// There is no such command.
+    /// The command does not exist.
     NotFound,
-    /// The agent's own fault.
+    /// An error of the agent itself.
     KeeperError,
     /// A cause that this build does not know.
     #[serde(other)]
@@ -69,13 +69,13 @@ pub enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Nothing failed, or the end was wanted.
+    /// Nothing failed, or the end was requested.
     None,
-    /// The command or its parameters: the same again will fail the same.
+    /// The command or its parameters. A retry will fail in the same way.
     UserError,
-    /// The environment: elsewhere or later it may succeed.
+    /// The environment. A retry elsewhere or later may succeed.
     Transient,
-    /// The environment, and it will not change by itself.
+    /// The environment. Only a change to it can help.
     Permanent,
     /// A class that this build does not know.
     #[serde(other)]
@@ -86,11 +86,11 @@ pub enum Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// The kernel says so, or the agent did it itself.
+    /// The kernel reported the cause, or the agent caused the end itself.
     Certain,
-    /// The evidence fits and nothing else does.
+    /// The evidence fits no other cause.
     Likely,
-    /// A guess from the output.
+    /// A guess from the trial's output.
     Possible,
     /// A degree that this build does not know.
     #[serde(other)]
@@ -106,41 +106,41 @@ pub struct Verdict {
     pub class: Class,
     /// The certainty of that cause.
     pub confidence: Confidence,
-    /// The end of the process. Absent if it was never started, or if this verdict was written ahead of the end and no
-    /// process lived to replace it.
+    /// The end of the process. Absent if the process never started, or if this verdict was written before the end and
+    /// no process replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<TrialExit>,
-    /// One sentence for a person.
+    /// A sentence for the user.
     pub message: String,
-    /// The party that requested the end, if one did.
+    /// The reason for the stop, if a stop was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<StopReason>,
-    /// The time that the trial ran, in milliseconds.
+    /// The trial's running time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The grounds of the conclusion.
+    /// The evidence for the cause.
     #[serde(default)]
     pub evidence: Evidence,
 }
 
-/// The grounds of a verdict. Everything absent was not seen.
+/// The evidence of a verdict. An absent value was not observed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Last lines of standard output, at most a few KiB, not UTF-8 shown as U+FFFD.
+    /// Last lines of standard output, at most a few KiB. Invalid UTF-8 is shown as U+FFFD.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stdout_tail: String,
-    /// Last lines of standard error, likewise.
+    /// Last lines of standard error, in the same form.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stderr_tail: String,
-    /// Processes the kernel killed for memory during the trial (`memory.events`, after minus before).
+    /// Number of processes that the kernel killed for memory during the trial (`memory.events`, end minus start).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
-    /// Highest memory use of the trial's process tree that a sample showed, in bytes; pages that processes share
-    /// count in each.
+    /// Highest memory use of the trial's process tree in any sample, in bytes. Shared pages count once for each
+    /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_peak_bytes: Option<u64>,
-    /// Highest memory use of the control group since it was made, in bytes: of everything in it, page cache included.
-    /// In a container that is the trial and its keeper, elsewhere it may be a whole machine.
+    /// Highest memory use of the control group since its creation, in bytes, page cache included. A container's group
+    /// contains only the trial and its agent; elsewhere the group may be the whole machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_memory_peak_bytes: Option<u64>,
     /// The container's memory limit, in bytes.
@@ -149,21 +149,23 @@ pub struct Evidence {
     /// The last reading of each GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuSample>,
-    /// The time that each GPU had nothing to do, in milliseconds, by UUID or else by index: between two samples that both say so.
+    /// The idle time of each GPU, in milliseconds, by UUID or else by index. A period counts if the samples at its
+    /// beginning and end both show an idle GPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gpu_idle_ms: BTreeMap<String, u64>,
-    /// Processes that were still there long after the trial's own process had ended, and were ended; or that were
-    /// killed with it at the end of the grace. Each as `pid name`; of very many the first, and how many more there
-    /// were. A process that even SIGKILL has not ended is followed by `(still there)`.
+    /// Processes that outlived the trial's own process and were ended, or that were killed with it at the end of the
+    /// grace. Each is `pid name`; a long list is cut off, with the number of the remaining processes. `(still there)`
+    /// marks a process that survived SIGKILL.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leftovers: Vec<String>,
-    /// Raw wait status as `waitpid` gave it.
+    /// Raw wait status from `waitpid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_status: Option<i32>,
-    /// The sender of the signal that made the agent end the trial, or that it passed on and the trial died of.
+    /// The sender of the signal that made the agent end the trial, or that the agent passed on and that killed the
+    /// trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal_sender: Option<SignalSender>,
-    /// The platform's words when it took the trial's machine away: its reason and its words. The manager's to fill in.
+    /// The platform's reason and message for removing the trial's machine. Filled in by the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
 }
@@ -171,14 +173,14 @@ pub struct Evidence {
 /// The sender of a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalSender {
-    /// Its process id as the agent sees it; 0 for a process outside the agent's container.
+    /// Process id as the agent sees it; 0 for a process outside the agent's container.
     pub pid: u32,
-    /// Its user id.
+    /// User id.
     pub uid: u32,
-    /// Its command's name, if it was still there.
+    /// Name of the sender's command, if the process still existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The kernel sent it: a key was pressed or the terminal was closed.
+    /// `true` if the kernel sent the signal: a key was pressed or the terminal was closed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kernel: bool,
 }

@@ -1,5 +1,5 @@
-//! The golden documents of the wire protocol: every one is understood for ever, and means the same after
-//! a round trip. A document is added when a message grows and never edited.
+//! The golden documents of the wire protocol. Every version must understand each document, and a round trip must not
+//! change it. A document is added when a message grows, and never edited.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn through<T: DeserializeOwned + Serialize>(document: Value) -> serde_json::Resu
     serde_json::to_value(serde_json::from_value::<T>(document)?)
 }
 
-/// The type that documents of this name hold, told by the name's beginning.
+/// Returns the type of the documents with this name, by the beginning of the name.
 fn message(name: &str) -> RoundTrip {
     let kinds: [(&str, RoundTrip); 7] = [
         ("offer", through::<Offer>),
@@ -35,7 +35,7 @@ fn message(name: &str) -> RoundTrip {
         ("rendezvous-reply", through::<RendezvousReply>),
     ];
     let kind = kinds.into_iter().find(|(beginning, _)| name.starts_with(beginning));
-    kind.unwrap_or_else(|| panic!("{name}: say in this table which message the document holds")).1
+    kind.unwrap_or_else(|| panic!("{name}: add the type of the document to this table")).1
 }
 
 fn documents() -> Vec<(String, Value)> {
@@ -74,7 +74,7 @@ fn an_old_reader_ignores_the_members_of_a_new_writer() {
     }
 }
 
-/// Adds a member to every object, except where the member's name is the value: how a process ended.
+/// Adds a member to every object, except to `exit`, in which the member's name is the value.
 fn grow(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -88,7 +88,7 @@ fn grow(value: &mut Value) {
     }
 }
 
-/// Takes away what [`grow`] added, wherever a reader kept it.
+/// Removes the member that [`grow`] added, wherever a reader kept it.
 fn shrink(value: &mut Value) {
     match value {
         Value::Object(members) => {
