@@ -1,7 +1,7 @@
 //! Starts the trial's command in its own process group, and signals its whole tree.
 //!
-//! With its modules, the one place of the workspace that needs `unsafe`, and the only one that sends signals. It must not
-//! wait for a process: that is `reap`'s.
+//! Only this module and its submodules contain `unsafe` code, and only they send signals. They must not wait for a
+//! process: that is the task of `reap`.
 
 use std::ffi::OsString;
 use std::io;
@@ -39,20 +39,20 @@ pub struct Plan {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The working directory. `None`: the agent's own.
+    /// The working directory. `None`: the agent's.
     pub directory: Option<PathBuf>,
     /// The differences of its environment from the agent's.
     pub environment: Changes,
-    /// The mark of its processes, see [`crate::trial::guard::RUN_VARIABLE`]; `environment` holds it too.
+    /// The mark of the trial's processes, see [`crate::trial::guard::RUN_VARIABLE`]. `environment` contains it too.
     pub run: String,
-    /// Let the trial live on if the agent is killed.
+    /// `true` if the trial continues when the agent is killed.
     pub detach_on_death: bool,
 }
 
 /// The errors of starting the trial's command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such program.
+    /// The program does not exist.
     #[error("cannot find {}; is it installed in this image, and is its interpreter?", .program.display())]
     NotFound {
         /// The program that was looked for.
@@ -61,7 +61,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The program is there and cannot be executed.
+    /// The program exists and cannot be executed.
     #[error("cannot execute {}; is it a program for this machine, with permission to execute?", .program.display())]
     NotExecutable {
         /// The program that was tried.
@@ -70,19 +70,19 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file or a device that it needs is missing.
+    /// A file or a device that the trial needs is missing.
     #[error("{why}")]
     Unready {
         /// The missing part, and the reason.
         why: String,
     },
-    /// The agent was asked to end first.
+    /// The agent received a signal to stop first.
     #[error("{signal} requested a stop before the trial was started")]
     Stopped {
-        /// The signal that it received.
+        /// The signal.
         signal: Signal,
     },
-    /// Nothing to do with the command.
+    /// The system refused to create a process, whatever the program.
     #[error("cannot start a process for {}; is a limit on processes or memory reached?", .program.display())]
     Spawn {
         /// The program that was tried.
@@ -94,7 +94,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that says so, as a shell or `env` would.
+    /// Returns the exit code for this error, the same as a shell or `env` uses.
     pub fn code(&self) -> u8 {
         match self {
             Self::NotFound { .. } => 127,
@@ -110,10 +110,10 @@ impl Error {
 pub struct Trial {
     pid: Pid,
     reaper: Reaper,
-    /// `None`: it needs no guard, or this process does not start one.
+    /// The fate of the trial if the agent is killed. `None`: no guard is needed, or this process does not start one.
     on_agent_death: Option<OnAgentDeath>,
     guard: Option<Guard>,
-    /// The number of guards that were started.
+    /// The number of guards started so far.
     guards: u32,
     terminal: Option<Terminal>,
     reaped: bool,
@@ -124,27 +124,27 @@ pub struct Trial {
 pub struct LostGuard {
     /// The end of the process.
     pub status: ExitStatus,
-    /// `true` if another is to be started.
+    /// `true` if another guard will be started.
     pub replaced: bool,
 }
 
-/// The most guards that a trial has, one after the other.
+/// The maximum number of guards for a trial, one after the other.
 const MOST_GUARDS: u32 = 4;
 
 /// The fate of a trial if the agent is killed.
 #[derive(Debug)]
 enum OnAgentDeath {
-    /// The trial ends; this marks its processes.
+    /// The trial ends. The text marks its processes.
     EndTrial(String),
-    /// The trial lives on.
+    /// The trial continues.
     Detach,
 }
 
-/// Settles what two signals do to the agent, whatever its parent had set.
+/// Sets the agent's actions for two signals, whatever its parent set.
 ///
-/// Were the end of children ignored, the kernel would reap them, and their exit would be lost (`man 2 wait`, notes).
-/// And if a file of the agent's grows over a limit (`ulimit -f`), the write is to fail; the signal would end the agent
-/// and the trial.
+/// If SIGCHLD were ignored, the kernel would reap the children, and their exit status would be lost (`man 2 wait`,
+/// notes). If a file of the agent exceeds a limit (`ulimit -f`), SIGXFSZ would end the agent and the trial; ignored, it
+/// lets the write fail.
 pub fn settle_signals() {
     let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
     for (signal, handler) in settled {
@@ -156,9 +156,10 @@ pub fn settle_signals() {
     }
 }
 
-/// Starts the trial with the given standard output and error; `None`: the agent's own.
+/// Starts the trial with the given standard output and error. `None`: the agent's.
 ///
-/// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* ends that started it.
+/// Must be called on the main thread: the kernel sends the parent-death signal when the *thread* that started the child
+/// ends.
 pub fn start(
     plan: &Plan,
     stdout: Option<OwnedFd>,
@@ -177,7 +178,7 @@ pub fn start(
         }
         refused(PathBuf::from(&plan.program), source)
     })?;
-    // Whatever is below PID 1 ends with it.
+    // When PID 1 ends, the kernel ends all other processes of the namespace.
     let on_agent_death = match std::process::id() {
         1 => None,
         _ if plan.detach_on_death => Some(OnAgentDeath::Detach),
@@ -201,7 +202,7 @@ fn refused(program: PathBuf, source: io::Error) -> Error {
 }
 
 impl Trial {
-    /// A trial that runs already, started by the program that this process executed before, as its `guard` was.
+    /// Takes over a running trial and its `guard`. This process's previous program started both.
     pub fn adopt(
         pid: Pid,
         guard: Option<Guard>,
@@ -223,14 +224,14 @@ impl Trial {
         )
     }
 
-    /// Its process id, which is also its process group.
+    /// Returns the process id, which is also the id of the process group.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().unsigned_abs()
     }
 
-    /// Starts the guard: it ends what is left of the trial if the agent is killed, or reads the trial's `outputs` then,
-    /// for the files in `dir`. It is not started at once, since a trial must not wait for it, and a short one needs
-    /// none. Does nothing while there is one.
+    /// Starts the guard, unless one is running. If the agent is killed, the guard ends the rest of the trial, or copies
+    /// the trial's `outputs` to the files in `dir`. The start is deferred, because a trial must not wait for it and a
+    /// short trial needs no guard.
     pub fn guard(&mut self, outputs: impl FnOnce() -> [Option<OwnedFd>; 2], dir: Option<&Path>) {
         if self.guard.is_some() {
             return;
@@ -252,22 +253,22 @@ impl Trial {
                 self.guards += 1;
             }
             Err(source) => {
-                tracing::debug!("no guard ({source}) for the case that the agent is killed");
+                tracing::debug!("cannot start the guard: {source}");
             }
         }
     }
 
-    /// Looks whether the guard has ended before the agent, and forgets it then. `None`: it has not.
+    /// Checks whether the guard has ended before the agent, and drops it then. `None`: it is running.
     pub fn lost_guard(&mut self) -> Option<LostGuard> {
         let status = self.guard.as_mut()?.ended()?;
         self.guard = None;
-        // Their senders mean it.
+        // After so many guards, the kills must be deliberate.
         let replaced = self.on_agent_death.is_some() && self.guards < MOST_GUARDS;
         Some(LostGuard { status, replaced })
     }
 
-    /// The trial's own process was reaped; `killed`: by a signal. Returns whether the trial had the terminal, whose
-    /// user can interrupt it without the agent's notice.
+    /// Records that the trial's own process was reaped; `killed`: a signal ended it. Returns whether the trial had the
+    /// terminal, whose user can interrupt the trial without the agent's notice.
     pub fn record_reaped(&mut self, killed: bool) -> bool {
         self.reaped = true;
         if let Some(guard) = &mut self.guard {
@@ -279,26 +280,26 @@ impl Trial {
         given
     }
 
-    /// Passes a signal on to the trial's group. Only while its own process has not been reaped.
+    /// Forwards a signal to the trial's group. Must not be called after the trial's own process was reaped.
     pub fn forward(&mut self, signal: Signal) {
         if signal == Signal::SIGCONT {
-            // A shell's `fg` has given the terminal to the agent.
+            // After a shell's `fg`, the agent has the terminal.
             self.give_terminal();
         }
         self.to_group(signal);
     }
 
-    /// Looks whether the trial's own process was stopped, as by Ctrl-Z. Then the agent stops too, until a process
-    /// continues it.
+    /// Checks whether the trial's own process was stopped, for example by Ctrl-Z. If so, stops the agent too, until
+    /// another process continues it.
     pub fn follow_stop(&mut self) {
         let pid = self.pid();
         let Some(terminal) = &mut self.terminal else { return };
         if let Some(signal) = self.reaper.stopped(pid) {
-            // A trial that only wants to read may, if the agent has the terminal.
+            // A trial that stopped only to read gets the terminal, if the agent has it.
             if signal != number(Signal::SIGTTIN) || !terminal.has_foreground() {
                 terminal.follow(signal);
             }
-            // The agent was continued in the foreground, or is in a group that no process can continue.
+            // The agent was continued in the foreground, or its process group is orphaned and cannot be stopped.
             if self.give_terminal() {
                 self.to_group(Signal::SIGCONT);
             }
@@ -311,19 +312,20 @@ impl Trial {
         foreground.map(|terminal| terminal.give(group)).is_some()
     }
 
-    /// The living members of the tree, the trial's own process included.
+    /// Returns the live processes of the tree, the trial's own process included.
     pub fn tree(&self) -> Vec<Process> {
         tree::descendants(std::process::id(), &self.reaper.helpers())
     }
 
-    /// Asks the whole tree to end. `reaped`: the trial's own process is gone, and its pid may be another's.
+    /// Sends SIGTERM to the whole tree. `reaped`: the trial's own process was reaped, so its pid may belong to another
+    /// process.
     pub fn stop(&self, reaped: bool) {
         self.to_tree(Signal::SIGTERM, reaped);
-        // A stopped process hears TERM only when it goes on.
+        // A stopped process receives SIGTERM only after it is continued.
         self.to_tree(Signal::SIGCONT, reaped);
     }
 
-    /// Kills the whole tree and returns who was alive.
+    /// Sends SIGKILL to the whole tree and returns the processes that were alive.
     pub fn kill(&self, reaped: bool) -> Vec<Process> {
         self.to_tree(Signal::SIGKILL, reaped)
     }
@@ -335,7 +337,7 @@ impl Trial {
         }
         for member in tree.iter().filter(|member| reaped || member.group != self.pid()) {
             if let Ok(pid) = i32::try_from(member.pid) {
-                // It may have ended since the walk.
+                // The process may have ended since the walk.
                 kill(Pid::from_raw(pid), signal).ok();
             }
         }
@@ -343,7 +345,7 @@ impl Trial {
     }
 
     fn to_group(&self, signal: Signal) {
-        // The trial may have moved to another group, even to one of its own.
+        // The trial's process may have moved to another group.
         if killpg(self.pid, signal) == Err(Errno::ESRCH) {
             kill(self.pid, signal).ok();
         }

@@ -1,7 +1,7 @@
-//! PURE: how the trial's environment differs from the agent's.
+//! PURE: the differences between the trial's environment and the agent's.
 //!
-//! The trial sees what NNI's SDK needs, its parameters in three forms, and none of the agent's own
-//! settings: a keeper inside a keeper must not report under the outer one's name.
+//! The trial gets the variables of NNI's SDK, its parameters in three forms, and none of the agent's settings.
+//! Otherwise, an agent that the trial starts would report under the outer agent's name.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,24 +13,24 @@ use crate::collect::number;
 use crate::trial::guard::RUN_VARIABLE;
 use crate::trial::parameters::Parameters;
 
-/// The longest value put into a variable, in bytes. The kernel's limit is 128 KiB (`MAX_ARG_STRLEN`), and
-/// over it nothing starts at all; longer parameters are in the file only.
+/// The maximum length of a variable's value, in bytes. The kernel refuses to start a program with a value above 128 KiB
+/// (`MAX_ARG_STRLEN`). Longer parameters are only in the file.
 pub const LONGEST_VALUE: usize = 100 * 1024;
 
-/// The most that all variables for parameters take together, in bytes. The kernel's limit for arguments and variables
-/// is a quarter of the stack's (`man 2 execve`), as a rule 2 MiB. This is a quarter of that.
+/// The maximum total size of the variables for parameters, in bytes. The kernel's limit for arguments and variables is
+/// a quarter of the stack limit (`man 2 execve`), usually 2 MiB. This is a quarter of that.
 pub const LONGEST_TOTAL: usize = 512 * 1024;
 
-/// The changes to make. Everything else is inherited.
+/// The changes to the environment. All other variables are inherited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Variables that the trial must not see.
+    /// Variables to remove.
     pub remove: Vec<OsString>,
-    /// Variables set, after the removals.
+    /// Variables to set after the removals.
     pub set: Vec<(OsString, OsString)>,
 }
 
-/// The facts that the trial is given. `None`: no flag said so; then the caller's variable stands, where it has one.
+/// The facts for the trial. `None`: no flag gives the fact, and an inherited variable keeps its value.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// `NNI_PLATFORM`.
@@ -41,23 +41,23 @@ pub struct Facts<'a> {
     pub trial: Option<&'a str>,
     /// `NNI_TRIAL_SEQ_ID`.
     pub sequence: Option<u64>,
-    /// `NNI_SYS_DIR` and `NNI_OUTPUT_DIR`, if asked for by a flag.
+    /// `NNI_SYS_DIR` and `NNI_OUTPUT_DIR`, if a flag sets them.
     pub output_dir: Option<&'a Path>,
-    /// The output directory, if the user named none.
+    /// The output directory if the user gave none.
     pub fallback_dir: Option<&'a Path>,
-    /// The directory the command is run in.
+    /// The working directory of the command.
     pub code_dir: Option<&'a Path>,
     /// The parameters.
     pub parameters: &'a Parameters,
-    /// A file that holds them as one JSON object.
+    /// A file with the parameters as one JSON object.
     pub parameters_file: Option<&'a Path>,
-    /// Further facts: of the pod and its peers.
+    /// Further variables about the pod and its peers.
     pub peers: &'a [(String, String)],
     /// The mark of this run's processes, see [`RUN_VARIABLE`].
     pub run: &'a str,
 }
 
-/// The changes to make to the environment `inherited`.
+/// Returns the changes to make to the environment `inherited`.
 pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes {
     let ours = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
@@ -74,17 +74,19 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
             set.put(name, dir.as_os_str());
         }
     }
-    // The one folder that is this trial's alone: several trials share their code's, where one's `model.pt` is the next one's.
+    // The only directory that this trial does not share: trials with the same code directory would overwrite each
+    // other's `model.pt`.
     if let Some(dir) = set.value_of("NNI_OUTPUT_DIR") {
         set.put("TRIALKEEPER_OUTPUT_DIR", dir);
     }
     if let Some(dir) = facts.code_dir.filter(|_| !set.inherits("NNI_CODE_DIR")) {
         set.put("NNI_CODE_DIR", dir.as_os_str());
     }
-    // Makes the SDK print its metrics to stdout, where the agent reads them, and leave `sys.stdout` alone.
+    // `REUSE_MODE` makes the SDK print its metrics to stdout, where the agent reads them, and leave `sys.stdout`
+    // unchanged.
     set.put("REUSE_MODE", "true");
     set.put("MULTI_PHASE", "false");
-    // Else Python keeps up to 8 KiB back, and with them the metrics of a trial that is killed.
+    // Without it, Python buffers up to 8 KiB of output. A trial that is killed would lose the metrics in it.
     set.or_inherit("PYTHONUNBUFFERED", None, "1");
 
     set.put(RUN_VARIABLE, facts.run);
@@ -102,18 +104,18 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
     Changes { remove, set: set.set }
 }
 
-/// The variables of a trial with these changes that are numbers.
+/// Returns the variables of a trial with these changes whose values are numbers.
 pub fn numbers(
     inherited: impl IntoIterator<Item = (OsString, OsString)>,
     changes: &Changes,
 ) -> Vec<(String, MetricValue)> {
-    // A variable that is set anew hides the inherited value, which no program prints.
+    // A variable that is set again hides the inherited value; it does no harm in this list.
     let all = changes.set.iter().cloned().chain(inherited);
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, number(value.to_str()?)?)))
         .collect()
 }
 
-/// Parameters of which only the last is there one by one, since their variables have one name.
+/// Returns the pairs of parameters whose variables have the same name. Only the last of each pair has its own variable.
 pub fn collisions(parameters: &Parameters) -> Vec<(&str, &str)> {
     let mut names: Vec<_> =
         parameters.values.keys().map(|name| (plain_name(name), name.as_str())).collect();
@@ -122,7 +124,7 @@ pub fn collisions(parameters: &Parameters) -> Vec<(&str, &str)> {
     same.map(|pair| (pair[0].1, pair[1].1)).collect()
 }
 
-/// The part of a variable's name that stands for a parameter's.
+/// Returns a parameter's name in the form for a variable's name.
 fn plain_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
@@ -130,7 +132,7 @@ fn plain_name(name: &str) -> String {
 struct Setter<'a> {
     inherited: &'a [(OsString, OsString)],
     set: Vec<(OsString, OsString)>,
-    /// The bytes that parameters may still take.
+    /// The remaining bytes for parameters.
     left: usize,
 }
 
@@ -157,7 +159,8 @@ impl Setter<'_> {
         }
     }
 
-    /// Sets what a variable can hold: no NUL, and not so long that the kernel refuses to start anything.
+    /// Sets the variable, unless the value contains a NUL or is so long that the kernel would refuse to start the
+    /// program.
     fn value(&mut self, name: &str, value: Vec<u8>) {
         let size = name.len() + value.len();
         if value.len() <= LONGEST_VALUE && size <= self.left && !value.contains(&0) {

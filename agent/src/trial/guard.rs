@@ -1,19 +1,20 @@
-//! Kills what is left of the trial when the agent itself is killed with SIGKILL.
+//! Kills the remaining processes of the trial when the agent itself is killed with SIGKILL.
 //!
-//! The kernel ends the trial's own process then (parent-death signal), and as PID 1 everything else; but processes that
-//! the trial has forked would live on. So a second process of this program waits on a pipe whose other end only the
-//! agent holds. Once that closes, the guard kills every process that bears the trial's mark in its environment, is
-//! below such a process, or is in the trial's group. It so finds those that called `setsid` or have another parent by
-//! now, too.
+//! The kernel then ends the trial's own process (parent-death signal), and all processes if the agent was PID 1.
+//! Processes that the trial forked would continue. So a second process of this program, the guard, waits on a pipe
+//! whose other end only the agent holds. When that end closes, the guard kills every process that has the trial's mark
+//! in its environment, is a descendant of such a process, or is in the trial's group. It thus also finds processes that
+//! called `setsid` or have another parent by now.
 //!
-//! A trial that is to live on is drained instead: it would die of its next line, since its pipes have no reader any
-//! more. Its guard has them too, and what comes out of them after the agent goes to the ends of the trial's own files.
+//! With `detach_on_death`, the guard drains the trial instead. Without a reader of its pipes, the trial would die when
+//! it prints the next line. The guard holds these pipes too, and appends their content to the trial's own files after
+//! the agent's end.
 //!
-//! Invariants: it holds none of the agent's files, and of the trial only what it drains; it is a helper and so no part
-//! of the trial's tree; it never outlives the agent by more than the hunt, or the trial's last writer; when the agent
-//! ends in an orderly way it is killed before its pipe closes, and so does no harm. Where the agent's process becomes
-//! `hold`, that has the guard from then on; if the pipe closes and the agent lives on all the same, the guard goes
-//! without a hunt.
+//! Invariants: the guard holds none of the agent's files, and of the trial only the pipes that it drains. It is a
+//! helper, so it is not part of the trial's tree. It outlives the agent only until the kills are done, or until the
+//! trial's last writer ends. When the agent ends in an orderly way, it kills the guard before the pipe closes, so the
+//! guard does nothing. If the agent's process becomes `hold`, that program takes over the guard. If the pipe closes and
+//! the agent lives, the guard ends without killing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -34,40 +35,41 @@ use crate::trial::tree;
 /// The variable that marks every process of a trial. Its value is new for each run.
 pub const RUN_VARIABLE: &str = "TRIALKEEPER_RUN";
 
-/// The words that make this program a guard; no other caller uses them.
+/// The first arguments that make this program a guard; no other caller uses them.
 const GUARD_WORD: &str = "guard-of-a-trial";
 const DRAIN_WORD: &str = "drain-of-a-trial";
 
-/// Bytes that are drained at once.
+/// Number of bytes to copy at once.
 const CHUNK: usize = 16 * 1024;
 
-/// The duty of a guard when the agent is gone.
+/// The task of a guard after the agent's end.
 #[derive(Debug)]
 pub enum GuardTask<'a> {
-    /// Ends the trial whose processes bear `mark` and whose own process, if it lives, leads `group`.
+    /// End the trial whose processes have the mark `mark` and whose own process, if alive, leads `group`.
     End {
         /// The value of [`RUN_VARIABLE`].
         mark: &'a str,
-        /// The group.
+        /// The trial's process group.
         group: Option<u32>,
     },
-    /// Lets it live on, and takes what it prints.
+    /// Let the trial continue, and copy its output to files.
     Drain {
-        /// The sources of its standard output and error.
+        /// The sources of the trial's standard output and error.
         outputs: [Option<OwnedFd>; 2],
-        /// The directory of its files; without one, its output is discarded.
+        /// The directory of the trial's files. Without one, the guard discards the output.
         dir: Option<&'a Path>,
     },
 }
 
-/// The interval of looks whether the agent is really gone, whose pipe closes a moment before.
+/// The maximum number of checks, at intervals of [`HUNT_EVERY`], until the agent is gone. Its pipe closes shortly
+/// before its end.
 const GONE_CHECKS: u32 = 50;
 
-/// The interval of looks for what was forked meanwhile, in milliseconds, and their number at most.
+/// The interval between two searches for the trial's processes, in milliseconds, and the maximum number of searches.
 const HUNT_EVERY: u16 = 20;
 const MOST_HUNTS: u32 = 500;
 
-/// The agent's side: the guard lives as long as this.
+/// The agent's handle of the guard. Dropping it ends the guard.
 #[derive(Debug)]
 pub struct Guard {
     process: u32,
@@ -80,7 +82,7 @@ impl Guard {
     /// Starts a guard.
     pub fn start(reaper: &Reaper, duty: GuardTask<'_>) -> Result<Self, io::Error> {
         let (theirs, pipe) = io::pipe()?;
-        // Not by its path: the file may have been replaced or removed since.
+        // The program's path is not used, because the file may have been replaced or removed.
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
@@ -91,7 +93,7 @@ impl Guard {
             }
             GuardTask::Drain { outputs: [stdout, stderr], dir } => {
                 command.args([DRAIN_WORD, &agent]).arg(dir.map_or(OsStr::new(""), Path::as_os_str));
-                // It reads from them: two descriptors that a new program has anyway.
+                // The guard reads from its own stdout and stderr: a new program has these two descriptors anyway.
                 if let Some(source) = stdout {
                     command.stdout(source);
                 }
@@ -105,47 +107,50 @@ impl Guard {
         Ok(Self { process: child.id(), pipe, reaper: reaper.clone(), end })
     }
 
-    /// The guard `process` that the program before has started, and `pipe`, the agent's end of its pipe.
+    /// Takes over the guard `process` that this process's previous program started, with `pipe`, the agent's end of its
+    /// pipe.
     pub fn adopt(reaper: &Reaper, process: u32, pipe: OwnedFd) -> Self {
         let end = reaper.adopt(process, ChildRole::Helper);
         Self { process, pipe: pipe.into(), reaper: reaper.clone(), end }
     }
 
-    /// Returns how the guard ended, once, if [`Reaper::sweep`] has seen that. It ends by itself only after the agent.
+    /// Returns the guard's exit status, once, if [`Reaper::sweep`] has reaped it. The guard ends on its own only after
+    /// the agent.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.end.try_recv().ok()
     }
 
-    /// Its process, and the agent's end of its pipe.
+    /// Returns the guard's pid and the agent's end of its pipe.
     pub fn parts(&self) -> (u32, RawFd) {
         (self.process, self.pipe.as_raw_fd())
     }
 
-    /// The trial's own process was reaped: the number of its group may be another's one day.
+    /// Notifies the guard that the trial's own process was reaped: the id of its group may be reused.
     pub fn forget_group(&mut self) {
-        // Without a reader there is no guard, and nothing to tell.
+        // A write without a reader means that the guard is gone, so the error is ignored.
         self.pipe.write_all(b"r").ok();
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // A bug that ends the agent is as good as a kill: then the guard is needed.
+        // A bug that ends the agent is like a kill: the guard is needed.
         if !std::thread::panicking() {
             self.reaper.end(self.process);
         }
     }
 }
 
-/// Is the guard, if `words` (without the program's name) say so, and ends only when it is not needed any more.
+/// Runs the guard, if `words` (the arguments without the program's name) ask for it. Returns when the guard is no
+/// longer needed.
 pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let duty = words.next().filter(|word| word == GUARD_WORD || word == DRAIN_WORD)?;
     let agent = words.next()?.into_string().ok()?.parse().ok()?;
     let first = words.next()?;
     let second = if duty == GUARD_WORD { Some(words.next()?.into_string().ok()?) } else { None };
-    // A polite end of all processes ends the agent too, which then ends its guard.
+    // A SIGTERM to all processes ends the agent too, which then ends its guard.
     SigSet::all().thread_block().ok();
-    // For lists of processes; it would be called `exe`.
+    // The name in process lists, which would otherwise be `exe`.
     nix::sys::prctl::set_name(c"trialkeeper").ok();
     let mut group = second.as_ref().and_then(|group| group.parse().ok());
     let mut byte = [0];
@@ -162,14 +167,14 @@ pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// One stream of a trial that lives on.
+/// One output stream of a trial that continues.
 struct DrainedStream {
     source: File,
-    /// `None`: there is no place for what comes.
+    /// `None`: the output is discarded.
     file: Option<File>,
 }
 
-/// Reads what the trial prints until no writer is left.
+/// Reads the trial's output until the last writer closes it.
 fn drain(dir: Option<&Path>) {
     let (stdout, stderr) = (io::stdout(), io::stderr());
     let drained = |source: io::Result<OwnedFd>, name: &str| {
@@ -190,7 +195,7 @@ fn drain(dir: Option<&Path>) {
             .iter()
             .map(|stream| PollFd::new(stream.source.as_fd(), PollFlags::POLLIN))
             .collect();
-        // Whatever it returns, the next look tells what is the case.
+        // The result is ignored, because the reads below detect every state.
         poll(&mut fds, PollTimeout::NONE).ok();
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
         let mut ready = ready.into_iter();
@@ -199,12 +204,12 @@ fn drain(dir: Option<&Path>) {
 }
 
 impl DrainedStream {
-    /// Carries one portion; false at the end.
+    /// Copies one chunk. Returns `false` at the end of the stream.
     fn carry(&mut self, buffer: &mut [u8]) -> bool {
         match self.source.read(buffer) {
             Ok(length @ 1..) => {
                 if let Some(file) = &mut self.file {
-                    // A full disk must not end the trial; there may be room later.
+                    // A full disk must not end the trial. Later writes may succeed.
                     file.write_all(&buffer[..length]).ok();
                 }
                 true
@@ -226,7 +231,7 @@ fn is_gone(agent: u32) -> bool {
     })
 }
 
-/// Kills until two looks in a row find no process: one may have been forked during the first look.
+/// Kills the trial's processes until two searches in a row find none: a process may be forked during the first.
 fn hunt(mark: &[u8], group: Option<u32>) {
     let mut quiet = 0;
     for _ in 0..MOST_HUNTS {
@@ -237,7 +242,7 @@ fn hunt(mark: &[u8], group: Option<u32>) {
         }
         for process in found {
             if let Ok(pid) = i32::try_from(process.pid) {
-                // It may have ended since the look.
+                // The process may have ended since the search.
                 kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
             }
         }
@@ -246,7 +251,7 @@ fn hunt(mark: &[u8], group: Option<u32>) {
 }
 
 fn pause() {
-    // Nothing is waited for.
+    // Waits for nothing but the timeout.
     poll(&mut [], PollTimeout::from(HUNT_EVERY)).ok();
 }
 

@@ -1,14 +1,14 @@
-//! The hand-over of a trial when the agent itself fails: the same process, with the same id and the same
-//! children, becomes `hold`, which does nothing but see the trial to its end.
+//! Hands the trial over when the agent itself fails. The agent's process executes `hold`, which only waits for the
+//! trial's end. The process keeps its id and its children.
 //!
 //! Invariants:
 //!
-//! * A fault is a panic, an abort, or a signal that a broken program gets (SEGV and its like), on any thread.
-//!   None of them ends the trial, nor the agent before it.
-//! * The main thread alone executes the program anew: when another thread does, the kernel takes the main
-//!   thread for dead and sends the trial its parent-death signal.
-//! * From the fault to the new program nothing is allocated, locked or unwound: whatever is broken stays
-//!   untouched. All that is needed was made ready by [`arm`].
+//! * A fault is a panic, an abort, or a signal for a broken program (SIGSEGV and similar), on any thread. No fault ends
+//!   the trial, or the agent before the trial.
+//! * Only the main thread executes the new program. If another thread did, the kernel would regard the main thread as
+//!   dead and send the trial its parent-death signal.
+//! * Between the fault and the new program, the agent allocates, locks and unwinds nothing, because any data may be
+//!   corrupt. [`arm`] prepares everything beforehand.
 
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -23,13 +23,13 @@ use crate::cli::KEEPER_FAULT;
 use crate::trial::guard::Guard;
 use crate::trial::reap;
 
-/// The word that makes the program hold a trial.
+/// The argument that makes the program hold a trial.
 pub const FALLBACK_WORD: &str = "--hold";
 
-/// The signals of a broken program; an abort is also how a thread tells the main one.
+/// The signals of a broken program. A failing thread also sends SIGABRT to the main thread.
 const FAULTS: [c_int; 5] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// The image of this program: a link that holds even if the file was replaced or deleted.
+/// The image of this program: a link that works even if the file was replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The state to hand over.
@@ -37,30 +37,31 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 pub struct HandOver {
     /// The trial's process.
     pub pid: i32,
-    /// From a request to end to the kill, in milliseconds.
+    /// The grace between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: u64,
-    /// From the end of the trial's own process to the end of everything, in milliseconds.
+    /// The time from the end of the trial's own process to the end of its whole tree, in milliseconds.
     pub drain_ms: u64,
     /// The output directory.
     pub dir: Option<PathBuf>,
-    /// A file for the verdict in short.
+    /// A file for the short form of the verdict.
     pub termination_log: Option<PathBuf>,
-    /// Names of variables whose values are masked in the verdict; they are in the environment still.
+    /// Names of variables whose values are masked in the verdict. The values are still in the environment.
     pub secret_variables: Vec<String>,
-    /// `true` if the exit code is to tell the verdict's class.
+    /// `true` if the exit code must reflect the verdict's class.
     pub mapped: bool,
-    /// The state that changes while the trial runs. [`arm`] takes the outputs from it, the rest is told when it comes.
+    /// The state that changes while the trial runs. [`arm`] takes only the outputs from it; the rest is updated
+    /// separately.
     pub live: Live,
 }
 
-/// The part of an estate that changes.
+/// The part of the hand-over that changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Live {
     /// The sources of the trial's standard output and error, while they are open.
     pub outputs: [Option<RawFd>; 2],
-    /// `true` if the trial was asked to end before.
+    /// `true` if the trial was already requested to stop.
     pub stopping: bool,
-    /// The wait status of the trial's own process, if it was reaped before.
+    /// The wait status of the trial's own process, if it was already reaped.
     pub status: Option<i32>,
     /// The guard's process, and the agent's end of its pipe.
     pub guard: Option<(i32, RawFd)>,
@@ -68,41 +69,41 @@ pub struct Live {
 
 struct HandOverPlan {
     process: i32,
-    /// The paths of this program: the second is tried where the first fails.
+    /// The paths of this program. The second is used if the first fails.
     programs: [CString; 2],
     words: Vec<CString>,
     outputs: [Option<Opened>; 2],
-    /// The spool's lock.
+    /// The descriptor of the spool's lock.
     claim: Option<RawFd>,
 }
 
-/// A descriptor, and the inode behind it: when it is closed, its number may soon be something else's.
+/// A descriptor and its inode. After a close, the same number may refer to another file.
 struct Opened {
     number: RawFd,
     inode: libc::ino_t,
 }
 
-/// The number of words that stay the same, and of numbers that change; and a null.
+/// The numbers of fixed arguments, of changing numbers, and of all arguments with the terminating null.
 const FIXED: usize = 9;
 const LIVE: usize = 6;
 const WORDS: usize = FIXED + LIVE + 1;
 
-/// A number in decimal that ends with a NUL.
+/// A decimal number that ends with a NUL.
 type Decimal = [u8; 12];
 
 static PLAN: AtomicPtr<HandOverPlan> = AtomicPtr::new(ptr::null_mut());
 
-/// The exit code, once the trial has ended; -1 before.
+/// The exit code after the trial's end; -1 before.
 static HANDED_OVER: AtomicI32 = AtomicI32::new(-1);
 
-/// `true` if the trial was asked to end.
+/// `true` if the trial was requested to stop.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// The guard's process and the agent's end of its pipe, -1 while there is none.
+/// The guard's process and the agent's end of its pipe; -1 if there is no guard.
 static GUARD: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 impl HandOver {
-    /// Returns the state that stays the same, as words of a command line.
+    /// Returns the fixed state as command-line arguments.
     fn words(&self) -> Vec<CString> {
         let path = |path: &Option<PathBuf>| {
             path.as_deref().map(Path::as_os_str).map(OsStr::as_bytes).unwrap_or_default().to_vec()
@@ -118,11 +119,11 @@ impl HandOver {
             path(&self.termination_log),
             self.secret_variables.join(",").into_bytes(),
         ];
-        // A path with a NUL in it was never opened either.
+        // A path that contains a NUL was never opened.
         words.into_iter().map(|word| CString::new(word).unwrap_or_default()).collect()
     }
 
-    /// Reads what a fault wrote, from the word after [`FALLBACK_WORD`] on.
+    /// Parses the arguments after [`FALLBACK_WORD`].
     pub fn read(words: &[impl AsRef<OsStr>]) -> Option<Self> {
         let [pid, grace, drain, mapped, dir, termination_log, secrets, live @ ..] = words else {
             return None;
@@ -151,7 +152,7 @@ impl HandOver {
 }
 
 impl Live {
-    /// -1 is nothing.
+    /// Returns the state as numbers; -1 means absent.
     fn numbers(&self) -> [i32; LIVE] {
         let [stdout, stderr] = self.outputs;
         let [guard, pipe] = [self.guard.map(|(process, _)| process), self.guard.map(|two| two.1)];
@@ -181,17 +182,17 @@ impl Opened {
     }
 }
 
-/// The inode behind a descriptor, if it is open. May be called in the handler of a signal.
+/// Returns the inode of a descriptor, if it is open. Async-signal-safe.
 fn inode(number: RawFd) -> Option<libc::ino_t> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
     #[expect(unsafe_code, reason = "nix wants a descriptor that is known to be open")]
-    // SAFETY: it takes any number, and fills in what it is given unless it fails.
+    // SAFETY: `fstat` accepts any number, and fills in the buffer unless it fails.
     unsafe {
         (libc::fstat(number, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_ino)
     }
 }
 
-/// Writes a number without allocating.
+/// Formats a number without allocating.
 fn decimal(number: i32) -> Decimal {
     let mut text = [0; 12];
     let mut left = number.unsigned_abs();
@@ -211,9 +212,9 @@ fn decimal(number: i32) -> Decimal {
     text
 }
 
-/// From now on a fault of the agent hands the trial over, and the `claim` on the spool with it.
+/// Prepares the hand-over: from now on a fault of the agent hands over the trial, and `claim`, the spool's lock.
 pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
-    // Without /proc, the name that the agent was started with must do.
+    // Without /proc, the name with which the agent was started is used.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
     let plan = HandOverPlan {
@@ -223,45 +224,45 @@ pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
         outputs: estate.live.outputs.map(|output| output.and_then(Opened::at)),
         claim,
     };
-    // Never freed: a fault may come at any time.
+    // Never freed, because a fault may occur at any time.
     let before = PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
     if before.is_null() {
         listen();
     }
 }
 
-/// The trial was asked to end: its holder then sees to that.
+/// Records that the trial was requested to stop, so that `hold` completes the stop.
 pub fn stopping() {
     STOPPING.store(true, Ordering::Release);
 }
 
-/// The trial has a guard from now on.
+/// Records that the trial has a guard.
 pub fn guarded(guard: &Guard) {
     let (process, pipe) = guard.parts();
     GUARD[1].store(pipe, Ordering::Release);
     GUARD[0].store(process.cast_signed(), Ordering::Release);
 }
 
-/// The trial has ended, and this is the code to exit with, whatever happens to the agent from now on.
+/// Records that the trial has ended, and the agent's exit code. A later fault exits with this code.
 pub fn disarm(code: u8) {
     HANDED_OVER.store(i32::from(code), Ordering::Release);
 }
 
-/// Makes every panic a fault, however the program was built: none unwinds.
+/// Treats every panic as a fault, even in a build whose panics unwind.
 pub fn watch_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let what = panic.payload_as_str().unwrap_or("a panic");
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         tracing::error!("a fault in trialkeeper, at {place}: {what}");
         hand_over();
-        #[expect(clippy::exit, reason = "there is no trial, and nobody can go on")]
+        #[expect(clippy::exit, reason = "there is no trial, and execution cannot continue")]
         std::process::exit(i32::from(KEEPER_FAULT));
     }));
 }
 
-/// Hands the trial over, where there is one; returns where there is none.
+/// Hands the trial over. Returns only if there is no trial.
 ///
-/// On a thread that is not the main one it does not return either: the thread is stopped where it stands.
+/// On a thread other than the main thread, the call never returns: it stops the thread.
 pub fn hand_over() {
     let code = HANDED_OVER.load(Ordering::Acquire);
     if code >= 0 {
@@ -276,24 +277,25 @@ pub fn hand_over() {
     // SAFETY: it is null or came from `Box::into_raw` in `arm`, is never freed and never changed.
     let Some(plan) = (unsafe { plan.as_ref() }) else { return };
     if nix::unistd::getpid().as_raw() != plan.process {
-        // A child of the agent's between fork and exec.
+        // A child of the agent between fork and exec.
         return;
     }
-    #[expect(unsafe_code, reason = "what is allowed in the handler of a signal has no safe names")]
-    // SAFETY: only calls that POSIX allows in a handler of a signal, with valid arguments. The words end with a null
-    // and point into texts of their own. `environ` is the C library's and never changes (`set_var` is denied in this
-    // workspace). The set is initialised by `sigfillset`.
+    #[expect(unsafe_code, reason = "async-signal-safe functions have no safe wrappers")]
+    // SAFETY: only async-signal-safe calls with valid arguments. The arguments end with a null and point into separate
+    // texts. `environ` belongs to the C library and never changes (`set_var` is denied in this workspace). The set is
+    // initialised by `sigfillset`.
     unsafe {
-        // Not `gettid()`: std names it as a weak symbol, and a static program has it as a null pointer then.
+        // Not `gettid()`: std declares it as a weak symbol, which is a null pointer in a static program.
         if libc::syscall(libc::SYS_gettid) != libc::c_long::from(plan.process) {
-            // The kernel gives it to the main thread, which never blocks it, whatever that one waits for. Another
-            // thread's may come when that one has followed the first: the new program knows it by its sender.
+            // The main thread never blocks SIGABRT, so the kernel delivers it there, whatever that thread waits for.
+            // The signal of another failing thread may arrive after the new program has started. That program
+            // recognises it by its sender.
             libc::kill(plan.process, libc::SIGABRT);
             loop {
                 libc::pause();
             }
         }
-        // A mask outlives the new program's start: no signal is lost on the way.
+        // A signal mask survives the exec, so no signal is lost in between.
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), ptr::null_mut());
@@ -311,7 +313,7 @@ pub fn hand_over() {
         for program in &plan.programs {
             libc::execve(program.as_ptr(), pointers.as_ptr(), environ.cast());
         }
-        // No memory, or no such file any more: then the kernel ends the trial with the agent.
+        // No memory, or the file no longer exists: the kernel ends the trial with the agent.
         libc::_exit(125);
     }
 }
@@ -335,7 +337,7 @@ unsafe extern "C" {
 
 extern "C" fn fault(signal: c_int) {
     hand_over();
-    #[expect(unsafe_code, reason = "to die of the signal, as if nobody had listened")]
+    #[expect(unsafe_code, reason = "to end by the signal's default action")]
     // SAFETY: both may be called in a handler of a signal.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
@@ -343,16 +345,16 @@ extern "C" fn fault(signal: c_int) {
     }
 }
 
-/// Listens to faults.
+/// Installs the handlers of faults.
 fn listen() {
     for signal in FAULTS {
-        #[expect(unsafe_code, reason = "a handler must keep to what is allowed in one")]
-        // SAFETY: zeroes are a valid `sigaction`, and `fault` keeps to what is allowed in a handler. The
-        // alternate stack that SA_ONSTACK asks for is set by std for every thread of its own.
+        #[expect(unsafe_code, reason = "installing a signal handler is unsafe")]
+        // SAFETY: a zeroed `sigaction` is valid, and `fault` is async-signal-safe. SA_ONSTACK needs an alternate stack,
+        // which std sets for each of its threads.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let handler: extern "C" fn(c_int) = fault;
-            #[expect(clippy::as_conversions, reason = "a handler is handed over as a number")]
+            #[expect(clippy::as_conversions, reason = "the C type of a handler is a number")]
             let handler = handler as libc::sighandler_t;
             action.sa_sigaction = handler;
             action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
@@ -361,13 +363,13 @@ fn listen() {
     }
 }
 
-/// A descriptor that the program before left open for this one, unless one of its threads has closed it in the last
-/// moment.
+/// Returns a descriptor that this process's previous program left open, unless another of its threads closed it at the
+/// last moment.
 pub fn inherited(number: RawFd) -> Option<OwnedFd> {
     inode(number)?;
     #[expect(unsafe_code, reason = "a number on the command line names a descriptor")]
-    // SAFETY: it is open, and the program that executed this one told its number. Nothing here was opened under it,
-    // since this is called before anything is opened.
+    // SAFETY: the descriptor is open, and the previous program passed its number. This program has not opened anything
+    // under this number, since this is called first.
     unsafe {
         Some(OwnedFd::from_raw_fd(number))
     }
@@ -414,7 +416,7 @@ mod tests {
         for broken in [&["x"; 13][..], &["7"; 12], &[]] {
             assert_eq!(HandOver::read(broken), None, "{broken:?}");
         }
-        // A pid that would mean all processes, or the first one, is no trial's.
+        // A pid that would mean all processes, or PID 1, is never a trial's.
         for pid in ["-1", "0", "1"] {
             let mut words = ["1"; 13];
             words[0] = pid;

@@ -6,8 +6,8 @@ use trial_protocol::MetricValue;
 /// The parameters of one trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameters {
-    /// NNI's record, `{"parameter_id": ..., "parameters": {...}}`, byte for byte as it was given: what the
-    /// SDK reads from `parameter.cfg`.
+    /// NNI's record, `{"parameter_id": ..., "parameters": {...}}`, byte for byte as received. The SDK reads it from
+    /// `parameter.cfg`.
     pub record: String,
     /// The parameters themselves.
     pub values: Map<String, Value>,
@@ -19,18 +19,18 @@ pub enum Error {
     /// Not JSON.
     #[error("not JSON; NNI's record or a plain object of parameters is expected")]
     Json(#[source] trial_protocol::ValueError),
-    /// JSON, and something else.
+    /// Valid JSON of another shape.
     #[error("no JSON object; NNI's record or a plain object of parameters is expected")]
     Shape,
 }
 
 impl Parameters {
-    /// No parameters: what a trial gets that is run without a search.
+    /// Returns no parameters, for a trial that runs without a search.
     pub fn none() -> Self {
         Self::plain(Map::new())
     }
 
-    /// The parameters that are numbers; members of nested choices as `outer.inner`.
+    /// Returns the parameters that are numbers. Members of nested choices are named `outer.inner`.
     pub fn numbers(&self) -> Vec<(String, MetricValue)> {
         let mut numbers = Vec::new();
         let mut rest: Vec<(String, &Value)> =
@@ -50,7 +50,7 @@ impl Parameters {
 
     /// Reads NNI's record, or a plain object of parameters.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        // The SDK's dialect of JSON may hold NaN, so the reader is the one for metrics.
+        // The SDK's JSON may contain NaN, so the parser is the one for metrics.
         let value = MetricValue::parse(text).map_err(Error::Json)?;
         let Value::Object(members) = value.as_json() else { return Err(Error::Shape) };
         match members.get("parameters") {
@@ -72,7 +72,7 @@ impl Parameters {
         Self { record: record.to_string(), values }
     }
 
-    /// The record's `parameter_id`; null where it has none.
+    /// Returns the record's `parameter_id`, or null.
     pub fn id(&self) -> Value {
         let record: Option<Map<String, Value>> = MetricValue::parse(&self.record)
             .ok()
@@ -80,7 +80,7 @@ impl Parameters {
         record.and_then(|mut record| record.remove("parameter_id")).unwrap_or_default()
     }
 
-    /// The parameters as one JSON object.
+    /// Returns the parameters as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(&self.values).expect("a map of JSON values is JSON")
     }

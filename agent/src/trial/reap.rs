@@ -1,11 +1,11 @@
-//! The only waiter of the program: pid -> how it ended, orphans too.
+//! The only place in the program that waits for processes, including orphans.
 //!
-//! As PID 1 or child subreaper the agent inherits every orphan of the trial's tree and must reap it. A second waiter
-//! would steal exit statuses. So whatever the agent itself starts goes through [`Reaper::spawn`] and learns its child's
-//! end from the channel returned there. `tokio::process` is not used at all.
+//! As PID 1 or child subreaper, the agent inherits every orphan of the trial's tree and must reap it. A second waiter
+//! would steal exit statuses. So the agent starts each of its own processes with [`Reaper::spawn`], which returns a
+//! channel for the exit status. `tokio::process` is not used at all.
 //!
 //! `rustix` reads the wait status here instead of `nix`. The `waitpid` of `nix` fails for a process that a real-time
-//! signal killed, and so loses the status for ever.
+//! signal killed, and so loses the status permanently.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,13 +21,13 @@ use tokio::sync::oneshot;
 /// The role of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildRole {
-    /// The trial's own.
+    /// The trial's own process.
     Trial,
-    /// A tool of the agent's, such as a GPU probe: it does not belong to the trial's tree.
+    /// A tool of the agent, such as a GPU probe. It is not part of the trial's tree.
     Helper,
 }
 
-/// A handle on the table of children; all clones share it.
+/// A handle to the table of children. All clones share the table.
 #[derive(Debug, Clone, Default)]
 pub struct Reaper {
     table: Arc<Mutex<HashMap<u32, ChildEntry>>>,
@@ -37,21 +37,21 @@ pub struct Reaper {
 struct ChildEntry {
     role: ChildRole,
     tell: oneshot::Sender<ExitStatus>,
-    /// The signal that has stopped it, until it is read.
+    /// The signal that stopped the child, until it is read.
     stopped: Option<i32>,
 }
 
-/// The wait status of the trial's own process, -1 until it has ended: once that is reaped it cannot be had again, and
-/// the program that takes the agent's place needs it.
+/// The wait status of the trial's own process; -1 until it has ended. Once reaped, the process has no status any more,
+/// and the program that takes the agent's place needs it.
 static TRIAL_STATUS: AtomicI32 = AtomicI32::new(-1);
 
-/// The wait status of the trial's own process, if it has ended. May be called in the handler of a signal.
+/// Returns the wait status of the trial's own process, if it has ended. Async-signal-safe.
 pub fn trial_status() -> Option<i32> {
     Some(TRIAL_STATUS.load(Ordering::Acquire)).filter(|status| *status >= 0)
 }
 
 impl Reaper {
-    /// Makes the agent the parent of the orphans of the trial's tree, as PID 1 is anyway.
+    /// Makes the agent the parent of the orphans of the trial's tree. As PID 1 it already is.
     pub fn adopt_orphans() -> Result<(), io::Error> {
         if std::process::id() == 1 {
             return Ok(());
@@ -59,7 +59,7 @@ impl Reaper {
         nix::sys::prctl::set_child_subreaper(true).map_err(io::Error::from)
     }
 
-    /// Starts a child. The receiver gets its end.
+    /// Starts a child. The receiver gets its exit status.
     pub fn spawn(
         &self,
         command: &mut Command,
@@ -73,14 +73,15 @@ impl Reaper {
         Ok((child.expect("it was started"), told))
     }
 
-    /// Starts a child with `start`, and reaps it alike. If `start` fails, it has reaped what there was.
+    /// Starts a child with `start`. The child is reaped as for [`Self::spawn`]. If `start` fails, it must have reaped
+    /// its child.
     pub fn spawn_with(
         &self,
         role: ChildRole,
         start: impl FnOnce() -> Result<Pid, io::Error>,
     ) -> Result<(Pid, oneshot::Receiver<ExitStatus>), io::Error> {
         let (tell, told) = oneshot::channel();
-        // Held over the start: a child that ends at once must find its entry. It also keeps `sweep` from
+        // Locked during the start: a child that ends at once must find its entry. The lock also prevents `sweep` from
         // reaping a child whose exec failed.
         let mut table = self.lock();
         let pid = start()?;
@@ -88,14 +89,14 @@ impl Reaper {
         Ok((pid, told))
     }
 
-    /// Enters a child of this process that the program before in it has started.
+    /// Adds a child that this process's previous program started.
     pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
         let (tell, told) = oneshot::channel();
         self.lock().insert(pid, ChildEntry { role, tell, stopped: None });
         told
     }
 
-    /// Reaps everything that has ended, and says whether any child but helpers may still be there.
+    /// Reaps all children that have ended. Returns whether any child other than a helper may still exist.
     pub fn sweep(&self) -> bool {
         let mut table = self.lock();
         note_trial(&table);
@@ -109,42 +110,42 @@ impl Reaper {
                         }
                     } else if let Some(entry) = table.remove(&pid) {
                         if entry.role == ChildRole::Trial {
-                            // It may have ended since it was looked at.
+                            // The process may have ended after the call of `note_trial`.
                             TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
                         }
-                        // The receiver of a helper that was given up is gone.
+                        // The receiver of an abandoned helper no longer exists.
                         entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
                 }
                 Ok(None) => return !only_helpers(&table),
                 Err(rustix::io::Errno::INTR) => {}
-                // ECHILD: there is no child at all.
+                // ECHILD: there are no children.
                 Err(_) => return false,
             }
         }
     }
 
-    /// The signal that has stopped child `pid` since this was last asked, as far as [`Self::sweep`] has seen.
+    /// Returns the signal that stopped child `pid` since the last call, if [`Self::sweep`] has seen the stop.
     pub fn stopped(&self, pid: u32) -> Option<i32> {
         self.lock().get_mut(&pid)?.stopped.take()
     }
 
-    /// Kills a helper and reaps it, unless [`Self::sweep`] has: then its number may be another's.
+    /// Kills a helper and reaps it, unless [`Self::sweep`] has reaped it: its pid may then belong to another process.
     pub fn end(&self, helper: u32) {
         let mut table = self.lock();
         let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
         let (Some(_), Some(pid)) = (table.remove(&helper), pid) else { return };
-        // A helper that was adopted may never have been there.
+        // An adopted helper may never have existed.
         if rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_ok_and(|end| end.is_none()) {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-            // The helper is a child and was not reaped, so this ends as soon as the kernel has killed it.
+            // The helper is an unreaped child, so this returns as soon as the kernel has killed it.
             while rustix::process::waitpid(Some(pid), WaitOptions::empty())
                 .is_err_and(|error| error == rustix::io::Errno::INTR)
             {}
         }
     }
 
-    /// The pids of the agent's own tools.
+    /// Returns the pids of the agent's own tools.
     pub fn helpers(&self) -> Vec<u32> {
         let table = self.lock();
         table
@@ -155,12 +156,12 @@ impl Reaper {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, ChildEntry>> {
-        // The table is whole between any two statements, so a panic elsewhere has not hurt it.
+        // The table is consistent between any two statements, so a panic elsewhere has not damaged it.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reaps a child that ends without having become anything, within [`Reaper::spawn_with`]: its end is not reported.
+/// Reaps a child whose exec failed, within [`Reaper::spawn_with`]. Its exit status is not reported.
 pub fn discard(child: Pid) {
     let child = rustix::process::Pid::from_raw(child.as_raw());
     while rustix::process::waitpid(child, WaitOptions::empty())
@@ -168,8 +169,8 @@ pub fn discard(child: Pid) {
     {}
 }
 
-/// Notes how the trial's own process has ended before it is reaped: a thread that fails between the two would have the
-/// status lost for ever.
+/// Stores the wait status of the trial's own process before the process is reaped. Otherwise, a thread that fails
+/// between the two would lose the status permanently.
 fn note_trial(table: &HashMap<u32, ChildEntry>) {
     let trial = table.iter().find(|(_, entry)| entry.role == ChildRole::Trial);
     let pid = trial.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
@@ -181,22 +182,23 @@ fn note_trial(table: &HashMap<u32, ChildEntry>) {
     }
 }
 
-/// PURE: the same as `waitpid` gives it: the code in the second byte, or the signal in the first with a mark for a dump.
+/// PURE: returns the status in `waitpid`'s format: the code in the second byte, or the signal in the first with a flag
+/// for a core dump.
 fn wait_status(status: &WaitIdStatus) -> Option<i32> {
     let dumped = if status.dumped() { 0x80 } else { 0 };
     let killed = || Some(status.terminating_signal()? | dumped);
     status.exit_status().map(|code| (code & 0xff) << 8).or_else(killed)
 }
 
-/// Returns whether every child is a helper, as the kernel's lists say (`man 5 proc_tid_children`): much cheaper than a
-/// walk through `/proc`. No process is reaped while they are read, so they can only grow. Where there are none, the
-/// answer is no.
+/// Returns whether every child is a helper, by the kernel's lists of children (`man 5 proc_tid_children`), which is
+/// much cheaper than a walk through `/proc`. No process is reaped during the reads, so the lists can only grow. Returns
+/// `false` without children.
 fn only_helpers(table: &HashMap<u32, ChildEntry>) -> bool {
     let is_helper = |pid: &str| {
         let entry = pid.parse().ok().and_then(|pid: u32| table.get(&pid));
         entry.is_some_and(|entry| entry.role == ChildRole::Helper)
     };
-    // An orphan becomes the child of one thread, which need not be the main one.
+    // An orphan becomes the child of any one thread, not necessarily the main thread.
     let Ok(mut threads) = std::fs::read_dir("/proc/self/task") else { return false };
     !table.is_empty()
         && threads.all(|thread| {

@@ -1,7 +1,7 @@
 //! The signals that the agent handles, as one stream.
 //!
-//! Invariant: a signal that was set to "ignore" when the agent started (`nohup`, a shell's `&`) stays ignored, for the
-//! agent and for the trial. TERM is the exception: a supervisor that cannot be stopped is of no use.
+//! Invariant: a signal that was ignored when the agent started (`nohup`, a shell's `&`) stays ignored, for the agent
+//! and for the trial. SIGTERM is the exception: the agent must always be stoppable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The signals to listen to, besides the end of children.
+/// The handled signals, besides SIGCHLD.
 const HANDLED_SIGNALS: [Signal; 8] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -31,14 +31,14 @@ const SI_KERNEL: i32 = 0x80;
 #[derive(Debug)]
 pub struct Signals {
     fd: AsyncFd<SignalFd>,
-    /// Read and not yet told.
+    /// Signals that were read and not yet returned.
     waiting: VecDeque<ReceivedSignal>,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceivedSignal {
-    /// Some child of the agent has ended.
+    /// A child of the agent has ended.
     Child,
     /// A signal that a process sent.
     Sent(Signal, SignalSource),
@@ -47,17 +47,17 @@ pub enum ReceivedSignal {
 /// The sender of a signal (`man 2 signalfd`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalSource {
-    /// Its process; 0 for one that this container cannot see, such as the container's runtime.
+    /// Process id of the sender; 0 for a process outside this container, such as the container's runtime.
     pub pid: u32,
-    /// Its user.
+    /// User id of the sender.
     pub uid: u32,
-    /// The kernel itself, as for a key that was pressed.
+    /// `true` if the kernel sent the signal, for example because a key was pressed.
     pub kernel: bool,
 }
 
 impl Signals {
-    /// Starts to listen; must be called inside the runtime, on the main thread while it is the only one. What was held
-    /// back before is heard.
+    /// Starts to receive signals, including those blocked so far. Must be called inside the runtime, on the main thread
+    /// and before any other thread exists.
     pub fn listen() -> Result<Self, io::Error> {
         let ignored = std::fs::read_to_string("/proc/self/status")
             .map(|status| ignored(&status))
@@ -74,7 +74,7 @@ impl Signals {
         Ok(Self { fd, waiting: VecDeque::new() })
     }
 
-    /// The next signal, a child's end before others. Several of one kind may arrive as one, as signals do.
+    /// Returns the next signal, the end of a child first. As usual for signals, several of one kind may be merged.
     pub async fn next(&mut self) -> ReceivedSignal {
         loop {
             self.read();
@@ -82,7 +82,7 @@ impl Signals {
                 return caught;
             }
             match self.fd.readable().await {
-                // Nothing was there: the next readiness is news.
+                // No signal is queued, so wait for the next readiness.
                 Ok(mut ready) => ready.clear_ready(),
                 // The runtime is shutting down.
                 Err(_) => std::future::pending().await,
@@ -90,7 +90,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a signal that asks the agent to end. May be dropped at any time.
+    /// Waits for a signal that requests a stop. Cancel-safe.
     pub async fn wait_for_stop_signal(&mut self) {
         let asks = |caught| {
             matches!(
@@ -117,28 +117,28 @@ impl Signals {
     }
 }
 
-/// Signals that wait until they are read: none that comes meanwhile is lost, and none ends the agent.
+/// Blocked signals, which wait until they are read. No signal is lost meanwhile, and none ends the agent.
 #[derive(Debug)]
 pub struct BlockedSignals(SignalFd);
 
 impl BlockedSignals {
-    /// Holds back the signals that the agent handles, and lets all others through.
+    /// Blocks the signals that the agent handles, and unblocks all others.
     pub fn begin() -> Result<Self, io::Error> {
         Ok(Self(block_signals(HANDLED_SIGNALS.into_iter(), SfdFlags::empty())?))
     }
 }
 
 impl AsFd for BlockedSignals {
-    /// Readable when one of them has come.
+    /// Readable when a blocked signal is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Blocks `handled` and the end of children, so that they are read and not delivered. Unblocks all others: the agent's
-/// parent may have blocked some, and a blocked TERM is never heard. But for TTOU, with which a terminal stops a
-/// background process that writes to it, as the agent does while the trial has the terminal. Threads that are started
-/// later have the same mask; a thread that blocked less would be ended by a signal for the agent.
+/// Blocks `handled` and SIGCHLD, so that they can be read. Unblocks all others: the agent's parent may have blocked
+/// some, and a blocked SIGTERM would never arrive. SIGTTOU stays blocked: with it, a terminal stops a background
+/// process that writes to it, as the agent does while the trial has the terminal. Threads started later inherit the
+/// mask; in a thread that blocked less, a signal would end the agent.
 fn block_signals(
     handled: impl Iterator<Item = Signal>,
     flags: SfdFlags,
@@ -151,19 +151,19 @@ fn block_signals(
     Ok(SignalFd::with_flags(&held, flags | SfdFlags::SFD_CLOEXEC)?)
 }
 
-/// Lets every signal through, for the trial: one system call, so that a child may make it before its exec.
+/// Unblocks every signal, for the trial. Makes one system call, so a child may call it before its exec.
 pub fn unblock_all() {
-    // As above.
+    // The call cannot fail with a valid set.
     SigSet::empty().thread_set_mask().ok();
 }
 
-/// The signal's number.
+/// Returns the signal's number.
 #[expect(clippy::as_conversions, reason = "a field-less enum's discriminant; there is no From")]
 pub fn number(signal: Signal) -> i32 {
     signal as i32
 }
 
-/// Returns a signal's number as a byte: the kernel's are small.
+/// Returns a signal's number as a byte. Signal numbers are at most 64.
 pub fn byte(signal: Signal) -> u8 {
     u8::try_from(number(signal)).expect("signals are numbered up to 64")
 }
@@ -172,7 +172,7 @@ fn bit(signal: Signal) -> u64 {
     1 << (number(signal) - 1)
 }
 
-/// PURE: the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), 0 if unknown.
+/// PURE: returns the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), or 0 if unknown.
 fn ignored(status: &str) -> u64 {
     status
         .lines()

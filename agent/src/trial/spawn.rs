@@ -1,8 +1,8 @@
-//! Starts a process without copying the agent first, as `posix_spawn` does: the child borrows the agent's memory until
-//! it executes the program. Copying takes longer than everything else that the trial waits for.
+//! Starts a process without copying the agent's memory, like `posix_spawn`: the child borrows the memory until it
+//! executes the program. A copy would take longer than all other parts of the trial's start.
 //!
-//! std does so too, but not for a child that asks for a parent-death signal. Everything that needs memory happens
-//! before the child exists; in the child there must be nothing but system calls.
+//! std does the same, but not for a child with a parent-death signal. Everything that allocates memory must happen
+//! before the child exists. The child must only make system calls.
 
 use std::env;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
@@ -26,14 +26,13 @@ use crate::trial::reap;
 use crate::trial::signals;
 use crate::trial::terminal;
 
-/// The child's stack, in bytes: it calls little, and nothing that calls itself.
+/// The size of the child's stack, in bytes. The child's calls are shallow and never recursive.
 const CHILD_STACK_BYTES: usize = 16 * 1024;
 
-/// The search path for programs where none is set (`man 3 execvp`).
+/// The search path for programs if `PATH` is not set (`man 3 execvp`).
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
 
-/// The shell for a program that the kernel does not take for one: a script without a first line that names its
-/// interpreter (`man 3 execvp`, of `ENOEXEC`).
+/// The shell for a script without an interpreter line, which the kernel cannot execute (`man 3 execvp`, on `ENOEXEC`).
 const SHELL_PATH: &CStr = c"/bin/sh";
 
 /// The child's standard output and error. `None`: the agent's.
@@ -42,8 +41,8 @@ pub(super) struct Outputs {
     pub(super) stderr: Option<OwnedFd>,
 }
 
-/// Starts it as the leader of a group of its own, and returns its pid once it has executed the program.
-/// `take_terminal`: its group goes to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
+/// Starts the program as the leader of its own process group, and returns its pid after the exec. With `take_terminal`,
+/// the group moves to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
 pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Result<Pid, io::Error> {
     let environment = environment(env::vars_os(), &plan.environment)?;
     let mut words = vec![text(&plan.program)?];
@@ -74,21 +73,21 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
     Ok(started?)
 }
 
-/// The preparations of the child, all of them made before there is one.
+/// The data for the child, prepared before the child exists.
 struct Child<'a> {
     variables: Pointers<'a>,
     directory: Option<&'a CStr>,
     /// The agent's pid.
     parent: Pid,
-    /// `true` if it is killed when the agent is.
+    /// `true` if the kernel kills the child when the agent is killed.
     die_with_us: bool,
     outputs: &'a Outputs,
     take_terminal: bool,
 }
 
 impl Child<'_> {
-    /// Becomes the first program of `paths` that can be executed. Returns only if none can, and why; `tried` is then
-    /// the last that was.
+    /// Executes the first program of `paths` that can be executed. Returns only on failure, with the reason; `tried` is
+    /// then the index of the last path tried.
     fn become_first(&self, paths: &[CString], words: &Pointers<'_>, tried: &AtomicUsize) -> Errno {
         if let Err(error) = self.settle() {
             return error;
@@ -98,7 +97,7 @@ impl Child<'_> {
             tried.store(at, Ordering::Release);
             let error = execute(path, words, &self.variables);
             if error == Errno::EACCES {
-                // There may be a better one further on; if there is none, this one tells more.
+                // A later path may work. If none does, this error is the most informative.
                 refused = error;
             } else if error != Errno::ENOENT && error != Errno::ENOTDIR {
                 return error;
@@ -120,7 +119,7 @@ impl Child<'_> {
         }
         if self.die_with_us {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // The agent may have been killed before the line above took effect; then the trial must not start.
+            // The agent may have been killed before `set_pdeathsig` took effect. The trial must not start then.
             if getppid() != self.parent {
                 return Err(Errno::ESRCH);
             }
@@ -128,9 +127,9 @@ impl Child<'_> {
         if self.take_terminal {
             terminal::take_in_child();
         }
-        #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
-        // SAFETY: the default action runs no code of this program. Rust programs ignore SIGPIPE, and the agent SIGXFSZ;
-        // others do not expect that.
+        #[expect(unsafe_code, reason = "nix has no safe function to set a signal's action")]
+        // SAFETY: the default action runs no code of this program. Rust programs ignore SIGPIPE, and the agent also
+        // SIGXFSZ. Other programs do not expect that.
         unsafe {
             signal(Signal::SIGPIPE, SigHandler::SigDfl)?;
             signal(Signal::SIGXFSZ, SigHandler::SigDfl)?;
@@ -140,8 +139,8 @@ impl Child<'_> {
     }
 }
 
-/// Runs `child` in a process that shares the agent's memory, while this thread waits until it has executed a program or
-/// ended. `child` returns only if it fails, and why.
+/// Runs `child` in a process that shares the agent's memory. This thread waits until that process has executed a
+/// program or ended. `child` returns only on failure, with the reason.
 fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     let failed = AtomicI32::new(0);
     let mut stack = [0; CHILD_STACK_BYTES];
@@ -150,10 +149,10 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
         127
     });
     #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
-    // SAFETY: with CLONE_VFORK this thread stands still until the child has left the agent's memory. So what the child
-    // borrows outlives it, and no thread shares its stack. Other threads go on; the child must therefore take no lock
-    // and allocate nothing. All that is ever run here is `Child::become_first`, which makes system calls with what was
-    // prepared and returns a number. The agent's handlers of signals are for faults only.
+    // SAFETY: with CLONE_VFORK this thread is suspended until the child has left the agent's memory. So the data that
+    // the child borrows outlives it, and no thread shares its stack. Other threads continue, so the child must not lock
+    // or allocate. The only function ever run here is `Child::become_first`, which makes system calls with prepared
+    // data and returns a number. The agent's signal handlers are for faults only.
     let pid = unsafe {
         clone(main, &mut stack, CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK, Some(libc::SIGCHLD))
     }?;
@@ -171,17 +170,17 @@ fn error_number(error: Errno) -> i32 {
     error as i32
 }
 
-/// Executes the program. Returns only if that fails, and why.
+/// Executes the program. Returns only on failure, with the reason.
 fn execute(path: &CStr, words: &Pointers<'_>, variables: &Pointers<'_>) -> Errno {
-    #[expect(unsafe_code, reason = "nix's own way allocates, which this child must not")]
-    // SAFETY: all three are of strings that end with a NUL and live on, and both lists end with a null.
+    #[expect(unsafe_code, reason = "nix's function allocates, which is forbidden in this child")]
+    // SAFETY: all strings end with a NUL and outlive the call, and both lists end with a null.
     unsafe {
         libc::execve(path.as_ptr(), words.0.as_ptr(), variables.0.as_ptr());
     }
     Errno::last()
 }
 
-/// A list of strings as the kernel wants it.
+/// A list of C strings with a terminating null, as for `execve`.
 struct Pointers<'a>(Vec<*const c_char>, PhantomData<&'a CStr>);
 
 impl<'a> Pointers<'a> {
@@ -195,7 +194,7 @@ fn text(text: &OsStr) -> Result<CString, io::Error> {
     Ok(CString::new(text.as_bytes())?)
 }
 
-/// PURE: the variables `inherited` with the changes made, each as `NAME=value`.
+/// PURE: returns the variables `inherited` after the changes, each as `NAME=value`.
 fn environment(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     changes: &Changes,
@@ -211,7 +210,7 @@ fn environment(
         }
     }
     for (at, (name, value)) in changes.set.iter().enumerate() {
-        // The last word counts.
+        // If a name is set twice, the last value counts.
         if !changes.set[at + 1..].iter().any(|(other, _)| other == name) {
             variables.push(entry(name, value)?);
         }
@@ -219,7 +218,7 @@ fn environment(
     Ok(variables)
 }
 
-/// PURE: the paths at which a program may be, in order (`man 3 execvp`).
+/// PURE: returns the candidate paths of a program, in order (`man 3 execvp`).
 fn candidates(program: &OsStr, environment: &[CString]) -> Result<Vec<CString>, io::Error> {
     if program.is_empty() {
         return Ok(Vec::new());

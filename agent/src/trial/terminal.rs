@@ -1,14 +1,15 @@
-//! The terminal that the trial reads from, when `trialkeeper` was started at one.
+//! The terminal on the agent's standard input, from which the trial may read.
 //!
-//! The trial leads a process group of its own, and a terminal listens to one group only: a reader outside it is
-//! stopped. So the trial's group is put into the foreground while it runs. The agent's group comes back when the trial
-//! has ended or was stopped (Ctrl-Z). Then the agent stops itself as well, for the shell that waits for it and says
-//! `fg` later.
+//! The trial has its own process group. A terminal has one foreground group, and stops a reader from any other group.
+//! So the trial's group is in the foreground while the trial runs. When the trial has ended or was stopped (Ctrl-Z),
+//! the agent's group returns to the foreground. After a stop, the agent also stops itself, because its shell waits for
+//! that before the user can run `fg`.
 //!
-//! In a pipeline it is lent to the trial only once that reads: it is the pager's behind it, or free.
+//! In a pipeline, the trial gets the terminal only when it reads from it. A pager at the pipeline's end may need the
+//! terminal.
 //!
-//! Invariant: nothing is taken from another job. The agent gives the foreground away only where it has it, and takes it
-//! back only after it gave it.
+//! Invariant: the agent takes the terminal from no other job. It gives up the foreground only if it has it, and takes
+//! it back only after it gave it up.
 
 use nix::poll::poll;
 use nix::sys::signal::{Signal, kill};
@@ -18,41 +19,41 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 
 use crate::trial::signals::number;
 
-/// The time in which the last output before a stop is passed on, in milliseconds.
+/// The time to copy the trial's last output before a stop, in milliseconds.
 const PUMPED_IN: u8 = 20;
 
-/// The agent's standard input, where that is the terminal of its session.
+/// The agent's standard input, if it is the terminal of the agent's session.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The trial's group has it.
+    /// `true` while the trial's group is in the foreground.
     given: bool,
     /// The terminal's modes before the trial, if the trial got it.
     modes: Option<Termios>,
 }
 
 impl Terminal {
-    /// The terminal, if standard input is that of the agent's session.
+    /// Returns the terminal, if standard input is the terminal of the agent's session.
     pub fn find() -> Option<Self> {
         tcgetpgrp(stdin()).ok().map(|_| Self { given: false, modes: None })
     }
 
-    /// Returns whether the terminal listens to the agent.
+    /// Returns whether the agent's group is in the foreground.
     pub fn has_foreground(&self) -> bool {
         tcgetpgrp(stdin()) == Ok(getpgrp())
     }
 
-    /// Returns whether the agent's output goes there, too. Else the agent may be the first of a pipeline. The last of
-    /// one, such as a pager, needs the terminal more than a trial that may never read.
+    /// Returns whether the agent's output goes to the terminal too. If not, the agent may be the first program of a
+    /// pipeline. The last one, such as a pager, needs the terminal more than a trial that may never read.
     pub fn shows_output(&self) -> bool {
         tcgetpgrp(stdout()).is_ok()
     }
 
-    /// Returns whether it listens to the trial.
+    /// Returns whether the trial has the terminal.
     pub fn is_given(&self) -> bool {
         self.given
     }
 
-    /// A child that is about to become the trial takes it, see [`take_in_child`].
+    /// Prepares the terminal for a child that will take it, see [`take_in_child`].
     pub fn will_be_taken(&mut self) {
         self.modes = tcgetattr(stdin()).ok();
         self.given = true;
@@ -67,37 +68,38 @@ impl Terminal {
         }
     }
 
-    /// Takes it back, if it was given. `reset`: its modes too, since the trial had no chance to.
+    /// Takes the terminal back from the trial. `reset`: restores its modes too, because the trial could not do so.
     pub fn take_back(&mut self, reset: bool) {
         if !std::mem::take(&mut self.given) {
             return;
         }
-        // The agent is in the background now and may do this as SIGTTOU is blocked. A terminal that has gone is free.
+        // The agent is in the background here. SIGTTOU is blocked, so the call works. An error means that the terminal
+        // no longer exists.
         tcsetpgrp(stdin(), getpgrp()).ok();
         if let Some(modes) = self.modes.as_ref().filter(|_| reset) {
             tcsetattr(stdin(), OptionalActions::Now, modes).ok();
         }
     }
 
-    /// The trial's own process was stopped by `signal`: the agent follows it, if a terminal's user or the terminal
-    /// itself did that. Returns when the agent is continued, or at once where no process could continue it and the
-    /// kernel let it be.
+    /// Stops the agent after `signal` stopped the trial's own process, if a key or the terminal itself caused the stop.
+    /// Returns when the agent is continued. Returns at once in an orphaned process group: the kernel ignores the stop
+    /// there, because no process could continue the agent.
     pub fn follow(&mut self, signal: i32) {
         let job_control = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].map(number);
         if self.given || job_control.contains(&signal) {
             self.take_back(false);
-            // What the trial has printed should be seen before the shell's answer; the pumps are threads of their own.
+            // The trial's output must appear before the shell's prompt. Other threads copy the output.
             poll(&mut [], PUMPED_IN).ok();
-            // The whole group of the agent, as a terminal does: it may be a pipeline, and its shell waits for all of
-            // it.
+            // Stops the agent's whole group, like a terminal: the group may be a pipeline, and its shell waits for all
+            // of it.
             kill(nix::unistd::Pid::from_raw(0), Signal::SIGTSTP).ok();
         }
     }
 }
 
-/// Puts the calling process, which leads its group, into the foreground. For the child before its exec: makes two
-/// system calls and nothing else. The child is in the background when it asks; the signal mask that it has from the
-/// agent allows it.
+/// Puts the calling process, the leader of its group, into the foreground. Called in the child before its exec, so it
+/// makes only two system calls. The child is in the background, but the signal mask inherited from the agent permits
+/// the call.
 pub fn take_in_child() {
     tcsetpgrp(stdin(), getpid()).ok();
 }

@@ -1,7 +1,7 @@
-//! The trial's process tree, found by walking `/proc` by parent.
+//! The trial's process tree, found by following parents in `/proc`.
 //!
-//! As child subreaper (or PID 1) the agent is the ancestor of everything the trial started, also of what called
-//! `setsid` or forked twice. What the agent itself started is left out.
+//! As child subreaper (or PID 1), the agent is the ancestor of every process of the trial, even after `setsid` or a
+//! double fork. The agent's own helpers are excluded.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,29 +10,29 @@ mod leftovers;
 
 pub use leftovers::{LeftoverCounts, Leftovers};
 
-/// One living process.
+/// A live process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Its parent's id.
+    /// Process id of the parent.
     pub parent: u32,
-    /// Its process group.
+    /// Process group.
     pub group: u32,
-    /// Name of its program, at most 15 bytes (`/proc/PID/comm`).
+    /// Name of the program, at most 15 bytes (`/proc/PID/comm`).
     pub name: String,
-    /// `true` if it has ended and waits to be reaped.
+    /// `true` if the process has ended and was not reaped yet.
     pub zombie: bool,
 }
 
-/// Everything alive below `root`, except `helpers` and what they started. Empty if `/proc` cannot be read, or is
-/// that of another namespace.
+/// Returns all live descendants of `root`, except `helpers` and their descendants. Empty if `/proc` cannot be read or
+/// belongs to another PID namespace.
 pub fn descendants(root: u32, helpers: &[u32]) -> Vec<Process> {
     select(everyone(), &[root], helpers, false)
 }
 
-/// Everything alive that has `mark` (`NAME=value`) in its environment or is a member of `group`, and all below
-/// them; never this process. An environment that cannot be read bears no mark.
+/// Returns all live processes that have `mark` (`NAME=value`) in their environment or are members of `group`, and all
+/// their descendants, except this process. An unreadable environment counts as unmarked.
 pub fn marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
     let bears = |process: &Process| {
         group == Some(process.group)
@@ -55,12 +55,13 @@ pub fn is_ending(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| ends(&stat))
 }
 
-/// The name of process `pid`, if it is still there and may be read.
+/// Returns the name of process `pid`, if the process exists and can be read.
 pub fn name(pid: u32) -> Option<String> {
     Some(parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.name)
 }
 
-/// PURE: whether the kernel has marked the process of this line of `/proc/PID/stat` as exiting: the ninth field, flags.
+/// PURE: returns whether this line of `/proc/PID/stat` has the kernel's flag for an exiting process, in the ninth
+/// field.
 fn ends(stat: &[u8]) -> bool {
     const PF_EXITING: u64 = 4;
     let Some(Process { zombie: false, .. }) = parse(stat) else { return true };
@@ -71,7 +72,7 @@ fn ends(stat: &[u8]) -> bool {
 }
 
 fn everyone() -> Vec<Process> {
-    // A namespace of processes with the old /proc in it shows other processes under this one's numbers.
+    // If `/proc` belongs to another PID namespace, this process's pid denotes another process there.
     let own = std::process::id().to_string();
     if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != own.as_str()) {
         return Vec::new();
@@ -82,13 +83,13 @@ fn everyone() -> Vec<Process> {
         .filter(|entry| {
             entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
         })
-        // A process may end between the listing and the reading.
+        // A process may end between the listing and the read.
         .filter_map(|entry| fs::read(entry.path().join("stat")).ok())
         .filter_map(|stat| parse(&stat))
         .collect()
 }
 
-/// PURE: the living below `roots`, and the roots themselves if they are to be members too.
+/// PURE: returns the live descendants of `roots`, and with `with_roots` the roots too.
 fn select(everyone: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for process in &everyone {
@@ -112,7 +113,7 @@ fn select(everyone: Vec<Process>, roots: &[u32], except: &[u32], with_roots: boo
         .collect()
 }
 
-/// PURE: reads `/proc/PID/stat`: `pid (comm) state ppid pgrp ...`, where comm may hold anything, also `)`.
+/// PURE: parses `/proc/PID/stat`: `pid (comm) state ppid pgrp ...`, where comm may contain any character, even `)`.
 fn parse(stat: &[u8]) -> Option<Process> {
     let open = memchr::memchr(b'(', stat)?;
     let close = memchr::memrchr(b')', stat)?;

@@ -1,4 +1,4 @@
-//! The environment of a trial, as tables.
+//! Tests of the trial's environment, as tables.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn facts(parameters: &Parameters) -> Facts<'_> {
     }
 }
 
-/// The trial's whole environment.
+/// Returns the trial's whole environment.
 fn seen(inherited: &[(&str, &str)], facts: &Facts<'_>) -> BTreeMap<String, String> {
     let inherited: Vec<_> = inherited
         .iter()

@@ -1,35 +1,35 @@
-//! PURE: the processes that a trial left, and the end of each.
+//! PURE: the leftover processes of a trial, and how each ended.
 
 use std::collections::HashSet;
 
 use super::Process;
 
-/// The number of leftovers that are named.
+/// The maximum number of named leftovers.
 const MOST_NAMED: usize = 64;
 
-/// The processes that a trial left. A fork bomb leaves thousands: all are counted, and the first are named.
+/// The leftover processes of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leftovers {
     named: Vec<(u32, String)>,
     seen: HashSet<u32>,
     killed: HashSet<u32>,
-    /// The processes that are still there after all, not all of them named.
+    /// The processes that are still alive after the wait, some of them unnamed.
     alive: Vec<(u32, String)>,
 }
 
 /// The number of leftovers that ended in each way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftoverCounts {
-    /// The processes that ended after TERM.
+    /// The number of processes that ended after SIGTERM.
     pub asked: usize,
-    /// KILL ended them.
+    /// The number of processes that SIGKILL ended.
     pub killed: usize,
-    /// The processes that are still there.
+    /// The number of processes that survived.
     pub alive: usize,
 }
 
 impl Leftovers {
-    /// Adds the processes of `tree` that are not among them yet: they are to get TERM.
+    /// Adds the new processes of `tree`, which will get SIGTERM.
     pub fn add(&mut self, tree: &[Process]) {
         for member in tree {
             if self.seen.insert(member.pid) && self.named.len() < MOST_NAMED {
@@ -38,19 +38,19 @@ impl Leftovers {
         }
     }
 
-    /// Adds the processes that KILL is sent to.
+    /// Adds the processes that get SIGKILL.
     pub fn add_killed(&mut self, tree: &[Process]) {
         self.add(tree);
         self.killed.extend(tree.iter().map(|member| member.pid));
     }
 
-    /// Notes that the processes of `tree` are all that is there when the wait is over.
+    /// Records the processes of `tree` as the survivors at the end of the wait.
     pub fn still_there(&mut self, tree: &[Process]) {
         self.add(tree);
         self.alive = tree.iter().map(entry).collect();
     }
 
-    /// Returns whether there were none.
+    /// Returns whether there are no leftovers.
     pub fn is_empty(&self) -> bool {
         self.seen.is_empty()
     }
@@ -66,8 +66,8 @@ impl Leftovers {
         LeftoverCounts { asked: self.seen.len() - killed - alive, killed, alive }
     }
 
-    /// Each as `pid name`, those that are still there first, and marked; where they are too many, the last says how many
-    /// more there were.
+    /// Returns each leftover as `pid name`, survivors first and marked. The last entry of a long list gives the number
+    /// of the others.
     pub fn names(&self) -> Vec<String> {
         let there = self.alive.iter().map(|(pid, name)| format!("{pid} {name} (still there)"));
         let alive: HashSet<u32> = self.alive.iter().map(|(pid, _)| *pid).collect();
