@@ -1,9 +1,9 @@
-//! `trialkeeper run`: builds the parts, starts the trial, and puts everything away after it.
+//! `trialkeeper run`: builds the parts, starts the trial, and finishes the run after it.
 //!
-//! The order is the point. Before the trial starts there is only what it needs itself: its directory with its
-//! parameters, its pipes, and the lock on the spool. The lock tells whether this very attempt runs already. Signals
-//! that come meanwhile wait. Everything else is built while the trial runs, if it runs long enough. At the end the
-//! agent reads the trial's output to the end, reaches and writes the verdict, delivers the rest, and exits with the
+//! The order matters. Before the trial starts, the agent prepares only what the trial needs: its directory with its
+//! parameters, its pipes, and the lock on the spool. The lock shows whether this attempt is already running. Signals
+//! that arrive meanwhile stay pending. Everything else is built while the trial runs, if it runs long enough. At the
+//! end, the agent reads the rest of the output, writes the verdict, delivers the remaining reports, and exits with the
 //! trial's code.
 
 use std::cell::OnceCell;
@@ -60,20 +60,20 @@ use pod_setup::remove_code;
 use prepare::{Prepared, prepare};
 use running::Running;
 
-/// Messages of the pumps that may wait for the main task.
+/// The maximum number of pump messages that wait for the main task.
 const EVENT_QUEUE: usize = 64;
 
-/// The longest between a report and its being safe on disk; the verdict is safe at once.
+/// The maximum time until a report is synced to disk. The verdict is synced at once.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// The longest wait for the disk at the end.
+/// The maximum wait for the disk at the end.
 const DISK_WAIT: Duration = Duration::from_secs(2);
 
-/// The longest wait for the receiver of the output at the end, and the longest once a stop is requested.
+/// The maximum wait for the reader of the output at the end, without and with a requested stop.
 const READER_WAIT: Duration = Duration::from_mins(10);
 const HURRIED_READER_WAIT: Duration = Duration::from_secs(2);
 
-/// Runs a trial as `args` say, and returns the exit code.
+/// Runs a trial with the options `args`, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
@@ -90,35 +90,35 @@ pub fn run(args: &RunArgs) -> ExitCode {
         }
     };
     let settings = &prepared.settings;
-    // Before the trial, where another process could run this very attempt already.
+    // Before the trial starts, because another process may already run this attempt.
     let spool_dir = spool_dir(&prepared);
     let claim = (settings.identity != Identity::None)
         .then(|| Claim::take(spool_dir.as_deref(), &settings.attempt));
     if claim.as_ref().is_some_and(|claim| claim.is_of_another(&settings.attempt)) {
-        tracing::error!("the attempt {} runs already; it is not run twice", settings.attempt);
+        tracing::error!("attempt {} is already running; not started twice", settings.attempt);
         return ExitCode::from(KEEPER_FAULT);
     }
     if let Err(source) = Reaper::adopt_orphans() {
         tracing::warn!(
-            "cannot adopt orphans ({source}); what leaves the trial's group is not ended"
+            "cannot adopt orphans ({source}); processes outside the trial's group survive"
         );
     }
     let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
     let watch = StartedRun::start(prepared, claim, runtime);
-    // From here on the trial runs.
+    // The trial runs from here on.
 
     let code = watch.watch(held_back, clock);
     remove_code(&pod, dir.as_deref());
     code
 }
 
-/// A runtime that is made on first use.
+/// A runtime that is created on first use.
 type LazyRuntime = OnceCell<io::Result<Runtime>>;
 
 fn new_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Names are looked up on a thread, and where none can be started any more tokio has no way but to panic.
+        // A thread resolves host names. tokio panics if it can start no thread, so the thread is kept alive.
         .thread_keep_alive(Duration::from_hours(24))
         .build()
 }
@@ -128,7 +128,7 @@ fn spool_dir(prepared: &Prepared) -> Option<PathBuf> {
     prepared.settings.spool_dir.clone().or_else(own)
 }
 
-/// A trial that was started, and the parts that are ready to watch it.
+/// A started trial, and the parts that are ready to watch it.
 struct StartedRun {
     prepared: Prepared,
     claim: Option<Claim>,
@@ -148,14 +148,14 @@ struct StartedRun {
 impl StartedRun {
     /// Starts the trial.
     fn start(mut prepared: Prepared, claim: Option<Claim>, runtime: LazyRuntime) -> Self {
-        // The trial gets the address of the SDK's channel, so the channel must be bound before.
+        // The trial's environment contains the address of the SDK's channel, so the channel is bound first.
         let mut channel = SdkChannel::none();
         if prepared.settings.sdk_channel {
             match runtime.get_or_init(new_runtime) {
                 Ok(made) => {
                     channel = made.block_on(SdkChannel::open(&mut prepared.plan.environment));
                 }
-                Err(source) => tracing::warn!("the SDK's channel is not served: {source}"),
+                Err(source) => tracing::warn!("cannot serve the SDK's channel: {source}"),
             }
         }
         let settings = &prepared.settings;
@@ -164,7 +164,7 @@ impl StartedRun {
         });
         let (events_sender, events) = mpsc::channel(EVENT_QUEUE);
         let files = files(settings, prepared.sys_dir.as_deref());
-        // Before the trial: records that are in its files by now are not its own.
+        // Before the trial starts: records that are already in its files are not from this trial.
         let metric_files = MetricFiles::new(&settings.collect, files, events_sender.clone());
         let (reaper, tails) = (Reaper::default(), <[SharedTail; 2]>::default());
         let [stdout_tail, stderr_tail] = tails.clone();
@@ -214,19 +214,19 @@ impl StartedRun {
             Ok(runtime) => runtime,
             Err(source) => {
                 tracing::error!("cannot watch the trial: {source}");
-                // Does not return if the trial runs.
+                // Does not return if the trial is running.
                 hand_over();
                 return ExitCode::from(KEEPER_FAULT);
             }
         };
         let code = runtime.block_on(self.keep(clock));
-        // A name that is still being resolved, say, must not keep the agent from exiting.
+        // A pending host name lookup, for example, must not delay the exit.
         runtime.shutdown_background();
         code
     }
 
-    /// Sees a short trial to its end, and returns its exit code. `None`: the trial has run too long, has sent or
-    /// printed something, or was asked about, and must be supervised.
+    /// Watches a short trial to its end, and returns its exit code. `None`: the trial must be supervised, because it
+    /// runs too long or produced output, or because a signal arrived.
     fn try_fast_path(&mut self, held_back: &BlockedSignals) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.identity != Identity::None || settings.sdk_channel {
@@ -274,7 +274,7 @@ impl StartedRun {
             }
         };
         let running = Running::open(self, signals, clock);
-        // Boxed: with all its parts, this future would make every caller's future as large.
+        // Boxed: otherwise the future of every caller would become as large as this one.
         let (ended, finish) = Box::pin(running.supervise()).await;
         finish.finish(ended).await
     }
@@ -304,7 +304,7 @@ fn capture(
     })
 }
 
-/// The file that Kubernetes reads as a container's termination message.
+/// The file that Kubernetes reads as the container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 fn termination_log(settings: &Settings) -> Option<PathBuf> {

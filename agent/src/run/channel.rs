@@ -8,31 +8,31 @@ use crate::http::channel::{CHANNEL_VARIABLE, Channel, no_proxy};
 use crate::trial::environment::Changes;
 use crate::util::errors::chain;
 
-/// Findings that may wait for the main task.
+/// The maximum number of findings that wait for the main task.
 const FINDINGS_QUEUE: usize = 64;
 
-/// The channel, bound and not yet served.
+/// The channel, bound but not served yet.
 pub(super) struct SdkChannel(Option<Channel>);
 
-/// The channel that is served.
+/// The served channel.
 pub(super) struct Served {
     pub(super) findings: mpsc::Receiver<Finding>,
     pub(super) shutdown: ChannelShutdown,
 }
 
-/// The signals that end it.
+/// The handles that end the channel.
 pub(super) struct ChannelShutdown {
     ended: watch::Sender<bool>,
     _task: Option<JoinHandle<()>>,
 }
 
 impl SdkChannel {
-    /// Returns no channel.
+    /// Returns an absent channel.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Binds the channel, and puts its address into the trial's environment.
+    /// Binds the channel, and adds its address to the trial's environment.
     pub(super) async fn open(environment: &mut Changes) -> Self {
         match Channel::bind().await {
             Ok(channel) => {
@@ -52,11 +52,11 @@ impl SdkChannel {
         }
     }
 
-    /// Serves the channel. `record` is the answer to a trial that asks for its parameters.
+    /// Serves the channel. A trial that requests its parameters gets `record`.
     pub(super) fn serve(self, record: String) -> Served {
         let (found, findings) = mpsc::channel(FINDINGS_QUEUE);
         let (ended, watch_end) = watch::channel(false);
-        // A task, so that a panic in it does not end the agent. It ends with the runtime at the latest.
+        // A task of its own, so that a panic in it does not end the agent. It ends with the runtime at the latest.
         let task = self.0.map(|channel| {
             tokio::spawn(async move { channel.serve(&record, found, watch_end).await })
         });
@@ -65,7 +65,7 @@ impl SdkChannel {
 }
 
 impl ChannelShutdown {
-    /// Answers requests that still wait: the trial is over.
+    /// Answers the pending requests after the trial's end.
     pub(super) fn shut_down(self) {
         self.ended.send(true).ok();
     }

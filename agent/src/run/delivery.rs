@@ -1,4 +1,4 @@
-//! The task that delivers, where there is a manager.
+//! The task that delivers reports, if there is a manager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::delivery::{self, Counts, Credentials, LAST_PATIENCE};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 
-/// The time that delivery may go on once the agent has got TERM: the sender of TERM sends KILL after a while.
+/// The time for delivery after the agent received SIGTERM: the sender of SIGTERM sends SIGKILL after a while.
 const HURRIED_FLUSH: Duration = Duration::from_secs(5);
 
-/// The time that delivery may take to see that its time is up.
+/// The time for delivery to notice its deadline.
 const SHUTDOWN_SLACK: Duration = Duration::from_secs(1);
 
-/// The task that delivers, and its ends.
+/// The delivery task and its channels.
 pub(super) struct Delivery {
     pub(super) directives: mpsc::Receiver<Directive>,
     /// `None` without a manager.
     pub(super) counts: Option<Arc<Counts>>,
-    /// To be ended after the trial.
+    /// Ends the delivery after the trial.
     pub(super) shutdown: DeliveryShutdown,
 }
 
-/// The signals that end delivery.
+/// The handles that end the delivery.
 pub(super) struct DeliveryShutdown {
     ended: watch::Sender<bool>,
     give_up: watch::Sender<bool>,
@@ -52,7 +52,7 @@ impl Delivery {
                 give_up: watch_give_up,
                 counts: counts.clone().unwrap_or_default(),
             };
-            // A task, so that a panic in it does not end the agent. Joined in `finish`.
+            // A task of its own, so that a panic in it does not end the agent. `finish` joins it.
             tokio::spawn(delivery::run(settings, spool.clone(), directives_sender, watch_end))
         });
         Self { directives, counts, shutdown: DeliveryShutdown { ended, give_up, task } }
@@ -60,13 +60,13 @@ impl Delivery {
 }
 
 impl DeliveryShutdown {
-    /// Becomes true when the trial has ended.
+    /// Returns a receiver that becomes `true` when the trial has ended.
     pub(super) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.subscribe()
     }
 
-    /// Ends delivery, and waits until it is done or out of time. `hurry` ends when the agent itself has got TERM: then
-    /// there are only [`HURRIED_FLUSH`] left.
+    /// Ends the delivery, and waits until it is complete or out of time. `hurry` completes when the agent itself
+    /// receives SIGTERM; only [`HURRIED_FLUSH`] is left then.
     pub(super) async fn finish(
         self,
         spool: &Spool,
@@ -79,7 +79,7 @@ impl DeliveryShutdown {
             hurry.await;
             sleep(HURRIED_FLUSH).await;
         };
-        // Delivery watches the time itself; this timeout is for the case that it does not.
+        // Delivery watches its own deadline; this timeout is a safeguard.
         let longest = flush.saturating_add(LAST_PATIENCE).saturating_add(SHUTDOWN_SLACK);
         let done = tokio::select! {
             done = timeout(longest, &mut task) => done,

@@ -1,8 +1,8 @@
-//! The fallback after a failure of the agent: a program that only supervises the trial to its end. It passes the output
-//! on, forwards signals, reaps, stops the tree on request, and exits with the trial's code.
+//! The fallback after a failure of the agent: a program that only supervises the trial to its end. It copies the
+//! output, forwards signals, reaps processes, stops the tree on request, and exits with the trial's code.
 //!
-//! It must not do anything else: no thread, no network, no spool, and of files only the verdict, when all is
-//! over. What hands the trial over is [`trial::hand_over`](crate::trial::hand_over).
+//! It must not do anything else. It uses no thread, no network and no spool, and the only file that it writes is the
+//! verdict at the end. [`trial::hand_over`](crate::trial::hand_over) starts it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,26 +36,26 @@ use crate::verdict::{
     termination_message,
 };
 
-/// The interval at which killed trees are looked through again for what was forked meanwhile.
+/// The interval at which killed trees are searched for processes forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
-/// Bytes read at once.
+/// Number of bytes to read at once.
 const CHUNK: usize = 64 * 1024;
 
-/// A pipe that says it is writable takes this many bytes without a wait (`PIPE_BUF`).
+/// The number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
 const ATOMIC: usize = 4096;
 
-/// The stop that a TERM requests.
+/// The stop that SIGTERM requests.
 const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 
-/// Holds the trial that `words` tell of, and returns its exit code.
+/// Holds the trial described by `words`, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
     let Some(handed_over) = HandOver::read(words) else {
-        say("error: only trialkeeper itself may start trialkeeper in this way");
+        say("error: --hold is for internal use only");
         return ExitCode::from(KEEPER_FAULT);
     };
     say(
-        "error: trialkeeper has failed. The trial runs on: its output is passed on and its exit code kept, but \
+        "error: trialkeeper has failed. The trial continues. Its output and exit code are passed on, but \
          nothing more is collected or delivered",
     );
     match MinimalSupervisor::new(&handed_over) {
@@ -71,7 +71,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
 }
 
 fn say(text: &str) {
-    // A closed stderr is no reason to stop.
+    // Ignored: stderr may be closed.
     io::stderr().write_all(format!("trialkeeper: {text}\n").as_bytes()).ok();
 }
 
@@ -83,30 +83,30 @@ struct MinimalSupervisor {
     reaper: Reaper,
     grace: Duration,
     drain: Duration,
-    /// The end of the trial's own process, if the program before had seen it.
+    /// The exit status of the trial's own process, if the previous program had reaped it.
     reaped_before: Option<ExitStatus>,
     status: Option<ExitStatus>,
-    /// The trial's own process is gone, and its end is unknown.
+    /// `true` if the trial's own process was reaped and its exit status is unknown.
     lost: bool,
     stop: Option<Stop>,
     leftovers: Leftovers,
 }
 
-/// One of the trial's streams on its way.
+/// One of the trial's output streams.
 struct Stream {
-    /// `None`: it has ended.
+    /// `None`: the stream has ended.
     source: Option<File>,
-    /// `None`: the reader is gone.
+    /// `None`: the reader has closed the stream.
     sink: Option<File>,
-    /// Read and not yet passed on.
+    /// Bytes that were read and not yet written.
     waiting: Vec<u8>,
     last: LastBytes,
 }
 
 impl MinimalSupervisor {
     fn new(handed_over: &HandOver) -> Result<Self, io::Error> {
-        // Before anything is opened: a descriptor that was closed in the last moment must not be mistaken for a new
-        // one.
+        // First of all: once other files are open, the number of a descriptor that was closed at the last moment could
+        // belong to another file.
         let live = &handed_over.live;
         let reaper = Reaper::default();
         let [stdout, stderr] = live.outputs.map(|number| number.and_then(inherited));
@@ -114,7 +114,7 @@ impl MinimalSupervisor {
             Some(Guard::adopt(&reaper, process.unsigned_abs(), inherited(pipe)?))
         });
         let all = SigSet::all();
-        // The program before has blocked them already: one that came meanwhile is still there.
+        // The previous program has blocked all signals already, so those that arrived meanwhile are still pending.
         all.thread_block()?;
         let signals = SignalFd::with_flags(&all, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Reaper::adopt_orphans()?;
@@ -133,7 +133,7 @@ impl MinimalSupervisor {
             reaped_before: live.status.map(ExitStatus::from_raw),
             status: None,
             lost: false,
-            // By whom is not known any more; TERM is what everybody sends.
+            // The source of the stop is no longer known. SIGTERM is the usual one.
             stop: live.stopping.then_some(STOP_BY_TERM),
             leftovers: Leftovers::default(),
         })
@@ -145,7 +145,7 @@ impl MinimalSupervisor {
         let mut events: Vec<Event> = self.reap(&phase).into_iter().collect();
         if events.is_empty() && !self.reaper.sweep() {
             events.extend(self.reap(&phase));
-            // The program before had reaped the trial at that moment, and could not say so any more.
+            // The previous program reaped the trial at that moment and could not pass the status on.
             self.lost = events.is_empty();
             if self.lost {
                 return;
@@ -165,8 +165,8 @@ impl MinimalSupervisor {
             }
             let open = self.open();
             self.wait(&phase);
-            // First, so that the end of the trial is told with what is left then: a stream that ended between the two
-            // would not be seen to end any more.
+            // Before the signals, so that the event for the trial's end includes the current state of the streams. A
+            // stream that ended in between would otherwise never be seen to end.
             self.streams.iter_mut().for_each(Stream::carry);
             self.handle_signals(&phase, &mut events);
             if phase.hunts() {
@@ -176,7 +176,7 @@ impl MinimalSupervisor {
                 events.extend(self.reap(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-                // A look reaps, and what is reaped must not be killed.
+                // The check reaps processes, and a reaped pid must not be killed.
                 let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
                 events.push(Event::DeadlinePassed(left));
             }
@@ -188,12 +188,12 @@ impl MinimalSupervisor {
         let left = phase.deadline().map(|at| at.saturating_duration_since(Instant::now()));
         let wait =
             if phase.hunts() { Some(left.unwrap_or(HUNT_EVERY).min(HUNT_EVERY)) } else { left };
-        // Rounded up, so that a deadline is over when it is looked at.
+        // Rounded up, so that the deadline has passed when it is checked.
         let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
         let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend(self.streams.iter().filter_map(Stream::poll_target));
-        // Whatever it returns, each is looked at.
+        // The result is ignored, because the caller checks every file.
         poll(&mut fds, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
 
@@ -201,7 +201,7 @@ impl MinimalSupervisor {
         let mut ended = false;
         while let Ok(Some(heard)) = self.signals.read_signal() {
             if heard.ssi_pid == std::process::id() {
-                // A thread of the program before has failed as well, and has sent the signal to hand over.
+                // Another thread of the previous program failed too, and sent its signal for the hand-over.
                 continue;
             }
             let heard = i32::try_from(heard.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
@@ -214,7 +214,7 @@ impl MinimalSupervisor {
                     });
                     self.stop.get_or_insert(STOP_BY_TERM);
                 }
-                // The keyboard's stop is meant for the trial, and a closed pipe is seen when it is written to.
+                // The terminal's stop signals are meant for the trial. A write detects a closed pipe.
                 Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGPIPE)
                 | None => {}
                 Some(signal) => {
@@ -229,10 +229,10 @@ impl MinimalSupervisor {
         }
     }
 
-    /// Reaps, and says what there is.
+    /// Reaps ended processes, and returns the resulting event.
     fn reap(&mut self, phase: &Phase) -> Option<Event> {
         let left = self.remaining();
-        // The program before may have noted the end and left the process to be reaped here.
+        // The previous program may have recorded the exit status without reaping the process.
         let ended = self.reaped_before.take().or_else(|| self.exit.try_recv().ok());
         if let (Some(status), None) = (ended, self.status) {
             self.status = Some(status);
@@ -282,7 +282,7 @@ impl MinimalSupervisor {
                 TrialEnd::Exited { exit: trial_exit(status), wait_status: Some(status.into_raw()) }
             }
             None if self.lost => {
-                TrialEnd::KeeperFailed { why: "how the trial ended was lost".to_owned() }
+                TrialEnd::KeeperFailed { why: "the trial's exit status was lost".to_owned() }
             }
             None => {
                 TrialEnd::KeeperFailed { why: "the trial's process survived SIGKILL".to_owned() }
@@ -308,7 +308,7 @@ impl MinimalSupervisor {
             ..Observations::default()
         });
         verdict.message.push_str(
-            " (trialkeeper itself failed meanwhile: what it saw before is not in this verdict.)",
+            " (trialkeeper itself failed: its earlier observations are not in this verdict.)",
         );
         if let Some(dir) = &handed_over.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
@@ -317,7 +317,7 @@ impl MinimalSupervisor {
             }
         }
         if let Some(path) = &handed_over.termination_log {
-            // It is one of two places, and the exit code says the same.
+            // Ignored: the output directory has the verdict too, and the exit code reflects it.
             std::fs::write(path, termination_message(&verdict)).ok();
         }
         match self.status.map(trial_exit) {
@@ -344,7 +344,7 @@ impl Stream {
         self.source.is_none() && self.waiting.is_empty()
     }
 
-    /// Returns the file to wait for: room first, then more.
+    /// Returns the file to wait for: the sink while bytes are waiting, else the source.
     fn poll_target(&self) -> Option<PollFd<'_>> {
         match (&self.sink, &self.source) {
             (Some(sink), _) if !self.waiting.is_empty() => {
@@ -361,7 +361,7 @@ impl Stream {
         poll(&mut poll_target, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Carries what can be carried without a wait, but not for so long that a signal has to wait.
+    /// Copies all bytes that need no wait, up to a limit, so that signals are handled in time.
     fn carry(&mut self) {
         for _ in 0..64 {
             if !self.is_ready() {
@@ -400,7 +400,7 @@ impl Stream {
                     error.kind(),
                     io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
                 ) => {}
-            // The reader is gone; the trial must be able to go on.
+            // The reader has closed the stream. The trial must be able to continue.
             Err(_) => {
                 self.sink = None;
                 self.waiting.clear();

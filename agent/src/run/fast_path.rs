@@ -1,4 +1,4 @@
-//! A trial that is over before there was anything to observe: neither a thread nor a spool is made for it.
+//! The fast path for a trial that ends before there is anything to observe. It needs neither a thread nor a spool.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
@@ -10,14 +10,15 @@ use tokio::sync::oneshot;
 use crate::trial::reap::Reaper;
 use crate::trial::signals::BlockedSignals;
 
-/// The time that a silent trial is only waited for, and how long it has the processor to itself.
+/// The maximum running time of a silent trial on the fast path, and the time for which the agent leaves the processor
+/// to it.
 const LONGEST_FAST_RUN: Duration = Duration::from_millis(20);
 const PROCESSOR_LEFT_ALONE: Duration = Duration::from_millis(1);
 
-/// Waits for the end of a short trial. Returns `None`, and the trial must be supervised, if it prints something, a
-/// signal comes, or [`LONGEST_FAST_RUN`] is over. The work of `meanwhile` begins after [`PROCESSOR_LEFT_ALONE`].
-/// Otherwise the trial has exited by itself, has printed nothing, and no process is left of it. `nothing_else` then
-/// says that it left nothing to be read either.
+/// Waits for the end of a short trial. Returns `None` if the trial prints something, a signal arrives, or
+/// [`LONGEST_FAST_RUN`] is over: the trial must then be supervised. Calls `meanwhile` after [`PROCESSOR_LEFT_ALONE`].
+/// Returns the status only if the trial has exited without a signal, has printed nothing, and has left no process, and
+/// if `nothing_else` returns `true`: the trial left nothing else to read.
 pub(super) fn wait(
     signals: &BlockedSignals,
     outputs: &[Option<OwnedFd>; 2],
@@ -26,7 +27,7 @@ pub(super) fn wait(
     meanwhile: impl FnOnce(),
     nothing_else: impl FnOnce() -> bool,
 ) -> Option<ExitStatus> {
-    // The agent would not know the end of a stream that it cannot read.
+    // Without a pipe, the agent could not detect the end of the stream.
     let mut open: Vec<&OwnedFd> = outputs.iter().map(Option::as_ref).collect::<Option<_>>()?;
     let [at_once, brief] = [PROCESSOR_LEFT_ALONE, LONGEST_FAST_RUN]
         .map(|time| PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO));
@@ -48,7 +49,7 @@ pub(super) fn wait(
             if status.code().is_some() && alone && !printed && nothing_else() {
                 return Some(status);
             }
-            // A later caller waits on the same receiver.
+            // A later caller waits for the same status.
             let (tell, again) = oneshot::channel();
             tell.send(status).ok();
             *exit = again;
@@ -57,8 +58,8 @@ pub(super) fn wait(
     }
 }
 
-/// Waits for a signal, for something printed, or for the end of a stream, which is taken out of `open`. Whether
-/// there was a signal, and something printed; `None`: nothing came.
+/// Waits for a signal, for output, or for the end of a stream, which is removed from `open`. Returns whether a signal
+/// arrived, and whether there is output. `None`: the timeout passed.
 fn poll_streams(
     signals: Option<&BlockedSignals>,
     open: &mut Vec<&OwnedFd>,

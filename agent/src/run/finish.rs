@@ -1,4 +1,4 @@
-//! The end of a run: the verdict goes to the disk and to the manager, and so does everything that is left.
+//! The end of a run: the verdict and the remaining reports are written to disk and delivered to the manager.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,12 +33,12 @@ pub(super) struct Ended {
     pub(super) observed: Observations,
     pub(super) recorder: Recorder,
     pub(super) signals: Signals,
-    /// `true` if the agent has received TERM already.
+    /// `true` if the agent has already received SIGTERM.
     pub(super) stop_signalled: bool,
 }
 
 impl Finish {
-    /// Concludes, writes and delivers, and returns the exit code.
+    /// Concludes the run, writes and delivers its results, and returns the exit code.
     pub(super) async fn finish(self, ended: Ended) -> ExitCode {
         let Self { settings, dir, spool_dir, spool, capture, outlets, shutdown } = self;
         let Ended { observed, recorder, mut signals, stop_signalled } = ended;
@@ -77,8 +77,8 @@ impl Finish {
     }
 }
 
-/// Waits until the receiver of the trial's output has read all of it: without the agent, it would have. Not for ever, and
-/// not once a stop is requested.
+/// Waits until the reader of the trial's output has read all of it, as it could without the agent. The wait is limited,
+/// and shorter if a stop is requested.
 async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bool) {
     let hurry = async {
         if !hurried {

@@ -1,4 +1,4 @@
-//! Starts the trial, with pipes for its output. It must not read them: nothing that comes after the start may delay it.
+//! Starts the trial, with pipes for its output. It must not read them, because later work must not delay the start.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,33 +16,33 @@ use crate::trial::hand_over::{self, HandOver, Live};
 use crate::trial::reap::Reaper;
 use crate::trial::{self, Plan, Trial};
 
-/// A trial that was started, with the receiver of its end.
+/// A started trial, and the receiver of its exit status.
 pub(super) type StartedTrial = (Trial, oneshot::Receiver<ExitStatus>);
 
-/// The outcome of the start, and the trial's output.
+/// The result of the start, and the trial's output.
 pub(super) struct Launched {
     pub(super) started: Result<StartedTrial, trial::Error>,
-    /// Its standard output and error; `None` where it has the agent's.
+    /// The trial's standard output and error. `None`: the trial writes to the agent's.
     pub(super) outputs: [Option<OwnedFd>; 2],
 }
 
 /// A reason not to start the trial.
 #[derive(Debug)]
 pub(super) enum Obstacle {
-    /// Something that it needs cannot be had.
+    /// A part that the trial needs is missing.
     Unready(String),
-    /// This signal asked for the end first.
+    /// This signal requested a stop before the start.
     Stopped(Signal),
 }
 
-/// The context of a failure while the trial runs.
+/// The data for a hand-over while the trial runs.
 pub(super) struct FaultContext<'a> {
     pub(super) dir: Option<&'a Path>,
     pub(super) termination_log: Option<&'a Path>,
     pub(super) claim: Option<&'a Claim>,
 }
 
-/// Must be called on the main thread, see [`trial::start`].
+/// Starts the trial and prepares the hand-over. Must be called on the main thread, see [`trial::start`].
 pub(super) fn launch(
     settings: &Settings,
     plan: &Plan,
@@ -77,7 +77,7 @@ pub(super) fn launch(
     Launched { started, outputs }
 }
 
-/// A pipe, the agent's end first; nothing where it cannot be had.
+/// Returns a pipe, the agent's end first, or `None` twice if the system has none.
 fn output() -> (Option<OwnedFd>, Option<OwnedFd>) {
     match io::pipe() {
         Ok((source, trials)) => (Some(source.into()), Some(trials.into())),

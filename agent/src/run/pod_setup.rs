@@ -1,8 +1,8 @@
-//! The setup of a pod before its trial starts: code, parameters and the other pods' addresses come from the manager. The
-//! code is fetched while the pods meet.
+//! The setup of a pod before its trial starts. The manager provides code, parameters and the other pods' addresses. The
+//! code is fetched during the rendezvous of the pods.
 //!
-//! Without a request for any of them, nothing happens here. A part that cannot be had is an obstacle: the trial is not
-//! started, and everything else goes on as if it had failed to start, so that the manager learns why.
+//! Without such an option, the setup does nothing. A missing part is an obstacle: the trial is not started. The run
+//! continues as after a failed start, so that the manager gets the reason.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::run::settings::{Pod, Settings};
 use crate::trial::signals::{ReceivedSignal, Signals};
 use crate::util::errors::chain;
 
-/// The setup so far.
+/// The state of the setup.
 pub(super) struct PodSetup<'a> {
     settings: &'a Settings,
     session: Option<SetupSession<'a>>,
@@ -30,7 +30,7 @@ pub(super) struct PodSetup<'a> {
 struct SetupSession<'a> {
     runtime: &'a Runtime,
     manager: Manager,
-    /// A stop may be requested meanwhile, and the agent as PID 1 is the only receiver.
+    /// A stop may be requested during the setup, and as PID 1 only the agent receives the signal.
     signals: Signals,
 }
 
@@ -56,13 +56,13 @@ impl<'a> PodSetup<'a> {
         }
     }
 
-    /// The parameter record, where it is to be fetched.
+    /// Returns the parameter record, if it must be fetched.
     pub(super) fn parameters(&mut self) -> Option<String> {
         self.step(self.settings.pod.fetch_parameters, async |manager| manager.parameters().await)
     }
 
-    /// Returns the directory with the trial's code, after fetching or unpacking it, and the trial's variables about its
-    /// pod and its peers. No directory: the trial needs no code. `dir` is the run's directory.
+    /// Fetches or unpacks the trial's code. Returns its directory, and the trial's variables about its pod and its
+    /// peers. `None`: the trial needs no code. `dir` is the run's directory.
     pub(super) fn code_and_peers(
         &mut self,
         dir: Option<&Path>,
@@ -70,7 +70,7 @@ impl<'a> PodSetup<'a> {
         let pod = &self.settings.pod;
         let into = code_dir(pod, dir).filter(|_| pod.fetch_code || pod.code_archive.is_some());
         if (pod.fetch_code || pod.code_archive.is_some()) && into.is_none() {
-            let why = "there is no place for the code; name one with --code-dir".to_owned();
+            let why = "no directory for the code; set --code-dir".to_owned();
             self.obstacle.get_or_insert(Obstacle::Unready(why));
         }
         let unpacked = into.as_deref().zip(pod.code_archive.as_deref()).map(|(into, archive)| {
@@ -78,7 +78,7 @@ impl<'a> PodSetup<'a> {
                 .and_then(|archive| fetch::place_code(&archive, pod.code_base.as_deref(), into))
         });
         let is_unpacked = matches!(unpacked, Some(Ok(())));
-        // An archive that is missing or damaged is fetched anew, and the fetch says why it cannot.
+        // A missing or damaged archive is fetched again. If that fails too, its error is reported.
         if let Some(Err(error)) = unpacked
             && !pod.fetch_code
         {
@@ -102,7 +102,8 @@ impl<'a> PodSetup<'a> {
             tokio::try_join!(code, members).map(|((), members)| members)
         });
         let directory = into.filter(|_| self.obstacle.is_none()).and_then(|into| {
-            // The trial is run there, and what it is told must hold wherever it goes.
+            // The path must be absolute: it is the trial's working directory and stays valid if the trial changes to
+            // another.
             let absolute = std::path::absolute(&into)
                 .map_err(|source| fetch::Error::Write { path: into, source });
             absolute.map_err(|error| self.obstacle = Some(Obstacle::Unready(chain(&error)))).ok()
@@ -122,12 +123,12 @@ impl<'a> PodSetup<'a> {
         variables
     }
 
-    /// Returns the signals that were opened, for the rest of the run, and the obstacle.
+    /// Returns the signals for the rest of the run, if they were opened, and the obstacle.
     pub(super) fn close(self) -> (Option<Signals>, Option<Obstacle>) {
         (self.session.map(|session| session.signals), self.obstacle)
     }
 
-    /// Does something, unless there is an obstacle already.
+    /// Performs one step, unless there is already an obstacle.
     fn step<T>(
         &mut self,
         wanted: bool,
@@ -150,7 +151,8 @@ fn code_dir(pod: &Pod, dir: Option<&Path>) -> Option<PathBuf> {
     pod.code_dir.clone().or_else(|| Some(dir?.join("code")))
 }
 
-/// Removes unpacked code that the trial has not changed, unless it was fetched. What the trial has made stays.
+/// Removes unpacked code that the trial has not changed, unless the code was fetched. Files that the trial created
+/// stay.
 pub(super) fn remove_code(pod: &Pod, dir: Option<&Path>) {
     if !pod.fetch_code
         && let Some(archive) = &pod.code_archive

@@ -20,7 +20,7 @@ use crate::trial::environment::{self, Facts};
 use crate::trial::parameters::Parameters;
 use crate::trial::signals::Signals;
 
-/// Everything that is settled before the trial starts.
+/// Everything that is prepared before the trial starts.
 pub(super) struct Prepared {
     pub(super) settings: Settings,
     pub(super) plan: Plan,
@@ -31,21 +31,21 @@ pub(super) struct Prepared {
     pub(super) earlier: Option<Verdict>,
     /// The directory of NNI's SDK.
     pub(super) sys_dir: Option<PathBuf>,
-    /// The id of the parameters, which an NNI manager wants back with each metric.
+    /// The id of the parameters, which an NNI manager requires with each metric.
     pub(super) parameter_id: Value,
-    /// The source of signals, if it is open already.
+    /// The signals, if they were already opened.
     pub(super) signals: Option<Signals>,
     /// The time of the preparation, in milliseconds since 1970.
     pub(super) since_ms: u64,
-    /// The reason why the trial cannot be started.
+    /// The reason for not starting the trial.
     pub(super) obstacle: Option<Obstacle>,
 }
 
 /// The shell with which NNI runs a trial's command.
 const BASH: &str = "/bin/bash";
 
-/// Returns the shell of a command line: `bash`, since lines are written for it, or in an image that has none `sh`. In
-/// the place of NNI's own keeper it is always `sh`, as there.
+/// Returns the shell for a command line: `bash`, for which command lines are usually written, or `sh` if the image has
+/// no `bash`. In place of NNI's own keeper it is always `sh`, like NNI's.
 fn shell(legacy: bool, bash: &'static str) -> &'static str {
     if !legacy && access(bash, AccessFlags::X_OK).is_ok() { bash } else { "/bin/sh" }
 }
@@ -80,7 +80,7 @@ pub(super) fn prepare(
         Some(dir) => DirRequest::Dir(dir.clone()),
         None => DirRequest::New { now_ms, random },
     };
-    // Who gives parameters means these, whatever an earlier attempt left in the directory.
+    // Given parameters take precedence over those of an earlier attempt in the directory.
     let given = fetched.is_some() || args.parameters.is_some();
     let private = args.legacy.is_none() && args.platform.as_deref().is_none_or(|p| p == "local");
     let RunDir { path: dir, earlier, warnings } =
@@ -108,7 +108,7 @@ pub(super) fn prepare(
     })
 }
 
-/// Returns the process to start, with its environment. `code`: the directory of its code, if the agent made one.
+/// Returns the process to start, with its environment. `code` is the directory of its code, if the agent created one.
 fn plan(
     args: &RunArgs,
     settings: &Settings,
@@ -153,7 +153,7 @@ fn plan(
     }
 }
 
-/// Does the work of NNI's keeper before its trial starts.
+/// Performs the tasks of NNI's keeper before the trial's start.
 fn prepare_legacy(legacy: &Legacy) {
     if let Some(path) = &legacy.job_id_file
         && let Err(error) = std::fs::write(path, std::process::id().to_string())
@@ -162,16 +162,17 @@ fn prepare_legacy(legacy: &Legacy) {
     }
 }
 
-/// The errors of reading the parameters. The trial is not started then: its result would be another point's.
+/// The errors of reading the parameters. The trial is then not started, because its result would belong to other
+/// parameters.
 #[derive(Debug, thiserror::Error)]
 enum ParametersError {
     #[error("cannot read the parameters in {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("cannot understand the parameters in {}", .path.display())]
+    #[error("cannot parse the parameters in {}", .path.display())]
     Parse { path: PathBuf, source: crate::trial::parameters::Error },
-    #[error("cannot understand the parameters that the manager gave")]
+    #[error("cannot parse the parameters from the manager")]
     ParseFetched(#[source] crate::trial::parameters::Error),
-    #[error("cannot understand the value of --parameters")]
+    #[error("cannot parse the value of --parameters")]
     ParseInline(#[source] crate::trial::parameters::Error),
 }
 
@@ -182,7 +183,7 @@ fn parameters(args: &RunArgs, sys_dir: Option<&Path>) -> Result<Parameters, Para
                 .map_err(ParametersError::ParseInline);
         }
         Some(path) => PathBuf::from(path),
-        // The maker of the directory may have put the record there.
+        // The creator of the directory may have put the record there.
         None => match sys_dir.map(|dir| dir.join("parameter.cfg")).filter(|path| path.exists()) {
             Some(path) => path,
             None => return Ok(Parameters::none()),
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_for_bash_where_there_is_one() {
+    fn bash_runs_a_shell_line_if_it_exists() {
         #[rustfmt::skip]
         let table = [
             ("a bash",                    false, "/proc/self/exe", "/proc/self/exe"),

@@ -28,19 +28,19 @@ pub(super) struct Pumps<'a> {
     running: RunningPumps,
 }
 
-/// The pumps that were started.
+/// The started pumps.
 #[derive(Default)]
 pub(super) struct RunningPumps {
-    /// Streams that are read.
+    /// The streams that are read.
     pub(super) open: Vec<Stream>,
-    /// The outlets of these streams, to be read out.
+    /// The outlets of these streams, to drain at the end.
     pub(super) outlets: Vec<Outlet>,
-    /// The logs of those, if they are collected.
+    /// The log shippers of these streams, if logs are collected.
     pub(super) shippers: Vec<Arc<LogShipper>>,
 }
 
 impl<'a> Pumps<'a> {
-    /// Prepares pumps; none is started yet.
+    /// Prepares pumps without starting any.
     pub(super) fn new(
         settings: &'a Settings,
         capture: &'a Capture,
@@ -52,7 +52,7 @@ impl<'a> Pumps<'a> {
         Self { settings, capture, events, spool, clock, gate, running }
     }
 
-    /// Reads the trial's standard output and error, and passes them on to the agent's own.
+    /// Reads the trial's standard output and error, and copies them to the agent's.
     pub(super) fn start_all(
         mut self,
         outputs: [Option<OwnedFd>; 2],
@@ -68,9 +68,9 @@ impl<'a> Pumps<'a> {
         self.running
     }
 
-    /// Reads `stream` from `source`, and passes it on to `sink`. `None`: the trial writes to the agent's own.
+    /// Reads `stream` from `source`, and copies it to `sink`. `None`: the trial writes to the agent's stream.
     ///
-    /// A stream that cannot be read would stop the trial once its pipe is full, so that is a fault of the agent.
+    /// An unread stream would block the trial once its pipe is full, so a failure here is a fault of the agent.
     fn start(
         &mut self,
         stream: Stream,
@@ -80,7 +80,7 @@ impl<'a> Pumps<'a> {
     ) {
         let Some(source) = source else { return };
         let source = Arc::new(File::from(source));
-        // An NNI manager wants lines, and no log of the agent.
+        // An NNI manager accepts only lines, so the agent ships no logs.
         let legacy = self.settings.legacy.as_ref();
         let logs = self.settings.logs.clone().filter(|_| legacy.is_none());
         let shipper = logs.map(|spec| {

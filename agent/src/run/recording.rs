@@ -1,4 +1,4 @@
-//! The parts that keep a trial's reports: the spool, and the recorder that fills it.
+//! The parts that record a trial's reports: the spool, and the recorder that writes to it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) fn open_spool(
         attempt: settings.attempt.clone(),
         sender: (settings.identity == Identity::Trial).then(|| settings.sender.clone()),
         limit_bytes: settings.spool_bytes,
-        // Without a manager no reader relies on them, and an fsync would be most of a short trial's time.
+        // Without a manager, nothing relies on a synced spool, and fsync would take most of a short trial's time.
         sync_interval: settings.manager.as_ref().map_or(Duration::MAX, |_| SYNC_EVERY),
         now_ms,
     };
@@ -36,7 +36,8 @@ pub(super) fn open_spool(
     spool
 }
 
-/// Returns the recorder of a trial's metrics and facts, which also speaks to an NNI manager if one started the agent.
+/// Returns the recorder of a trial's metrics and facts. It also writes NNI's messages if an NNI manager started the
+/// agent.
 pub(super) fn recorder(
     settings: &Settings,
     spool: &Spool,

@@ -1,5 +1,5 @@
-//! The part of a run between the trial's start and its end: everything is opened that watches the trial, and the trial is
-//! supervised. [`Finish`] follows.
+//! The part of a run between the trial's start and its end: opens everything that watches the trial, and supervises it.
+//! [`Finish`] follows.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::util::clock::Clock;
 use crate::util::errors::chain;
 use crate::verdict::{Observations, TrialEnd};
 
-/// A run that watches its trial.
+/// A run whose trial was started, or failed to start.
 pub(super) struct Running {
     started: Result<StartedTrial, trial::Error>,
-    /// The supervisor's parts that a trial needs which was started.
+    /// The supervisor's parts, used if the trial was started.
     parts: SupervisorParts,
     channel: ChannelShutdown,
     finish: Finish,
@@ -86,7 +86,7 @@ impl Running {
         Self { started, parts, channel, finish }
     }
 
-    /// Supervises the trial to its end, if it was started. Returns the end, and what is to be done then.
+    /// Supervises the trial to its end, if it was started. Returns the end, and the parts for finishing the run.
     pub(super) async fn supervise(self) -> (Ended, Finish) {
         let Self { started, parts, channel, finish } = self;
         let settings = &finish.settings;

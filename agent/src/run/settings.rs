@@ -1,4 +1,4 @@
-//! PURE: the command line and the caller's variables -> what a run is to do.
+//! PURE: resolves the command line and the environment variables into the settings of a run.
 
 use core::net::SocketAddr;
 use std::ffi::{OsStr, OsString};
@@ -27,115 +27,113 @@ pub use pod::Pod;
 pub struct Settings {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
-    /// The trial that the reports belong to.
+    /// The trial to which the reports belong.
     pub sender: Sender,
-    /// The parties that know the run.
+    /// The parties that can identify the run.
     pub identity: Identity,
     /// Id of the attempt.
     pub attempt: AttemptId,
-    /// The manager; `None` for a run on its own.
+    /// The manager; `None` for a standalone run.
     pub manager: Option<ManagerAddress>,
-    /// The manager's token.
+    /// The file with the manager's token.
     pub token_file: Option<PathBuf>,
-    /// The authority that signed the manager's certificate.
+    /// The certificate of the authority that signed the manager's.
     pub ca_file: Option<PathBuf>,
-    /// The output directory, if a certain one is wanted.
+    /// The output directory, if the user set it.
     pub output_dir: Option<PathBuf>,
-    /// The spool, if it is wanted in a certain place.
+    /// The spool's directory, if the user set it.
     pub spool_dir: Option<PathBuf>,
-    /// Size over which the spool sheds.
+    /// Maximum size of the spool in bytes. Above it, the spool drops logs and samples.
     pub spool_bytes: u64,
-    /// Size over which a file of output is set aside.
+    /// Maximum size of an output file in bytes. Above it, the file is rotated.
     pub rotate_bytes: Option<u64>,
-    /// A file for the verdict in short.
+    /// A file for the short form of the verdict.
     pub termination_log: Option<PathBuf>,
     /// The platform whose exit codes are used.
     pub exit_code_map: Option<ExitCodeMap>,
-    /// The formats to collect.
+    /// The metrics to collect, and their formats.
     pub collect: CollectSpec,
-    /// The form in which the output is sent, if it is.
+    /// The options for sending the output, if it is sent.
     pub logs: Option<log_lines::Spec>,
-    /// Files of lines with metrics.
+    /// Line-based files with metrics.
     pub metric_files: Vec<PathBuf>,
     /// Directories with `TensorBoard`'s event files.
     pub tensorboard: Vec<PathBuf>,
     /// `true` if the SDK's HTTP channel is served.
     pub sdk_channel: bool,
-    /// From the request to end to the kill.
+    /// The time from the request to stop to SIGKILL.
     pub grace: Duration,
-    /// From the end of the trial's own process to the end of everything.
+    /// The time from the end of the trial's own process to the end of its whole tree.
     pub drain: Duration,
-    /// For delivery after the trial's end.
+    /// The time for delivery after the trial's end.
     pub flush: Duration,
-    /// Longest silence towards the manager.
+    /// The maximum time between two batches to the manager.
     pub heartbeat: Duration,
-    /// The observations while the trial runs.
+    /// The conditions to observe while the trial runs.
     pub observe: observe::Spec,
     /// Names of variables whose values are secret.
     pub secret_variables: Vec<String>,
     /// The address of the status page.
     pub listen: Option<SocketAddr>,
-    /// Let the trial live on if the agent is killed.
+    /// `true` if the trial continues when the agent is killed.
     pub detach_on_death: bool,
-    /// The preparations of a pod, and its place among the trial's pods.
+    /// The setup of a pod, and its place among the trial's pods.
     pub pod: Pod,
     /// The options of an NNI manager, if one started the agent.
     pub legacy: Option<Legacy>,
-    /// The version of NNI that this keeper stands in for. `None`: any that speaks its words.
+    /// The version of NNI that this agent replaces. `None`: any version with the same messages.
     pub nni_version: Option<String>,
-    /// The detail of the log: metrics and summary from 1, what the agent does from 2.
+    /// The detail of the log: metrics and summary from 1, the agent's actions from 2.
     pub verbose: u8,
 }
 
-/// The parties that know a run.
+/// The parties that can identify a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// No party: the run has no name, no manager and no spool of the user's choice. It need not be kept from running
-    /// twice, and its reports have no reader.
+    /// No party: the run has no id and no manager, and the user chose no spool. It may run twice, and its reports have
+    /// no reader.
     None,
-    /// A party that named the attempt, or chose the manager or the spool.
+    /// A party that gave the attempt's id, or chose the manager or the spool.
     Attempt,
-    /// A manager, perhaps later: it is a trial of an experiment's.
+    /// A manager, possibly a later one: the run is a trial of an experiment.
     Trial,
 }
 
 /// The errors of the options of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A manager cannot be told whose reports these are.
+    /// An id that the manager needs is missing.
     #[error("--{flag} is needed with a manager (or the variable {variable})")]
     NoId {
-        /// The flag that is missing.
+        /// The missing flag.
         flag: &'static str,
-        /// The variable that may stand for it.
+        /// The variable to use instead of the flag.
         variable: &'static str,
     },
-    /// A variable of the caller's holds something else.
-    #[error("the variable {variable} names no trial; correct it, or give the id with a flag")]
+    /// An environment variable does not contain a valid id.
+    #[error("the variable {variable} is not a valid id; correct it, or pass the id as a flag")]
     BadId {
         /// Name of the variable.
         variable: &'static str,
-        /// The problem with it.
+        /// The violated rule.
         #[source]
         source: IdError,
     },
-    /// The condition that is to end the trial is seen in samples.
-    #[error("--{0} needs samples, and --sample-interval 0 takes none; leave one of them out")]
+    /// A stop condition needs samples, and samples are disabled.
+    #[error("--{0} needs samples, but --sample-interval 0 disables them; remove one of the two")]
     Unseen(&'static str),
-    /// The condition that is to end the trial is never looked for.
-    #[error(
-        "--{0} ends a trial after the time that --{1} gives, and 0 is never; leave one of them out"
-    )]
+    /// A stop condition needs a time, and the time is zero.
+    #[error("--{0} needs a time above 0 in --{1}")]
     Never(&'static str, &'static str),
     /// The options of a pod do not fit together.
     #[error(transparent)]
     Pod(#[from] pod::Error),
 }
 
-/// The caller's variables, by name.
+/// A function that returns the value of an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The identity of a run.
+/// The inputs that make a run unique.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
     /// A random number.
@@ -143,8 +141,8 @@ pub struct Start {
 }
 
 impl Settings {
-    /// Resolves the settings from the arguments and variables. `shell` runs a line that stands for a command; `start` makes an unnamed attempt
-    /// unique.
+    /// Resolves the settings from the arguments and variables. `shell` runs a command that is given as a line. `start`
+    /// makes an unnamed attempt unique.
     pub fn resolve(
         args: &RunArgs,
         variable: Lookup<'_>,
@@ -204,7 +202,7 @@ impl Settings {
     }
 }
 
-/// Returns the attempt that a flag or the platform names, or else a random one.
+/// Returns the attempt given by a flag or the platform, or else a random one.
 fn attempt(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<AttemptId, Error> {
     const UID: &str = "FC_TASK_ATTEMPT_INSTANCE_UID";
     match (&args.attempt, text(variable(UID))) {
@@ -219,7 +217,7 @@ fn attempt(args: &RunArgs, variable: Lookup<'_>, random: u64) -> Result<AttemptI
     }
 }
 
-/// Returns the parties that know the run. `needed`: there is a manager.
+/// Returns the parties that can identify the run. `needed`: there is a manager.
 fn identity(args: &RunArgs, variable: Lookup<'_>, needed: bool) -> Identity {
     let given = |given: bool, name| given || text(variable(name)).is_some();
     let attempt_named = given(args.attempt.is_some(), "FC_TASK_ATTEMPT_INSTANCE_UID");
@@ -249,18 +247,18 @@ fn collectors(args: &RunArgs) -> CollectSpec {
     CollectSpec {
         objective: args.objective.clone(),
         direction: args.direction,
-        // NNI's manager knows one metric: others that a trial prints are collected on request only.
+        // NNI's manager has one metric: other metrics that a trial prints are collected only on request.
         text: args.collect.contains(&Collect::Text)
             && (args.legacy.is_none() || args.objective.is_some()),
         json_lines: args.collect.contains(&Collect::Json),
         patterns: args.metric_pattern.clone(),
-        // Read when the trial runs.
+        // Filled in later, when the trial runs.
         variables: Vec::new(),
         parameters: Vec::new(),
     }
 }
 
-/// Checks that the agent can see the conditions that are to stop the trial.
+/// Checks that the agent can detect the conditions that stop the trial.
 fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
     let idle = ("stop-on-gpu-idle", watch.stop_on_gpu_idle);
     let hang = ("stop-on-gpu-hang", watch.stop_on_gpu_hang);
@@ -298,7 +296,7 @@ fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> o
     observe::Spec { interval, gpu_program, own_gpus, detect, secrets }
 }
 
-/// An id is a flag's, else a variable's; a run without a manager needs none.
+/// Looks up an id: from a flag, or else from a variable. A run without a manager needs none.
 struct IdLookup<'a> {
     needed: bool,
     variable: Lookup<'a>,
@@ -329,7 +327,7 @@ fn text(value: Option<OsString>) -> Option<String> {
     value.filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Returns whether the value of `--parameters` is the parameters themselves, and not the name of their file.
+/// Returns whether the value of `--parameters` contains the parameters themselves, and not a file's name.
 pub fn is_inline(value: &OsStr) -> bool {
     value.as_bytes().trim_ascii_start().starts_with(b"{")
 }
@@ -358,7 +356,7 @@ mod tests {
     type Row<'a> = (&'a str, &'a [&'a str], &'a [(&'a str, &'a str)], Option<[&'a str; 3]>);
 
     #[test]
-    fn ids_come_from_flags_then_variables_then_nowhere() {
+    fn ids_come_from_flags_then_variables_then_defaults() {
         let nni = [
             ("NNI_EXP_ID", "e1"),
             ("NNI_TRIAL_JOB_ID", "t1"),
@@ -369,12 +367,12 @@ mod tests {
         let manager = ["--manager", "http://m", "x"];
         #[rustfmt::skip]
         let table: [Row<'_>; 6] = [
-            ("a run on its own",           &["x"],   &[],  Some(["standalone", "standalone", "0000000000000007"])),
-            ("variables",                  &manager, &nni, Some(["e1", "t1", "u1"])),
-            ("flags outrank variables",    &flags,   &nni, Some(["e2", "t2", "a2"])),
-            ("a manager needs to know",    &manager, &[],  None),
-            ("and to know well",           &manager, &bad, None),
-            ("on its own it is no matter", &["x"],   &bad, Some(["standalone", "t1", "0000000000000007"])),
+            ("a standalone run",               &["x"],   &[],  Some(["standalone", "standalone", "0000000000000007"])),
+            ("variables",                      &manager, &nni, Some(["e1", "t1", "u1"])),
+            ("flags outrank variables",        &flags,   &nni, Some(["e2", "t2", "a2"])),
+            ("a manager needs ids",            &manager, &[],  None),
+            ("and valid ids",                  &manager, &bad, None),
+            ("standalone needs no valid ids",  &["x"],   &bad, Some(["standalone", "t1", "0000000000000007"])),
         ];
         for (says, words, variables, ids) in table {
             let found = resolve(words, variables).ok();
@@ -397,8 +395,8 @@ mod tests {
             ("--stop-on-stall --sample-interval 0 x",     Some("--stop-on-stall needs samples")),
             ("--stop-on-gpu-idle --sample-interval 0 x",  Some("--stop-on-gpu-idle needs samples")),
             ("--stop-on-gpu-hang --sample-interval 0 x",  Some("--stop-on-gpu-hang needs samples")),
-            ("--stop-on-gpu-idle --gpu-idle-after 0 x",   Some("the time that --gpu-idle-after gives")),
-            ("--stop-on-gpu-hang --gpu-hang-after 0 x",   Some("the time that --gpu-hang-after gives")),
+            ("--stop-on-gpu-idle --gpu-idle-after 0 x",   Some("needs a time above 0 in --gpu-idle-after")),
+            ("--stop-on-gpu-hang --gpu-hang-after 0 x",   Some("needs a time above 0 in --gpu-hang-after")),
         ];
         for (line, refusal) in table {
             let words: Vec<_> = line.split(' ').collect();

@@ -1,4 +1,4 @@
-//! PURE: the report that a person reads at the end of a run.
+//! PURE: the summary for the user at the end of a run.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,15 +12,15 @@ use crate::supervise::recorder::MetricSummary;
 pub struct RunSummary<'a> {
     /// The verdict.
     pub verdict: &'a Verdict,
-    /// The counts of what was collected.
+    /// The counts of collected metrics.
     pub tally: &'a MetricSummary,
-    /// The directory of the files.
+    /// The directory of the run's files.
     pub dir: Option<&'a Path>,
-    /// Reports that the manager does not have yet; `None` without a manager.
+    /// Number of reports that were not delivered to the manager; `None` without a manager.
     pub undelivered: Option<u64>,
 }
 
-/// The summary, several lines.
+/// Returns the summary, several lines.
 pub fn summary(facts: &RunSummary<'_>) -> String {
     let mut lines = vec![("result", facts.verdict.message.clone())];
     let tally = facts.tally;
@@ -31,14 +31,14 @@ pub fn summary(facts: &RunSummary<'_>) -> String {
     }
     let results = match (&tally.last, tally.intermediate) {
         (None, 0) => {
-            "none were found (read are name=value and JSON lines; --metric-pattern reads others)"
+            "none found (supported: name=value and JSON lines; --metric-pattern adds others)"
                 .to_owned()
         }
         (_, count) => format!("{count} intermediate"),
     };
     lines.push(("results", results));
     if tally.unreadable > 0 {
-        lines.push(("unreadable", format!("{} looked like metrics", tally.unreadable)));
+        lines.push(("unreadable", format!("{} metric-like values", tally.unreadable)));
     }
     lines.extend(tally.notes.iter().map(|note| ("note", note.clone())));
     if let Some(duration) = facts.verdict.duration_ms {
@@ -77,7 +77,7 @@ mod tests {
     use crate::verdict::{Observations, TrialEnd, conclude};
 
     #[test]
-    fn a_good_run_reads_well() {
+    fn the_summary_of_a_good_run_lists_its_facts() {
         let exit = TrialExit::Code(0);
         let end = TrialEnd::Exited { exit, wait_status: Some(0) };
         let verdict =
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_at_a_glance() {
+    fn times_use_at_most_two_units() {
         for (millis, text) in
             [(7, "0.007 s"), (59_999, "59.999 s"), (60_000, "1 min 0 s"), (3_660_000, "1 h 1 min")]
         {

@@ -1,4 +1,4 @@
-//! The first and the last words of a run: its announcement, its exit code, and the summary for a person.
+//! The first report and the last messages of a run: its start, its exit code, and the summary for the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::verdict::{TrialEnd, exit_code_for_frameworkcontroller};
 
 /// The exit code of a process that SIGTERM ended, as a shell shows it.
 const STOPPED_CODE: u8 = 143;
-/// The time to wait for the reader of the summary.
+/// The maximum wait for the reader of the summary.
 const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {
@@ -36,7 +36,7 @@ pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Starte
     }
 }
 
-/// Returns a sentence about the attempt that was in this directory before.
+/// Returns a sentence about the earlier attempt in this directory.
 pub(super) fn earlier_attempt(earlier: &Verdict) -> String {
     let how = match earlier.exit {
         Some(_) => "ended",
@@ -57,12 +57,12 @@ pub(super) fn start_failure(error: &trial::Error) -> TrialEnd {
         trial::Error::Unready { why } => TrialEnd::KeeperFailed { why: why.clone() },
         trial::Error::Stopped { signal } => TrialEnd::StoppedBefore { signal: byte(*signal) },
         trial::Error::Spawn { source: why, .. } => {
-            TrialEnd::KeeperFailed { why: format!("no process could be started: {why}") }
+            TrialEnd::KeeperFailed { why: format!("cannot start a process: {why}") }
         }
     }
 }
 
-/// The exit code: the trial's own, unless the platform wants the verdict's class.
+/// Returns the exit code: the trial's own, unless the platform expects the verdict's class.
 pub(super) fn exit_code(end: &TrialEnd, verdict: &Verdict, map: Option<ExitCodeMap>) -> u8 {
     let own = match end {
         TrialEnd::Exited { exit, .. } => exit.shell_code(),
@@ -80,10 +80,10 @@ pub(super) fn exit_code(end: &TrialEnd, verdict: &Verdict, map: Option<ExitCodeM
     }
 }
 
-/// The reports that delivery has left.
+/// The undelivered reports.
 pub(super) struct Undelivered {
     pub(super) outcome: delivery::Outcome,
-    /// The spool that holds it. `None`: nothing does.
+    /// The spool with the reports. `None`: the reports are lost.
     pub(super) spool: Option<PathBuf>,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn log_summary(
         let count = outcome.undelivered;
         match spool {
             Some(spool) => tracing::warn!(
-                "{count} reports were not delivered ({error}); `trialkeeper replay {}` does it later",
+                "{count} reports were not delivered ({error}); run `trialkeeper replay {}` to deliver them",
                 spool.display()
             ),
             None => tracing::warn!(

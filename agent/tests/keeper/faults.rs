@@ -10,7 +10,7 @@ const FAULTS: [&str; 6] =
     ["pump", "supervise", "spool", "abort:pump", "abort:supervise", "abort:spool"];
 
 /// Says that the trial is held.
-const HELD: &str = "trialkeeper has failed. The trial runs on";
+const HELD: &str = "trialkeeper has failed. The trial continues";
 
 fn failing(fault: &str, line: &str) -> Keeper {
     let mut keeper = Keeper::shell(&["--grace", "1s"], line);

@@ -237,7 +237,7 @@ fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
     options[1] = &url;
     let ended = Keeper::shell(&options, "echo loss=0.5; exit 3").run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "loss=0.5\n"));
-    assert!(ended.stderr.contains("out/spool` does it later"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("out/spool` to deliver them"), "{}", ended.stderr);
 
     let mut replay = program();
     let output =

@@ -1,4 +1,4 @@
-//! PURE: the settings of a run in a pod: its setup, and the pod whose metrics count where a trial has several.
+//! PURE: the settings of a run in a pod: its setup, and whether this pod's metrics are the trial's.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,47 +10,45 @@ use crate::cli::{Fetch, RunArgs};
 use crate::pod::peers::{Role, Task};
 use crate::pod::rendezvous::RendezvousSpec;
 
-/// The preparations before the trial, and this pod's place among the trial's pods.
+/// The setup before the trial, and this pod's place among the trial's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// `true` if the manager gives the code.
+    /// `true` if the code is fetched from the manager.
     pub fetch_code: bool,
-    /// `true` if the manager gives the parameters.
+    /// `true` if the parameters are fetched from the manager.
     pub fetch_parameters: bool,
     /// The directory for fetched code. `None`: `code` in the output directory.
     pub code_dir: Option<PathBuf>,
-    /// A code archive on this machine, to be unpacked instead of fetched.
+    /// A code archive on this machine to unpack. Code is fetched only if that fails.
     pub code_archive: Option<PathBuf>,
-    /// The directory for the one unpacked copy of the archive. `None`: each run unpacks the archive.
+    /// The directory for a shared unpacked copy of the archive. `None`: each run unpacks the archive.
     pub code_base: Option<PathBuf>,
-    /// The time that all of this may take.
+    /// The maximum time for the whole setup.
     pub start_timeout: Duration,
     /// The role and index of this pod, if they are known.
     pub task: Option<Task>,
-    /// The way in which the pods meet, where there are several.
+    /// The rendezvous of the pods, if the trial has several.
     pub meeting: Option<RendezvousSpec>,
-    /// `true` if the trial's metrics are this pod's.
+    /// `true` if this pod's metrics are the trial's.
     pub bears_metrics: bool,
 }
 
 /// The errors of a pod's options.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no manager to ask.
-    #[error("--{flag} is for a run under a manager; name it with --manager or --manager-file")]
+    /// The option needs a manager.
+    #[error("--{flag} needs a manager; set --manager or --manager-file")]
     NoManager {
         /// Name of the flag.
         flag: &'static str,
     },
-    /// Two sources of one thing.
-    #[error(
-        "the parameters are given with --parameters and are to be fetched (--fetch parameters); choose one"
-    )]
+    /// The parameters have two sources.
+    #[error("--parameters and --fetch parameters exclude each other; choose one")]
     TwoParameters,
-    /// The pods could not know one another.
+    /// The pods need a common attempt id for their rendezvous.
     #[error("--roles needs --attempt (TRIALKEEPER_ATTEMPT), the same for all pods of the trial")]
     NoAttempt,
-    /// This pod does not know which it is.
+    /// This pod's role and index are unknown.
     #[error(
         "--{flag} needs --role and --role-index (or FC_TASKROLE_NAME and FC_TASK_INDEX): which pod is this?"
     )]
@@ -58,38 +56,38 @@ pub enum Error {
         /// Name of the flag.
         flag: &'static str,
     },
-    /// A pod that there is not.
-    #[error("{task} ({flag}) is none of the trial's pods: {roles}")]
+    /// The trial has no such pod.
+    #[error("{task} ({flag}) is not among the trial's pods: {roles}")]
     UnknownTask {
-        /// The task that was named.
+        /// The given task.
         task: Task,
-        /// The flags that name it.
+        /// The flags that give it.
         flag: &'static str,
         /// The roles of the trial.
         roles: String,
     },
-    /// A role twice.
+    /// `--roles` contains a role twice.
     #[error("the role {role} is named twice in --roles")]
     DuplicateRole {
         /// Name of the role.
         role: String,
     },
-    /// The names together are too long.
-    #[error("the attempt's id leaves no room for the pod's name")]
+    /// The attempt's id and the pod's name are too long together.
+    #[error("the attempt's id is too long to add the pod's name")]
     Attempt(#[source] IdError),
 }
 
-/// The part of a pod's id that tells it from an attempt's other pods: 48 random bits.
+/// The number of characters of a pod's id that identify the pod among those of its attempt: 48 random bits.
 const INCARNATION_LETTERS: usize = 12;
 
-/// Resolves the settings of a pod, and the attempt that it reports as.
+/// Resolves the settings of a pod, and the attempt of its reports.
 pub(super) fn resolve(
     args: &RunArgs,
     variable: Lookup<'_>,
     attempt: AttemptId,
 ) -> Result<(Pod, AttemptId), Error> {
     let pod = &args.pod;
-    // An NNI manager gives nothing.
+    // An NNI manager provides none of the setup.
     let managed = args.manager.address().is_some() && args.legacy.is_none();
     let [fetch_parameters, fetch_code] = sources(args, managed)?;
     let role = pod.role.clone().or_else(|| text(variable("FC_TASKROLE_NAME")));
@@ -122,7 +120,7 @@ pub(super) fn resolve(
         Some(bearer) => *bearer == own()?,
     };
     let attempt = match &task {
-        // The others are attempts of their own, so that numbers of reports do not meet.
+        // Each other pod has an attempt of its own, so that the report numbers of two pods do not clash.
         Some(Task { role, index }) if !bears_metrics => {
             AttemptId::new(format!("{attempt}-{role}-{index}")).map_err(Error::Attempt)?
         }
@@ -142,7 +140,7 @@ pub(super) fn resolve(
     Ok((pod, attempt))
 }
 
-/// Returns whether parameters and code are to be fetched, unless the parameters have another source, too.
+/// Returns whether parameters and code must be fetched. Fails if the parameters also have another source.
 fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     let pod = &args.pod;
     for (flag, given) in [("fetch", !pod.fetch.is_empty()), ("roles", !pod.roles.is_empty())] {
@@ -158,21 +156,21 @@ fn sources(args: &RunArgs, managed: bool) -> Result<[bool; 2], Error> {
     Ok([parameters, code])
 }
 
-/// A further try of an attempt by the cluster itself. The manager has named the attempt once, for all tries; reports of a
-/// further one are an attempt's of its own, or their numbers would meet those of the first.
+/// A retry of an attempt by the cluster itself. The manager's attempt id is the same for all tries. The reports of a
+/// retry get an attempt id of their own, because their numbers would clash with those of the first try.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum PodAttempt {
-    /// The first, or the only one.
+    /// The first or only try.
     #[default]
     First,
-    /// `FrameworkController` counts them.
+    /// A retry counted by `FrameworkController`.
     Numbered {
-        /// Tries of the whole trial.
+        /// Number of the try of the whole trial, from 0.
         framework: u64,
-        /// Tries of the pod within it.
+        /// Number of the try of the pod within it, from 0.
         task: u64,
     },
-    /// A pod with this id, where nothing counts them. Clocks would: those of two nodes need not agree.
+    /// A pod with this id, if nothing counts the tries. A time would be unsuitable: the clocks of two nodes may differ.
     Pod(String),
 }
 
@@ -186,7 +184,7 @@ impl PodAttempt {
         Some(Self::Numbered { framework, task: number("FC_TASK_ATTEMPT_ID")? })
     }
 
-    /// The attempt that a pod's reports are of: `k3f9a-1`, `k3f9a-1_0_1`, `k3f9a-1_p4c7e2b9d1f0a`, ...
+    /// Returns the attempt of a pod's reports: `k3f9a-1`, `k3f9a-1_0_1`, `k3f9a-1_p4c7e2b9d1f0a`, ...
     fn reports_as(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
         match self {
             Self::First | Self::Numbered { framework: 0, task: 0 } => Ok(attempt),
@@ -197,7 +195,7 @@ impl PodAttempt {
         }
     }
 
-    /// The attempt that its pods meet as: one that was started again alone finds the others where they are.
+    /// Returns the attempt for the rendezvous. A pod that restarts alone keeps the attempt of the other pods.
     fn meets_as(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
         let whole = match self {
             Self::Numbered { framework, .. } => Self::Numbered { framework: *framework, task: 0 },
@@ -207,7 +205,7 @@ impl PodAttempt {
     }
 }
 
-/// Returns the last letters and digits of a pod's id, which are random in every one. `None`: it has none.
+/// Returns the last letters and digits of a pod's id, which are random. `None`: the id has none.
 fn short(incarnation: &str) -> Option<String> {
     let known = incarnation.chars().filter(char::is_ascii_alphanumeric);
     let mut last: Vec<char> = known.rev().take(INCARNATION_LETTERS).collect();
@@ -337,7 +335,7 @@ mod tests {
         let table = [
             ("727f3d8d",                             "t-1_p727f3d8d"),
             ("0B9F1C7A-5d1e-4f0a-9c3b-4C7E2B9D1F0A", "t-1_p4c7e2b9d1f0a"),
-            // A clock, or nothing at all, tells no pod from another.
+            // Without letters or digits, the value identifies no pod.
             ("",                                     "t-1"),
             ("--",                                   "t-1"),
         ];
@@ -357,13 +355,13 @@ mod tests {
         let own = ["--role", "worker", "--role-index", "0"];
         #[rustfmt::skip]
         let table: [(Vec<&str>, &str); 8] = [
-            (vec!["--fetch", "code"], "--fetch is for a run under a manager"),
-            ([&ids[..], &["--roles", "worker:1"]].concat(), "--roles is for a run under a manager"),
+            (vec!["--fetch", "code"], "--fetch needs a manager"),
+            ([&ids[..], &["--roles", "worker:1"]].concat(), "--roles needs a manager"),
             ([&managed[..], &["--fetch", "code,parameters", "--parameters", "{}"]].concat(), "choose one"),
             ([&managed[..], &own, &["--roles", "worker:1"]].concat(), "--roles needs --attempt"),
             ([&attempt[..], &["--roles", "worker:1"]].concat(), "--roles needs --role and --role-index"),
             ([&attempt[..], &["--metrics-from", "worker:1"]].concat(), "--metrics-from needs --role"),
-            ([&attempt[..], &own, &["--roles", "ps:1"]].concat(), "worker:0 (--role and --role-index) is none of the trial's pods: ps:1"),
+            ([&attempt[..], &own, &["--roles", "ps:1"]].concat(), "worker:0 (--role and --role-index) is not among the trial's pods: ps:1"),
             ([&attempt[..], &own, &["--roles", "worker:1,worker:2"]].concat(), "the role worker is named twice"),
         ];
         for (words, refusal) in table {
