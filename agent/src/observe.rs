@@ -1,8 +1,8 @@
-//! The observation of the trial while it runs, beside its output: readings, and the alarms that they raise. It is the
-//! ground that the verdict stands on.
+//! Observes the trial from outside while it runs: samples, and the alarms that they raise. The verdict is based on
+//! these observations.
 //!
-//! Everything here is a short read of the kernel's own files. What may hang, a GPU's driver, hangs in a
-//! process of its own, see [`gpu`], or on a thread of its own, see [`cards`].
+//! All reads here are short reads of kernel files. A GPU driver may hang, so it is read in a process of its own, see
+//! [`gpu`], or on a thread of its own, see [`cards`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,32 +30,32 @@ pub mod sample;
 use cards::Cards;
 use gpu::Gpus;
 
-/// The objects to observe, and the interval.
+/// The settings of the observation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// Time between two samples; `None`: none are taken.
+    /// Time between two samples. `None`: no samples are taken.
     pub interval: Option<Duration>,
-    /// The program that reads NVIDIA's GPUs; `None`: there is none.
+    /// The program that reads NVIDIA's GPUs. `None`: no such program is used.
     pub gpu_program: Option<PathBuf>,
     /// The GPUs of the trial.
     pub own_gpus: GpuAllotment,
-    /// The limits of the detection.
+    /// The limits for the detectors.
     pub detect: DetectSpec,
-    /// The secrets to mask in excerpts of its output.
+    /// The secrets to mask in excerpts of the trial's output.
     pub secrets: Secrets,
 }
 
-/// Something worth a note.
+/// An observation for the trial's timeline.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Remark {
-    /// A detector's.
+    /// An alarm of a detector.
     Alarm(Alarm),
-    /// A GPU is gone, by UUID or index.
+    /// A GPU has disappeared. Its UUID or index.
     GpuLost(String),
 }
 
 impl Remark {
-    /// Stable name of its kind.
+    /// Returns the stable name of the remark's kind.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Alarm(alarm) => alarm.code(),
@@ -63,16 +63,16 @@ impl Remark {
         }
     }
 
-    /// One sentence for a person.
+    /// Returns a sentence for the user.
     pub fn message(&self) -> String {
         match self {
             Self::Alarm(alarm) => alarm.message(),
-            Self::GpuLost(gpu) => format!("{gpu} was there and is not there any more."),
+            Self::GpuLost(gpu) => format!("{gpu} has disappeared."),
         }
     }
 }
 
-/// Looks at the trial from outside.
+/// Observes the trial from outside.
 #[derive(Debug)]
 pub struct Observer {
     spec: Spec,
@@ -93,7 +93,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer of a trial that is about to start. It looks at nothing yet.
+    /// Returns an observer for a trial that is about to start. It reads nothing yet.
     pub fn new(
         spec: Spec,
         reaper: Reaper,
@@ -127,24 +127,25 @@ impl Observer {
         }
     }
 
-    /// Returns how long the trial has run.
+    /// Returns the trial's running time.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// The last reading.
+    /// Returns the last sample.
     pub fn last_sample(&self) -> Option<&Sample> {
         self.last.as_ref()
     }
 
-    /// Returns how long each GPU has had nothing to do, in milliseconds.
+    /// Returns the idle time of each GPU, in milliseconds.
     pub fn gpu_idle_ms(&self) -> BTreeMap<String, u64> {
         let idle = self.detectors.gpu_idle_total().into_iter();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         idle.map(|(gpu, time)| (gpu, millis(time))).filter(|(_, time)| *time > 0).collect()
     }
 
-    /// Reads what the end will be compared with, once. The trial may run already: nothing of it is counted yet.
+    /// Reads the values for comparison at the trial's end, once. The trial may already be running, but its use is still
+    /// negligible.
     pub fn begin(&mut self) {
         if self.cgroup.is_some() {
             return;
@@ -153,10 +154,10 @@ impl Observer {
         self.cgroup_before = self.cgroup.as_ref().map(CgroupReader::read);
     }
 
-    /// Returns when the next sample is due after `now`.
+    /// Returns the time of the next sample after `now`.
     pub fn next_sample(&self, now: Instant) -> Option<Instant> {
         let interval = self.spec.interval?;
-        // The first one comes early, or a trial of a few seconds would have none.
+        // The first sample is early, so that a trial of a few seconds has one.
         let first = self.started + interval.min(Duration::from_secs(1));
         Some(if now < first { first } else { now + interval })
     }
@@ -200,30 +201,30 @@ impl Observer {
         sample
     }
 
-    /// Returns the condition of the last sample that is to end the trial.
+    /// Returns the condition in the last sample that requires the trial's end.
     pub fn reason_to_stop(&self) -> Option<Alarm> {
         self.detectors.reason_to_stop(self.last_at)
     }
 
-    /// The trial has ended a step.
+    /// Records that the trial has completed a step.
     pub fn step_ended(&mut self) -> Vec<Remark> {
         let alarms = self.detectors.step(DetectorInput::Metric, self.started.elapsed());
         alarms.into_iter().map(Remark::Alarm).collect()
     }
 
-    /// The GPU probe has printed a line.
+    /// Processes a line from the GPU probe.
     pub fn gpu_row(&mut self, line: &str) -> Vec<Remark> {
         let events = self.gpus.row(line, self.started.elapsed());
         lost(events)
     }
 
-    /// The cards were read.
+    /// Processes a reading of the cards.
     pub fn cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
         let events = self.cards.enter(cards, self.started.elapsed());
         lost(events)
     }
 
-    /// Ends what was started to observe with.
+    /// Ends the GPU probe.
     pub fn end(&mut self) {
         self.gpus.end();
     }
@@ -234,13 +235,14 @@ impl Observer {
         last
     }
 
-    /// Returns the observations after a trial that printed nothing and succeeded: the control group is not read then.
+    /// Returns the observations after a trial that printed nothing and succeeded. The control group is not read in this
+    /// case.
     pub fn observations_of_fast_success(&self) -> Observations {
         let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Observations { duration_ms: Some(millis), ..Observations::default() }
     }
 
-    /// Everything known now, but for how the trial ended.
+    /// Returns all observations except the trial's exit.
     pub fn observations(&self) -> Observations {
         Observations {
             duration_ms: Some(
@@ -258,7 +260,7 @@ impl Observer {
         }
     }
 
-    /// The ends of both streams, for a manager that was sent nothing of them.
+    /// Returns the last lines of both streams, for a manager that received no logs.
     pub fn last_lines(&self, observed: &Observations) -> impl Iterator<Item = LogChunk> {
         let stdout = last_lines(Stream::Stdout, total(&self.stdout), &observed.stdout_tail);
         let stderr = last_lines(Stream::Stderr, total(&self.stderr), &observed.stderr_tail);

@@ -1,5 +1,5 @@
-//! AMD's GPUs, read on a thread of their own: the kernel's files about a card are answered by its driver, and while that
-//! resets the card a read does not return.
+//! Reads AMD's GPUs on a thread of its own. The card's driver answers reads of its kernel files, and such a read does
+//! not return while the driver resets the card.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc as blocking;
@@ -13,19 +13,19 @@ use crate::observe::sample::amd;
 use crate::observe::sample::gpu::{Board, BoardEvent, GpuAllotment};
 use crate::output::PumpEvent;
 
-/// The cards, and what was last read of them.
+/// The cards and their last readings.
 #[derive(Debug)]
 pub(super) struct Cards {
     root: PathBuf,
-    /// Asks the thread for a reading; `None`: there is no thread, since no card was seen yet.
+    /// Requests a reading from the thread. `None`: there is no thread, because no card was found yet.
     ask: Option<blocking::SyncSender<()>>,
     events: mpsc::Sender<PumpEvent>,
-    /// The reading.
+    /// The last readings.
     pub(super) board: Board,
 }
 
 impl Cards {
-    /// The cards under `root`, which is `/` except in tests. Nothing is looked at yet.
+    /// Creates a reader of the cards under `root`, which is `/` except in tests. It reads nothing yet.
     pub(super) fn new(
         root: &Path,
         interval: Duration,
@@ -35,13 +35,13 @@ impl Cards {
         Self { root: root.to_owned(), ask: None, events, board: Board::new(interval, own) }
     }
 
-    /// Asks for another reading, unless one is still under way; it comes as [`PumpEvent::Cards`].
+    /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::Cards`].
     pub(super) fn tick(&mut self) {
         if self.ask.is_none() && amd::is_there(&self.root) {
             self.ask = self.start();
         }
         if let Some(ask) = &self.ask {
-            // Full: the thread waits for the driver.
+            // The queue is full while the thread waits for the driver.
             ask.try_send(()).ok();
         }
     }
@@ -50,7 +50,7 @@ impl Cards {
         let (ask, asked) = blocking::sync_channel(1);
         let (root, events) = (self.root.clone(), self.events.clone());
         let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
-        // It ends with its receiver, or never, if the driver does not answer. It is never joined.
+        // The thread ends with its receiver, or never, if the driver hangs. It is never joined.
         let work = move || {
             while asked.recv().is_ok() {
                 if events.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
@@ -58,11 +58,11 @@ impl Cards {
                 }
             }
         };
-        // Where no thread can be had, the next sample tries again.
+        // If no thread can be started, the next sample tries again.
         named.spawn(work).is_ok().then_some(ask)
     }
 
-    /// Takes a reading.
+    /// Processes a reading.
     pub(super) fn enter(&mut self, cards: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
         self.board.enter_round(cards, now)
     }
@@ -92,7 +92,7 @@ mod tests {
         fs::create_dir_all(&device).unwrap();
         fs::write(device.join("vendor"), "0x1002\n").unwrap();
         fs::write(device.join("unique_id"), "a1\n").unwrap();
-        // A pipe without a writer is opened for ever.
+        // Opening a FIFO blocks until it has a writer.
         let busy = device.join("gpu_busy_percent");
         nix::unistd::mkfifo(&busy, Mode::S_IRWXU).unwrap();
         let (events, mut received) = mpsc::channel(8);
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(read[0].utilization_percent, Some(87.0));
         assert_eq!(cards.enter(read.clone(), INTERVAL).len(), 1);
         assert_eq!(cards.board.current(INTERVAL), read);
-        // No reading for so long is no reading, but still the last one.
+        // An old reading is not current, but it is still the last one.
         assert_eq!(cards.board.current(INTERVAL * 20), []);
         assert_eq!(cards.board.last(), read);
         let lost = cards.enter(Vec::new(), INTERVAL * 2);

@@ -1,47 +1,48 @@
-//! PURE: three ways in which a trial wastes a machine without failing.
+//! PURE: detects three ways in which a trial wastes a machine without failing.
 //!
 //! | alarm | sign |
 //! | --- | --- |
 //! | [`Alarm::Stalled`] | no metric, no output, no processor time, no work on a GPU, for a fixed time or for a multiple of the trial's own median step |
-//! | [`Alarm::GpuIdle`] | a GPU that the trial has and does not use |
-//! | [`Alarm::GpuHang`] | a GPU that says it is fully used at little power: typical of a collective that waits for a rank that is gone |
+//! | [`Alarm::GpuIdle`] | a GPU of the trial without work |
+//! | [`Alarm::GpuHang`] | a GPU that reports full use at low power: typical of a collective operation that waits for a lost rank |
 //!
-//! Each episode alarms once and ends with the first sign of life. An alarm is a warning. What is worth a trial's end, where
-//! that is wanted, is less: [`Detectors::reason_to_stop`]. What was not read is no sign of anything.
+//! Each episode raises one alarm and ends with the first sign of life. An alarm is only a warning. The conditions for
+//! stopping a trial are stricter, see [`Detectors::reason_to_stop`]. A missing reading is no sign of anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use trial_protocol::{GpuSample, Sample};
 
-/// Share of one core over which a trial is at work, in percent. A sleeping Python interpreter with a few
+/// The share of one core from which a trial counts as working, in percent. A sleeping Python interpreter with a few
 /// timers stays well below.
 const CPU_WORK_PERCENT: f64 = 2.0;
 
-/// Share of time over which a GPU is at work, in percent.
+/// The share of time from which a GPU counts as working, in percent.
 const GPU_WORK_PERCENT: f64 = 1.0;
 
-/// Share of time from which a GPU counts as fully used, in percent.
+/// The share of time from which a GPU counts as fully used, in percent.
 const GPU_FULL_PERCENT: f64 = 99.0;
 
-/// Steps that the median is taken over, and how many there must be.
+/// The maximum and minimum number of steps for the median.
 const STEPS_MOST: usize = 31;
 const STEPS_LEAST: usize = 5;
 
 /// The limits of the detection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DetectSpec {
-    /// No sign of life for this long is a stall, whatever the trial's steps. `None`: only steps decide.
+    /// The time without a sign of life that is a stall, whatever the length of the trial's steps. `None`: only steps
+    /// decide.
     pub stall_after: Option<Duration>,
-    /// No sign of life for this many median steps is a stall, but never before `stall_least`.
+    /// The number of median steps without a sign of life that is a stall, but never before `stall_least`.
     pub stall_steps: u32,
-    /// The shortest stall that the steps can make.
+    /// The shortest stall that is detected by steps.
     pub stall_least: Duration,
-    /// A GPU without work for this long is idle. `None`: no alarm.
+    /// The time without work after which a GPU is idle. `None`: no alarm.
     pub gpu_idle_after: Option<Duration>,
-    /// The signature of a hang for this long is one. `None`: no alarm.
+    /// The time after which a GPU with the signature of a hang raises the alarm. `None`: no alarm.
     pub gpu_hang_after: Option<Duration>,
-    /// The power below which a fully used GPU hangs, in percent of its limit.
+    /// The power below which a fully used GPU counts as hanging, in percent of its limit.
     pub gpu_hang_power_percent: f64,
     /// The conditions that end the trial.
     pub stop: StopOn,
@@ -52,9 +53,9 @@ pub struct DetectSpec {
 pub struct StopOn {
     /// A stall.
     pub stall: bool,
-    /// GPUs without work, if that is all of them: a trial that works on one of its GPUs works.
+    /// All GPUs are idle. A trial that uses only one of its GPUs is working.
     pub gpu_idle: bool,
-    /// A GPU that seems to hang, while the trial neither reports nor prints: small kernels look alike.
+    /// A GPU seems to hang, and the trial neither reports nor prints. Small kernels have the same signature.
     pub gpu_hang: bool,
 }
 
@@ -81,40 +82,40 @@ pub enum DetectorInput<'a> {
     Output,
     /// A reading.
     Sample(&'a Sample),
-    /// Nothing; time has passed.
+    /// Only the time has passed.
     Tick,
 }
 
-/// Something a person should look at.
+/// A condition that the user should check.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Alarm {
-    /// No sign of life.
+    /// No sign of life from the trial.
     Stalled {
-        /// For how long.
+        /// The time since the last sign of life.
         silent: Duration,
-        /// The trial's median step, where it has one.
+        /// The trial's median step, if known.
         step: Option<Duration>,
     },
     /// A GPU without work.
     GpuIdle {
-        /// Its UUID, or else its index.
+        /// The GPU's UUID, or else its index.
         gpu: String,
-        /// For how long.
+        /// The idle time.
         idle: Duration,
     },
     /// A GPU that seems to hang.
     GpuHang {
-        /// Its UUID, or else its index.
+        /// The GPU's UUID, or else its index.
         gpu: String,
-        /// For how long.
+        /// The time since the hang began.
         hung: Duration,
-        /// The power it draws meanwhile, in watts.
+        /// The GPU's power during the hang, in watts.
         power_watts: f64,
     },
 }
 
 impl Alarm {
-    /// Stable name of the kind of alarm, for a note.
+    /// Returns the stable name of the alarm's kind, for a note.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Stalled { .. } => "stalled",
@@ -123,7 +124,7 @@ impl Alarm {
         }
     }
 
-    /// One sentence for a person.
+    /// Returns a sentence for the user.
     pub fn message(&self) -> String {
         match self {
             Self::Stalled { silent, step: None } => format!(
@@ -148,33 +149,33 @@ impl Alarm {
     }
 }
 
-/// The state of all detectors for one trial. Times are of one monotonic clock.
+/// The state of all detectors for one trial. All times are from one monotonic clock.
 #[derive(Debug)]
 pub struct Detectors {
     spec: DetectSpec,
-    /// The last sign of life.
+    /// The time of the last sign of life.
     alive: Duration,
-    /// The last metric or output.
+    /// The time of the last metric or output.
     last_output: Duration,
     stall_reported: bool,
     last_metric: Option<Duration>,
-    /// The last steps' lengths, oldest first.
+    /// The lengths of the last steps, oldest first.
     steps: VecDeque<Duration>,
     gpus: BTreeMap<String, Gpu>,
     last_sample: Option<Duration>,
 }
 
-/// The memory of one GPU.
+/// The state of one GPU.
 #[derive(Debug, Default)]
 struct Gpu {
     idle: Episode,
     hang: Episode,
-    /// The power that it drew when it seemed to hang last, in watts.
+    /// The GPU's power at the last sign of a hang, in watts.
     power_watts: f64,
     idle_total: Duration,
 }
 
-/// A time for which something has been so.
+/// A period during which a condition holds.
 #[derive(Debug, Default)]
 struct Episode {
     since: Option<Duration>,
@@ -182,7 +183,7 @@ struct Episode {
 }
 
 impl Episode {
-    /// Notes whether it is still so, and for how long if that is to be told now.
+    /// Updates the episode. Returns the duration if it reaches `limit` and was not reported yet.
     fn step(&mut self, is_so: bool, now: Duration, limit: Option<Duration>) -> Option<Duration> {
         if !is_so {
             *self = Self::default();
@@ -194,7 +195,7 @@ impl Episode {
         lasted
     }
 
-    /// Returns how long it has been so, if that is too long.
+    /// Returns the duration of the episode, if it is at least `limit`.
     fn longer_than(&self, limit: Option<Duration>, now: Duration) -> Option<Duration> {
         let lasted = now.saturating_sub(self.since?);
         (lasted >= limit?).then_some(lasted)
@@ -202,7 +203,7 @@ impl Episode {
 }
 
 impl Detectors {
-    /// Detectors for a trial that starts `now`.
+    /// Creates the detectors for a trial that starts at `now`.
     pub fn new(spec: DetectSpec, now: Duration) -> Self {
         Self {
             spec,
@@ -216,7 +217,7 @@ impl Detectors {
         }
     }
 
-    /// Takes what was seen at `now` and gives the alarms that it completes.
+    /// Processes an observation at `now`, and returns the new alarms.
     pub fn step(&mut self, seen: DetectorInput<'_>, now: Duration) -> Vec<Alarm> {
         let mut alarms = Vec::new();
         if matches!(seen, DetectorInput::Metric | DetectorInput::Output) {
@@ -250,12 +251,12 @@ impl Detectors {
         alarms
     }
 
-    /// Returns the condition that is to end the trial, if there is one; `now` is when the last sample was taken.
+    /// Returns the condition that requires the trial's end, if there is one. `now` is the time of the last sample.
     pub fn reason_to_stop(&self, now: Duration) -> Option<Alarm> {
         let DetectSpec { stop, gpu_idle_after, gpu_hang_after, .. } = &self.spec;
         let stalled = || self.stalled(now).filter(|_| stop.stall);
         let idle = || {
-            // Of several, the one that is idle for the shortest time counts: all are.
+            // All GPUs are idle, so the one with the shortest idle time counts.
             let all = self.gpus.iter().map(|(gpu, state)| {
                 Some((state.idle.longer_than(*gpu_idle_after, now)?, gpu.clone()))
             });
@@ -279,19 +280,19 @@ impl Detectors {
         (silent >= self.stall_limit()?).then(|| Alarm::Stalled { silent, step: self.median_step() })
     }
 
-    /// Returns how long each GPU has had no work, over the whole trial.
+    /// Returns the idle time of each GPU over the whole trial.
     pub fn gpu_idle_total(&self) -> BTreeMap<String, Duration> {
         self.gpus.iter().map(|(name, gpu)| (name.clone(), gpu.idle_total)).collect()
     }
 
-    /// The median of the last steps, once there are enough.
+    /// Returns the median of the last steps, if there are enough.
     fn median_step(&self) -> Option<Duration> {
         let mut steps: Vec<_> = self.steps.iter().copied().collect();
         steps.sort_unstable();
         (steps.len() >= STEPS_LEAST).then(|| steps[steps.len() / 2])
     }
 
-    /// Returns how long a silence may be.
+    /// Returns the time without a sign of life that is a stall.
     fn stall_limit(&self) -> Option<Duration> {
         let by_steps = self
             .median_step()
@@ -299,14 +300,14 @@ impl Detectors {
         [by_steps, self.spec.stall_after].into_iter().flatten().min()
     }
 
-    /// Returns whether the sample shows work.
+    /// Processes a sample. Returns whether the sample shows work.
     fn enter_sample(&mut self, sample: &Sample, now: Duration, alarms: &mut Vec<Alarm>) -> bool {
         let since_last = now.saturating_sub(self.last_sample.replace(now).unwrap_or(now));
         let cpu = sample.process.as_ref().and_then(|process| process.cpu_percent);
         let mut works = cpu.is_some_and(|percent| percent >= CPU_WORK_PERCENT);
 
         let names = sample.gpus.iter().map(name).collect::<Vec<_>>();
-        // A GPU that was not read may have been idle or not.
+        // The state of a GPU without a reading is unknown.
         self.gpus.iter_mut().filter(|(gpu, _)| !names.contains(gpu)).for_each(|(_, state)| {
             (state.idle, state.hang) = Default::default();
         });
@@ -317,7 +318,7 @@ impl Detectors {
             let is_idle = gpu.utilization_percent.is_some_and(|used| used < GPU_WORK_PERCENT);
             let hang_power = self.spec.hang_power(gpu);
 
-            // The time before the first idle sample is not known to have been idle.
+            // The GPU may have worked before the first idle sample.
             if is_idle && state.idle.since.is_some() {
                 state.idle_total += since_last;
             }
@@ -341,7 +342,7 @@ fn name(gpu: &GpuSample) -> String {
 }
 
 impl DetectSpec {
-    /// The power a GPU draws, if it bears the signature of a hang.
+    /// Returns the GPU's power, if the GPU has the signature of a hang.
     fn hang_power(&self, gpu: &GpuSample) -> Option<f64> {
         let (used, power, limit) =
             (gpu.utilization_percent?, gpu.power_watts?, gpu.power_limit_watts?);

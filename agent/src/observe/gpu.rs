@@ -1,4 +1,4 @@
-//! The process that reads NVIDIA's GPUs, and what it printed.
+//! The process that reads NVIDIA's GPUs, and its output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use crate::observe::sample::gpu::{
 use crate::output::PumpEvent;
 use crate::trial::reap::{ChildRole, Reaper};
 
-/// The longest line that is believed, in bytes.
+/// The maximum length of a line, in bytes. Longer lines are split.
 const LINE_BYTES: u64 = 4096;
 
-/// The probe's life and its readings.
+/// The probe process and its readings.
 #[derive(Debug)]
 pub(super) struct Gpus {
     program: Option<PathBuf>,
     interval: Duration,
     probe: Probe,
-    /// The reading.
+    /// The last readings.
     pub(super) board: Board,
     running: Option<(Child, oneshot::Receiver<ExitStatus>)>,
     reaper: Reaper,
@@ -42,7 +42,7 @@ impl Gpus {
         Self { program, interval, probe, board, running: None, reaper, events }
     }
 
-    /// Looks after the process.
+    /// Starts, kills or abandons the probe process as needed.
     pub(super) fn tick(&mut self, now: Duration) {
         let Some(program) = self.program.clone() else { return };
         if let Some((_, ended)) = &mut self.running
@@ -71,13 +71,13 @@ impl Gpus {
         let Ok(errors) = writer.try_clone() else { return ProbeEvent::Ended };
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(writer).stderr(errors);
-        // Its words are looked for, and a translated "lost" is not found.
+        // The agent searches for English phrases such as "lost", so the output must not be translated.
         command.env("LC_ALL", "C");
         match self.reaper.spawn(&mut command, ChildRole::Helper) {
             Ok(running) => {
                 let events = self.events.clone();
                 let named = thread::Builder::new().name("gpu".to_owned()).stack_size(128 * 1024);
-                // Without the thread the pipe is closed, the tool ends, and it is tried again later.
+                // Without the thread, the pipe is closed. The tool then ends, and is started again later.
                 named.spawn(move || carry(reader, &events)).ok();
                 self.running = Some(running);
                 ProbeEvent::Started
@@ -86,7 +86,7 @@ impl Gpus {
         }
     }
 
-    /// Takes a line of its output.
+    /// Processes a line of the probe's output.
     pub(super) fn row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
@@ -95,10 +95,10 @@ impl Gpus {
         self.board.enter(row, now)
     }
 
-    /// Kills the process, if there is one.
+    /// Kills the process, if it is running.
     pub(super) fn end(&mut self) {
         if let Some((child, ended)) = &mut self.running
-            // The number of a reaped process may be another's by now.
+            // The pid of a reaped process may belong to another process.
             && matches!(ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         {
             child.kill().ok();
@@ -142,6 +142,6 @@ mod tests {
             let expected = if current { &last[..] } else { &[] };
             assert_eq!(gpus.board.current(Duration::from_secs(second)), expected, "at {second} s");
         }
-        assert_eq!(gpus.board.last(), last, "the verdict tells it all the same");
+        assert_eq!(gpus.board.last(), last, "the verdict contains the reading");
     }
 }

@@ -1,7 +1,7 @@
 //! Readings: GPU, process tree, control group.
 //!
-//! Every reader gives what it can read and `None` for the rest; none of them fails. They are called
-//! between samples, seconds apart, and do short blocking reads of the kernel's files.
+//! Every reader returns the values that it can read, and `None` for the others. No reader fails. The agent calls the
+//! readers seconds apart; each makes short blocking reads of kernel files.
 
 pub mod amd;
 pub mod cgroup;

@@ -6,7 +6,7 @@ fn at(second: u64) -> Duration {
     Duration::from_secs(second)
 }
 
-/// Limits of seconds, so that a table can be read.
+/// Limits in seconds, which keep the tables readable.
 fn spec() -> DetectSpec {
     DetectSpec {
         stall_after: Some(at(100)),
@@ -40,7 +40,7 @@ fn gpus(readings: &[(Option<f64>, Option<f64>)]) -> Box<Sample> {
     Box::new(Sample { gpus: (0..).zip(readings).map(gpu).collect(), ..Sample::default() })
 }
 
-/// An observation, and its second.
+/// An observation and its time in seconds.
 enum S {
     Metric(u64),
     Output(u64),
@@ -65,7 +65,7 @@ fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
     told
 }
 
-/// A metric every `step` seconds, `count` times.
+/// Returns `count` metrics, one every `step` seconds.
 fn steps(step: u64, count: u64) -> Vec<S> {
     (1..=count).map(|n| S::Metric(n * step)).collect()
 }
@@ -89,7 +89,7 @@ fn a_stall_follows_the_table() {
         ("work on a GPU is life",        vec![Sample(90, gpu(Some(40.0), None)), Tick(189)],                  none()),
         ("an idle GPU is not",           vec![Sample(90, gpu(Some(0.0), None)), Tick(100)],                   vec![(100, "stalled")]),
         ("a GPU that hangs is not",      vec![Sample(90, gpu(Some(100.0), Some(90.0))), Tick(100)],           vec![(100, "stalled")]),
-        ("what was not read says nothing", vec![Sample(90, gpu(None, None)), Tick(100)],                      vec![(100, "stalled")]),
+        ("a missing reading is no sign",     vec![Sample(90, gpu(None, None)), Tick(100)],                      vec![(100, "stalled")]),
         ("three of its own steps",       then(steps(5, 6), vec![Tick(44), Tick(45)]),                         vec![(45, "stalled")]),
         ("but at least ten seconds",     then(steps(1, 6), vec![Tick(15), Tick(16)]),                         vec![(16, "stalled")]),
         ("and at most the fixed time",   then(steps(60, 6), vec![Tick(459), Tick(460)]),                      vec![(460, "stalled")]),

@@ -1,4 +1,4 @@
-//! AMD GPUs, read off the kernel's own files (`Documentation/gpu/amdgpu`): no tool, no library.
+//! Reads AMD GPUs from kernel files (`Documentation/gpu/amdgpu`), without a tool or a library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use trial_protocol::GpuSample;
 /// AMD's PCI vendor id.
 const VENDOR: &str = "0x1002";
 
-/// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of its cards. May wait for their driver,
-/// for ever if that hangs.
+/// Reads every AMD GPU under `root`, which is `/` except in tests, in the order of the cards. May wait for the driver,
+/// and permanently if it hangs.
 pub fn read(root: &Path) -> Vec<GpuSample> {
     let mut cards: Vec<_> = cards(root).collect();
     cards.sort();
     (0..).zip(cards).map(|(index, (_, device))| read_device(index, &device)).collect()
 }
 
-/// Returns whether there is any. Waits for no driver: the bus tells who made a card.
+/// Returns whether there is an AMD GPU. Does not wait for a driver: the bus provides the vendor of a card.
 pub fn is_there(root: &Path) -> bool {
     cards(root).next().is_some()
 }
 
-/// The number and the directory of each.
+/// Returns the number and the directory of each card.
 fn cards(root: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
     fs::read_dir(root.join("sys/class/drm")).into_iter().flatten().filter_map(|entry| {
         let entry = entry.ok()?;
@@ -45,10 +45,10 @@ fn read_device(index: u32, device: &Path) -> GpuSample {
             .filter(|share| *share <= 100.0),
         memory_used_bytes: number(device, "mem_info_vram_used"),
         memory_total_bytes: number(device, "mem_info_vram_total"),
-        // Microwatts; newer kernels tell the present power, older ones an average.
+        // Microwatts. Newer kernels have the current power, older kernels an average.
         power_watts: sensor("power1_average").or_else(|| sensor("power1_input")).map(micro),
         power_limit_watts: sensor("power1_cap").map(micro),
-        // Thousandths of a degree.
+        // Millidegrees Celsius.
         temperature_celsius: sensor("temp1_input").map(|milli| float(milli) / 1e3),
         // Hertz.
         sm_clock_mhz: sensor("freq1_input").and_then(|hertz| (hertz / 1_000_000).try_into().ok()),
@@ -57,7 +57,7 @@ fn read_device(index: u32, device: &Path) -> GpuSample {
     }
 }
 
-/// The directory of the card's sensors, `hwmon/hwmonN`.
+/// Returns the directory of the card's sensors, `hwmon/hwmonN`.
 fn sensors(device: &Path) -> Option<PathBuf> {
     let mut found: Vec<_> =
         fs::read_dir(device.join("hwmon")).ok()?.filter_map(Result::ok).map(|e| e.path()).collect();
@@ -105,7 +105,7 @@ mod tests {
             sm_clock_mhz: Some(1_700),
             ..GpuSample::default()
         };
-        // The second tells next to nothing, and a reading that is no share is none.
+        // The second card has few readings, and its invalid share counts as absent.
         let second = GpuSample { index: 1, power_watts: Some(8.5), ..GpuSample::default() };
         assert_eq!(gpus, [first, second]);
     }

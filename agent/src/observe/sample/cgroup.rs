@@ -1,9 +1,8 @@
 //! The container's control group, version 1 or 2, read from the kernel's files.
 //!
-//! The directory of the agent's group is the one that `/proc/self/cgroup` names below the mount point. In a container
-//! with a mount but no namespace of its own, it is the mount point itself. Limits are the smallest of the group and its
-//! ancestors, as far as they can be seen. Files that are absent (an older kernel, a controller that is off) leave their
-//! fields absent.
+//! The agent's group is the path in `/proc/self/cgroup`, below the mount point. In a container with a mount but without
+//! a cgroup namespace, the group is the mount point itself. Each limit is the smallest of the group and its visible
+//! ancestors. If a file is absent (an older kernel, a disabled controller), its fields are absent too.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use trial_protocol::CgroupSample;
 
-/// Version 1 says "no limit" with the largest multiple of the page size; anything near it is none.
+/// Version 1 represents "no limit" by the largest multiple of the page size. Any value from this one on means no limit.
 const V1_UNLIMITED: u64 = 1 << 60;
 
 /// The control group of this process.
@@ -30,8 +29,8 @@ enum Group {
 }
 
 impl CgroupReader {
-    /// The control group of this process as seen under `root`, which is `/` except in tests. `None` if no
-    /// control group has files that say something.
+    /// Returns the control group of this process as seen under `root`, which is `/` except in tests. `None` if no
+    /// control group has usable files.
     pub fn find(root: &Path) -> Option<Self> {
         let mount = root.join("sys/fs/cgroup");
         let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -45,7 +44,7 @@ impl CgroupReader {
 
         let v1 = |controller: &str, file: &str| {
             let path = own.v1(controller);
-            // Debian joins `cpu,cpuacct` under links of both names, others mount each.
+            // Debian mounts `cpu,cpuacct` together with links for both names. Other systems mount each separately.
             nearest(&mount.join(controller), path, file)
         };
         let memory = v1("memory", "memory.usage_in_bytes");
@@ -55,7 +54,7 @@ impl CgroupReader {
         any.then_some(Self { mount, group: Group::V1 { memory, cpu, cpuacct } })
     }
 
-    /// Reads everything once.
+    /// Reads all values once.
     pub fn read(&self) -> CgroupSample {
         match &self.group {
             Group::V2(group) => self.read_v2(group),
@@ -75,8 +74,8 @@ impl CgroupReader {
         }
     }
 
-    /// Memory in use that the kernel cannot simply drop, in bytes: without the page cache, which fills up to the limit
-    /// wherever much is read.
+    /// Returns the used memory that the kernel cannot simply drop, in bytes. It excludes the page cache, which fills up
+    /// to the limit after many reads.
     pub fn memory_held(&self) -> Option<u64> {
         let (group, used, prefix) = match &self.group {
             Group::V2(group) => (group, "memory.current", ""),
@@ -123,7 +122,7 @@ impl CgroupReader {
 
     fn read_v1_cpu(&self, group: &Path, sample: &mut CgroupSample) {
         let limit = |group: &Path| {
-            // -1, which is no number here, means no limit.
+            // The value -1 means no limit; it does not parse as a number here.
             cores(number(group, "cpu.cfs_quota_us")?, number(group, "cpu.cfs_period_us")?)
         };
         sample.cpu_limit_cores = self.smallest(group, limit);
@@ -131,7 +130,7 @@ impl CgroupReader {
         sample.cpu_throttled_us = throttled.map(|ns| ns / 1_000);
     }
 
-    /// The smallest limit of `group` and its ancestors up to the mount point.
+    /// Returns the smallest limit of `group` and its ancestors up to the mount point.
     fn smallest<T: PartialOrd>(
         &self,
         group: &Path,
@@ -144,21 +143,21 @@ impl CgroupReader {
     }
 }
 
-/// Memory in use in percent of the container's limit; `None` without a limit.
+/// Returns the used memory in percent of the container's limit; `None` without a limit.
 pub fn memory_percent(sample: &CgroupSample) -> Option<f64> {
     let (used, limit) = (sample.memory_bytes?, sample.memory_limit_bytes?);
     (limit > 0).then(|| 100.0 * float(used) / float(limit))
 }
 
-/// Processor time used between two readings in percent of the container's limit; `None` without a limit.
-/// The readings lie `elapsed_us` apart.
+/// Returns the processor time between two readings in percent of the container's limit; `None` without a limit.
+/// `elapsed_us` is the time between the readings.
 pub fn cpu_percent(before: &CgroupSample, after: &CgroupSample, elapsed_us: u64) -> Option<f64> {
     let used = after.cpu_usage_us?.checked_sub(before.cpu_usage_us?)?;
     let available = after.cpu_limit_cores? * float(elapsed_us);
     (available > 0.0).then(|| 100.0 * float(used) / available)
 }
 
-/// The groups of a process, as `/proc/self/cgroup` lists them.
+/// The groups of a process, from `/proc/self/cgroup`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Own {
     v2: Option<String>,
@@ -172,7 +171,7 @@ impl Own {
     }
 }
 
-/// Reads lines of `id:controllers:path`.
+/// Parses lines of `id:controllers:path`.
 fn parse_own(text: &str) -> Own {
     let mut own = Own::default();
     for line in text.lines() {
@@ -190,43 +189,43 @@ fn parse_own(text: &str) -> Own {
     own
 }
 
-/// The directory of `path` below `mount`, or else `mount` itself, whichever has `file`.
+/// Returns the directory of `path` below `mount`, or else `mount` itself: the first that has `file`.
 fn nearest(mount: &Path, path: Option<&str>, file: &str) -> Option<PathBuf> {
     let below = path.map(|path| path.trim_start_matches('/')).filter(|path| {
-        // A path out of the mount (`/../..`, from another namespace) leads nowhere.
+        // A path that leaves the mount (`/../..`, from another namespace) is unusable.
         !path.is_empty() && !path.split('/').any(|part| part == "..")
     });
     let candidates = below.map(|path| mount.join(path)).into_iter().chain([mount.to_owned()]);
     candidates.into_iter().find(|candidate| candidate.join(file).exists())
 }
 
-/// Most that is read of a file, in bytes: the longest, `cpu.stat`, has a few hundred.
+/// The maximum number of bytes read from a file. The longest file, `cpu.stat`, has a few hundred.
 const MAX_FILE_BYTES: usize = 4096;
 
-/// Returns the text of a file. The kernel makes its whole text for the first read, so one call is enough.
+/// Returns the text of a file. The kernel generates the whole text for the first read, so one call is enough.
 fn text(group: &Path, file: &str) -> String {
     let mut text = [0; MAX_FILE_BYTES];
     let read = File::open(group.join(file)).and_then(|mut file| file.read(&mut text));
     String::from_utf8_lossy(&text[..read.unwrap_or(0)]).into_owned()
 }
 
-/// A file with one number; `max` is none.
+/// Reads a file with one number; `max` returns `None`.
 fn number(group: &Path, file: &str) -> Option<u64> {
     text(group, file).trim().parse().ok()
 }
 
-/// The number behind `key` in lines of `key number`.
+/// Returns the number after `key` in lines of `key number`.
 fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// `cpu.max`: `quota period`, both in microseconds, or `max period`.
+/// Parses `cpu.max`: `quota period`, both in microseconds, or `max period`.
 fn parse_cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     cores(quota.parse().ok()?, period.trim().parse().ok()?)
 }
 
-/// `memory.pressure` and its like: the share of the last 10 s in which some task waited.
+/// Parses `memory.pressure` and similar files: the share of the last 10 s in which some task waited.
 fn parse_pressure(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     let share = some.split(' ').find_map(|field| field.strip_prefix("avg10="))?;

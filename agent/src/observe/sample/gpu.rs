@@ -1,11 +1,11 @@
-//! NVIDIA GPUs, read off the rows of one long-running `nvidia-smi --query-gpu`.
+//! Reads NVIDIA GPUs from the output of one long-running `nvidia-smi --query-gpu`.
 //!
-//! A driver call can block for ever, so nothing of NVIDIA's is called in this process: the supervisor
-//! starts [`ProbeCommand`] through the one place that waits for children, hands its lines to [`parse_row`]
-//! and [`Board::enter`], and does what [`Probe::step`] says. This module is pure: no process, no clock.
+//! A driver call can block permanently, so this process calls nothing of NVIDIA's. The supervisor starts
+//! [`ProbeCommand`] through the reaper, passes its lines to [`parse_row`] and [`Board::enter`], and performs the
+//! actions of [`Probe::step`]. This module is pure: it uses no process and no clock.
 //!
-//! Only device-level readings are trusted. The driver knows nothing of PID namespaces, so the process ids
-//! it reports inside a pod are those of the host, or none.
+//! Only device-level readings are used. The driver does not know PID namespaces. Inside a pod, it therefore reports the
+//! process ids of the host, or none.
 
 mod allotment;
 mod probe;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use trial_protocol::GpuSample;
 
-/// The columns to ask for, in their order; the name is last, since it alone may hold a comma. Documented by `nvidia-smi
+/// The columns to query, in order. The name is last, because only it may contain a comma. Documented by `nvidia-smi
 /// --help-query-gpu`.
 pub const QUERY: &str = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw,power.limit,\
                          temperature.gpu,clocks.current.sm,ecc.errors.uncorrected.volatile.total,\
@@ -30,7 +30,7 @@ const COLUMNS: usize = 12;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Phrases of a line that says a GPU or the driver is gone.
+/// Phrases of a line that reports the loss of a GPU or of the driver.
 const GONE: [&str; 7] = [
     "GPU is lost",
     "has fallen off the bus",
@@ -46,19 +46,19 @@ const GONE: [&str; 7] = [
 pub enum Row {
     /// A reading of one GPU.
     Reading(GpuSample),
-    /// A GPU, or the way to all of them, is gone.
+    /// A GPU is lost, or all GPUs are unreachable.
     Gone {
         /// The line, at most 200 characters.
         line: String,
     },
-    /// Anything else: an empty line, a warning.
+    /// Any other line: an empty line, a warning.
     Other,
 }
 
-/// Reads one line of the probe.
+/// Parses one line of the probe.
 pub fn parse_row(line: &str) -> Row {
     let line = line.trim();
-    // Each row holds `[GPU is lost]` in the columns that cannot be read any more.
+    // A row of a lost GPU has `[GPU is lost]` in each unreadable column.
     if GONE.iter().any(|phrase| line.contains(phrase)) {
         return Row::Gone { line: line.chars().take(200).collect() };
     }
@@ -91,7 +91,7 @@ pub fn parse_row(line: &str) -> Row {
     })
 }
 
-/// A value that is there: `[N/A]`, `[Not Supported]`, `[Unknown Error]` and their like are not.
+/// Returns the value, unless it is a placeholder: `[N/A]`, `[Not Supported]`, `[Unknown Error]` and similar.
 fn known(value: &str) -> Option<&str> {
     let absent = value.is_empty() || value.starts_with('[') || value == "N/A" || value == "ERR!";
     (!absent).then_some(value)
@@ -105,8 +105,8 @@ fn integer(value: &str) -> Option<u64> {
     known(value)?.parse().ok()
 }
 
-/// All GPUs of the machine, as the rows of the probe bring them round after round, or as they are read all at once. Those
-/// that are not the trial's are known, and not told of.
+/// All GPUs of the machine, read in rounds of probe rows or all at once. The board also stores GPUs that are not the
+/// trial's, but never returns them.
 #[derive(Debug)]
 pub struct Board {
     /// Time between two readings.
@@ -115,60 +115,60 @@ pub struct Board {
     own: GpuAllotment,
     /// The time of the latest row.
     read_at: Option<Duration>,
-    /// Rows of the round at hand.
+    /// The rows of the current round.
     round: BTreeMap<u32, GpuSample>,
-    /// The last whole round.
+    /// The last complete round.
     last: BTreeMap<u32, GpuSample>,
-    /// GPUs that were reported as lost.
+    /// The GPUs reported as lost.
     lost: BTreeSet<String>,
 }
 
-/// The reading that a row completes.
+/// An event that a row completes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BoardEvent {
     /// A reading of every GPU.
     Round(Vec<GpuSample>),
-    /// A GPU that was there is not there any more; told once, by UUID or else by index.
+    /// A GPU has disappeared. Reported once, by UUID or else by index.
     Lost(String),
 }
 
 impl Board {
-    /// A board that nothing was read of yet.
+    /// Creates a board without readings.
     pub fn new(interval: Duration, own: GpuAllotment) -> Self {
         let (round, last) = (BTreeMap::new(), BTreeMap::new());
         Self { interval, own, read_at: None, round, last, lost: BTreeSet::new() }
     }
 
-    /// Returns whether any GPU was read, be it the trial's or not.
+    /// Returns whether no GPU was read yet, including GPUs that are not the trial's.
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 
-    /// The last reading of each GPU, unless it is old.
+    /// Returns the last reading of each GPU, unless it is outdated.
     pub fn current(&self, now: Duration) -> Vec<GpuSample> {
         let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
         if fresh { self.last() } else { Vec::new() }
     }
 
-    /// The last reading of each GPU, however old.
+    /// Returns the last reading of each GPU, regardless of its age.
     pub fn last(&self) -> Vec<GpuSample> {
         self.last.values().filter(|gpu| self.own.has(gpu)).cloned().collect()
     }
 
-    /// GPUs that were lost so far.
+    /// Returns the GPUs lost so far.
     pub fn lost(&self) -> Vec<String> {
         self.lost.iter().cloned().collect()
     }
 
-    /// The probe was started (again): what the last one left of a round does not count.
+    /// Discards the incomplete round of the previous probe. Called when the probe was started.
     pub fn probe_started(&mut self) {
         self.round.clear();
     }
 
-    /// Takes a row and returns what it completes.
+    /// Processes a row, and returns the events that it completes.
     ///
-    /// A round is complete when it has as many GPUs as the last one or when an index comes again. A GPU is
-    /// lost when a whole round lacks it, or when the tool says so and there was one before.
+    /// A round is complete when it has the same GPUs as the last round, or when an index appears again. A GPU is lost
+    /// when a complete round lacks it. It is also lost when the tool reports its loss, if the GPU was present before.
     pub fn enter(&mut self, row: Row, now: Duration) -> Vec<BoardEvent> {
         let mut events = Vec::new();
         match row {
@@ -186,15 +186,15 @@ impl Board {
                 let named = self.last.values().find(|gpu| is_named(gpu, &line)).cloned();
                 match named {
                     Some(gpu) => self.lose(&gpu, &mut events),
-                    // Its address on the bus says that it is one; which, a round without it will tell.
+                    // The bus address shows that one GPU is lost. The next round without it shows which one.
                     None if self.last.len() > 1 && bus_address(&line).is_some() => {
                         let address = bus_address(&line).unwrap_or_default();
-                        // It may be another's.
+                        // It may be the GPU of another trial.
                         if self.own.is_all() {
                             self.lose_named(format!("GPU {address}"), &mut events);
                         }
                     }
-                    // No GPU is named: with one GPU it is that one, else it is the way to all of them.
+                    // No GPU is named: the only GPU is lost, or all GPUs are unreachable.
                     None => {
                         for gpu in self.last() {
                             self.lose(&gpu, &mut events);
@@ -207,7 +207,7 @@ impl Board {
         events
     }
 
-    /// Takes a reading of every GPU at once. One that is not among them is lost.
+    /// Processes a reading of every GPU at once. A GPU missing from it is lost.
     pub fn enter_round(&mut self, round: Vec<GpuSample>, now: Duration) -> Vec<BoardEvent> {
         let mut events = Vec::new();
         self.read_at = Some(now);
@@ -223,7 +223,7 @@ impl Board {
         for gpu in known.filter(|gpu| !names.contains(&name(gpu))) {
             self.lose(&gpu, events);
         }
-        // One that is back after a driver reset may be lost again.
+        // A GPU that returned after a driver reset may be lost again.
         self.lost.retain(|gpu| !names.contains(gpu));
         self.last = round;
         events.push(BoardEvent::Round(self.last()));
@@ -246,14 +246,14 @@ fn name(gpu: &GpuSample) -> String {
     gpu.uuid.clone().unwrap_or_else(|| format!("GPU {}", gpu.index))
 }
 
-/// Returns whether `line` speaks of `gpu`: by UUID, or as a row that begins with its index.
+/// Returns whether `line` refers to `gpu`: by UUID, or as a row that begins with the GPU's index.
 fn is_named(gpu: &GpuSample, line: &str) -> bool {
     let by_uuid = gpu.uuid.as_ref().is_some_and(|uuid| line.contains(uuid));
     let by_index = line.split_once(',').is_some_and(|(index, _)| index.parse() == Ok(gpu.index));
     by_uuid || by_index
 }
 
-/// The address on the PCI bus that `line` names, such as `0000:3B:00.0`.
+/// Returns the PCI bus address in `line`, such as `0000:3B:00.0`.
 fn bus_address(line: &str) -> Option<&str> {
     let is_hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_address = |word: &&str| {

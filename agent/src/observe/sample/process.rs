@@ -1,7 +1,7 @@
-//! The trial's process tree, through `sysinfo`.
+//! Reads the trial's process tree, through `sysinfo`.
 //!
-//! Everything below this agent is the trial, except what the agent started for itself: orphans come back to
-//! the agent (it is PID 1 or a subreaper), so a daemon that left its session is still counted.
+//! All descendants of the agent belong to the trial, except the agent's helpers. Orphans become children of the agent
+//! (it is PID 1 or a subreaper), so even a daemon that left its session is counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,27 +16,27 @@ use crate::trial::tree;
 #[derive(Debug)]
 pub struct ProcessReader {
     system: System,
-    /// The last reading's time and, per process, the processor time it had used, in milliseconds.
+    /// The time of the last reading, and the processor time that each process had used by then, in milliseconds.
     before: Option<(Duration, BTreeMap<Name, u64>)>,
 }
 
-/// A process for as long as it lives: its number, which is used again, and when it began.
+/// The identity of a process: its pid, which may be reused, and its start time.
 type Name = (Pid, u64);
 
 impl ProcessReader {
-    /// A reader; `None` where processes cannot be read, such as in a root without `/proc`.
+    /// Creates a reader. `None` if processes cannot be read, for example in a root without `/proc`.
     pub fn new() -> Option<Self> {
         fs::metadata("/proc/self/stat").ok()?;
         Some(Self { system: System::new().ok()?, before: None })
     }
 
-    /// Reads what is below process `top`, which itself is not counted, nor is what is at or below one of
-    /// `except`. `now` is of a monotonic clock. `None` if nothing is there.
+    /// Reads the descendants of process `top`, except those at or below `except`. `now` is from a monotonic clock.
+    /// `None` if there are no processes.
     pub fn read(&mut self, top: u32, except: &[u32], now: Duration) -> Option<ProcessSample> {
         let tree = tree::descendants(top, except);
         let tree: Vec<_> = tree.iter().map(|process| Pid::from_u32(process.pid)).collect();
-        // Without threads: `sysinfo` would read each like a process. And only what is the trial's: a machine may
-        // run a thousand others.
+        // Without threads, because `sysinfo` would read each like a process. Only the trial's processes, because a
+        // machine may run a thousand others.
         let kind = ProcessRefreshKind::nothing()
             .without_tasks()
             .with_cpu()
@@ -67,8 +67,8 @@ impl ProcessReader {
         })
     }
 
-    /// Processor time since `before`, in percent of one core. What a process used that has ended since is
-    /// not known; a new process counts from its beginning.
+    /// Returns the processor time since `before`, in percent of one core. It lacks the time of processes that have
+    /// ended since. A new process counts from its start.
     fn cpu_percent(&self, before: &(Duration, BTreeMap<Name, u64>)) -> Option<f64> {
         let (then, used_then) = before;
         let (now, used_now) = self.before.as_ref()?;
@@ -82,7 +82,7 @@ impl ProcessReader {
     }
 }
 
-/// The entries of a directory of each process, together; `None` if not one can be read.
+/// Returns the total number of entries in `dir` of all processes. `None` if no directory can be read.
 fn counted(tree: &[Pid], dir: &str) -> Option<u32> {
     let each = tree.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/{dir}")).ok());
     each.map(|entries| narrow(entries.count())).reduce(u32::saturating_add)
@@ -99,14 +99,14 @@ mod tests {
 
     use super::*;
 
-    /// A shell with a child of its own, until it is dropped.
+    /// A shell with a child process, both ended on drop.
     struct Tree {
         shell: Child,
         leaf: u32,
     }
 
     impl Tree {
-        /// `child` is what the shell starts in the background.
+        /// Starts a shell that starts `child` in the background.
         fn new(child: &str) -> Self {
             let script = format!("{child} >/dev/null & echo $!; read line; kill $!");
             let mut shell = Command::new("sh")
@@ -124,7 +124,7 @@ mod tests {
 
     impl Drop for Tree {
         fn drop(&mut self) {
-            // End of file ends the shell, and the shell its child.
+            // The end of its input ends the shell, which ends its child.
             drop(self.shell.stdin.take());
             self.shell.wait().unwrap();
         }
@@ -160,7 +160,7 @@ mod tests {
         let top = tree.shell.id();
         let first = reader.read(top, &[], Duration::ZERO).unwrap();
         assert_eq!(first.cpu_percent, None);
-        // The test gives the time: however long the loop takes to use a hundredth of a second, a second "passes".
+        // The times are simulated: each reading is one second after the last, however long the loop really takes.
         let used = (1..1_000_000).find_map(|second| {
             let sample = reader.read(top, &[], Duration::from_secs(second)).unwrap();
             sample.cpu_percent.filter(|percent| *percent > 0.0)

@@ -1,46 +1,46 @@
-//! PURE: which of a machine's GPUs are the trial's. `nvidia-smi` shows all of them, whatever the trial may see: the work of
-//! others' would hide a stall, and their idling would be held against it.
+//! PURE: selects the trial's GPUs among those of the machine. `nvidia-smi` shows all GPUs, even those hidden from the
+//! trial. The work of other GPUs would hide a stall, and their idle time would count against the trial.
 
 use std::ffi::OsString;
 
 use trial_protocol::GpuSample;
 
-/// The variables that keep GPUs from a trial, as CUDA and HIP read them. HIP heeds CUDA's, too.
+/// The variables that hide GPUs from a trial, as read by CUDA and HIP. HIP also reads CUDA's variable.
 const VARIABLES: [&str; 3] =
     ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 
 /// The GPUs that a trial may see.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuAllotment {
-    /// Indices and beginnings of UUIDs. `None`: all.
+    /// Indices and prefixes of UUIDs. `None`: all GPUs.
     only: Option<Vec<String>>,
 }
 
 impl GpuAllotment {
-    /// As the trial's variables say. Parts of a GPU (MIG) have ids of their own, of which a reading knows nothing: with
-    /// such a one, all may be the trial's.
+    /// Returns the allotment according to the trial's variables. Parts of a GPU (MIG) have ids of their own, which no
+    /// reading contains. If such an id is present, all GPUs may be the trial's.
     pub fn by(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let Some(list) = VARIABLES.into_iter().find_map(variable) else { return Self::default() };
         let list = list.to_string_lossy();
         let entries = list.split(',').map(str::trim);
-        // The first one that is none, such as -1, hides all that follow.
+        // The first invalid entry, such as -1, hides all entries after it.
         let only: Vec<_> =
             entries.take_while(|entry| is_device(entry)).map(str::to_owned).collect();
         let parts = only.iter().any(|entry| entry.starts_with("MIG-"));
         Self { only: (!parts).then_some(only) }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the trial has no GPU.
     pub fn is_none(&self) -> bool {
         self.only.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// Returns whether they are all that there are.
+    /// Returns whether the trial has all GPUs.
     pub fn is_all(&self) -> bool {
         self.only.is_none()
     }
 
-    /// Returns whether this is one of them.
+    /// Returns whether `gpu` is one of the trial's.
     pub fn has(&self, gpu: &GpuSample) -> bool {
         let is = |entry: &String| match entry.parse::<u32>() {
             Ok(index) => index == gpu.index,
@@ -65,16 +65,16 @@ mod tests {
     fn the_trials_gpus_are_those_that_cuda_shows_it() {
         #[rustfmt::skip]
         let table: [Row<'_>; 12] = [
-            ("nothing is said",        &[],                                                        [true, true]),
+            ("no variable",            &[],                                                        [true, true]),
             ("one",                    &[("CUDA_VISIBLE_DEVICES", "1")],                           [false, true]),
             ("both",                   &[("CUDA_VISIBLE_DEVICES", "1, 0")],                        [true, true]),
             ("another",                &[("CUDA_VISIBLE_DEVICES", "7")],                           [false, false]),
             ("none",                   &[("CUDA_VISIBLE_DEVICES", "")],                            [false, false]),
-            ("none, in numbers",       &[("CUDA_VISIBLE_DEVICES", "-1")],                          [false, false]),
-            ("none, in words",         &[("CUDA_VISIBLE_DEVICES", "NoDevFiles")],                  [false, false]),
+            ("none, as a number",      &[("CUDA_VISIBLE_DEVICES", "-1")],                          [false, false]),
+            ("none, as a word",        &[("CUDA_VISIBLE_DEVICES", "NoDevFiles")],                  [false, false]),
             ("up to what is none",     &[("CUDA_VISIBLE_DEVICES", "0,-1,1")],                      [true, false]),
             ("by its UUID",            &[("CUDA_VISIBLE_DEVICES", "GPU-5f0c")],                    [true, false]),
-            ("by how that begins",     &[("CUDA_VISIBLE_DEVICES", "GPU-1")],                       [false, true]),
+            ("by a UUID's prefix",     &[("CUDA_VISIBLE_DEVICES", "GPU-1")],                       [false, true]),
             ("a part of one",          &[("CUDA_VISIBLE_DEVICES", "MIG-c7384736")],                [true, true]),
             ("HIP's, unless CUDA's is", &[("HIP_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "1")], [false, true]),
         ];

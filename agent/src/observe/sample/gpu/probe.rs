@@ -1,4 +1,4 @@
-//! PURE: when to start the probe, when to end it, when to give it up.
+//! PURE: decides when to start, kill or abandon the probe.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use super::QUERY;
 use crate::util::backoff::DoublingBackoff;
 
-/// First and longest pause before a probe that ended is started again.
+/// The first and the longest pause before a probe is restarted.
 const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_mins(5)];
 
-/// A probe that says nothing for this many intervals hangs in the driver.
+/// The number of intervals without output after which the probe counts as hung in the driver.
 const SILENT_INTERVALS: u32 = 3;
 
-/// But it always has this long: on a machine with many GPUs the first row takes seconds.
+/// The minimum time until the probe counts as hung. On a machine with many GPUs, the first row takes seconds.
 const SILENT_LEAST: Duration = Duration::from_secs(30);
 
-/// Returns how long a reading counts as the present one, where one is taken every `interval`: what reads the GPUs hangs
-/// after that.
+/// Returns the time for which a reading counts as current, if one is taken every `interval`. After it, the reader of
+/// the GPUs counts as hung.
 pub(super) fn fresh_for(interval: Duration) -> Duration {
     SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS))
 }
@@ -26,54 +26,54 @@ pub(super) fn fresh_for(interval: Duration) -> Duration {
 pub struct ProbeCommand {
     /// Name or path of `nvidia-smi`.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<String>,
 }
 
 impl ProbeCommand {
-    /// A probe that prints a row per GPU every `interval`, for ever. It needs no standard input; its
-    /// standard error says the same as its output where there is an error, and belongs in one pipe with it.
+    /// Returns the command of a probe that prints a row per GPU every `interval`, without end. It needs no standard
+    /// input. Its standard error contains only error messages, so it shares a pipe with standard output.
     pub fn new(program: impl Into<PathBuf>, interval: Duration) -> Self {
         let args = vec![
             format!("--query-gpu={QUERY}"),
             "--format=csv,noheader,nounits".to_owned(),
-            // Milliseconds; the tool admits no less than 1.
+            // In milliseconds. The tool's minimum is 1.
             format!("--loop-ms={}", interval.as_millis().max(1)),
         ];
         Self { program: program.into(), args }
     }
 }
 
-/// An event of the probe. Times are of one monotonic clock.
+/// An event of the probe. All times are from one monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeEvent {
     /// The probe was started.
     Started,
     /// The probe printed a reading.
     Reading,
-    /// The probe ended, whatever its exit code.
+    /// The probe ended with any exit code.
     Ended,
-    /// There is no such program, or it cannot be executed.
+    /// The program does not exist or cannot be executed.
     Absent,
-    /// Time has passed.
+    /// Only the time has passed.
     Tick,
 }
 
 /// An action on the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeAction {
-    /// Nothing now; ask again at this time at the latest.
+    /// Do nothing now. Call again at this time at the latest.
     Wait(Duration),
-    /// Start it.
+    /// Start the probe.
     Start,
-    /// Kill it: it hangs. (A process that hangs in the driver may not die; it is not waited for, and no
-    /// other is started while it lives.)
+    /// Kill the hung probe. (A process that hangs in the driver may not die. The agent does not wait for it, and starts
+    /// no other probe while it lives.)
     Kill,
-    /// Never again: this machine has no such tool.
+    /// Never start the probe again: this machine has no such tool.
     GiveUp,
 }
 
-/// The life of the probe.
+/// The state of the probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     silence: Duration,
@@ -83,9 +83,9 @@ pub struct Probe {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbeState {
-    /// To be started at this time.
+    /// The probe will be started at this time.
     Due(Duration),
-    /// The probe runs and last spoke (or was started) at this time.
+    /// The probe is running. The time of its last output, or of its start.
     Running {
         last_reading: Duration,
     },
@@ -95,7 +95,7 @@ enum ProbeState {
 }
 
 impl Probe {
-    /// A probe that is due at once and prints every `interval`.
+    /// Creates a probe that is due at once and prints every `interval`.
     pub fn new(interval: Duration) -> Self {
         let silence = fresh_for(interval);
         let [first, longest] = RESTART_PAUSES;
@@ -103,7 +103,7 @@ impl Probe {
         Self { silence, restarts, state: ProbeState::Due(Duration::ZERO) }
     }
 
-    /// Takes what happened at `now` and says what to do.
+    /// Processes an event at `now`, and returns the next action.
     pub fn step(&mut self, event: ProbeEvent, now: Duration) -> ProbeAction {
         self.state = match (self.state, event) {
             (ProbeState::Absent, _) | (_, ProbeEvent::Absent) => ProbeState::Absent,
