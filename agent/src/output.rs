@@ -1,15 +1,15 @@
-//! Passes the trial's output on, byte for byte, and looks for metrics in it on the way.
+//! Copies the trial's output to the agent's, byte for byte, and searches it for metrics.
 //!
 //! Invariants:
 //!
-//! * One thread per stream reads, so that a slow reader of the agent's output holds up that stream and nothing else.
-//!   Reading never waits for the network, and for the disk only as `capture` says.
-//! * What was read is taken in (scanned, copied, kept for the verdict) before it is passed on. That holds also if the
-//!   agent's stdout takes no more, or has no reader left. A fault (a panic in a collector, say) costs at most the
-//!   portion at hand, see [`hand_over`](crate::trial::hand_over).
-//! * Once the trial has ended, a stalled reader of the agent's output cannot keep the agent from reading to the end:
-//!   another thread reads on, and keeps what it has read for the pump ([`Outlet::read_out`]).
-//! * The descriptors that the agent inherited keep their flags: other processes may share them.
+//! * One thread reads each stream, so a slow reader of the agent's output delays only that stream. Reading never waits
+//!   for the network, and waits for the disk only as described in `capture`.
+//! * Every portion is processed (scanned, captured, kept for the verdict) before it is passed on. This holds even if
+//!   the agent's stdout blocks or has no reader. A fault (such as a panic in a collector) loses at most the current
+//!   portion, see [`hand_over`](crate::trial::hand_over).
+//! * After the trial's end, a stalled reader of the agent's output cannot keep the agent from reading to the end.
+//!   Another thread continues to read, and keeps the bytes for the pump ([`Outlet::read_out`]).
+//! * The inherited descriptors keep their flags, because other processes may share them.
 
 pub mod capture;
 pub mod log_lines;
@@ -34,18 +34,19 @@ use crate::output::capture::Capture;
 use crate::output::log_ship::LogShipper;
 use crate::util::last_bytes::LastBytes;
 
-/// Bytes read at once, at first and once so many come: what a pipe holds. Most trials leave one stream silent.
+/// The buffer sizes of a reader, in bytes: the first one, and the one after a full first read, which is the capacity of
+/// a pipe. Most trials leave one stream silent.
 const FIRST_CHUNK: usize = 4 * 1024;
 const CHUNK: usize = 64 * 1024;
 
-/// Stack of a thread that reads what the trial says, in bytes. JSON is read up to 128 levels deep, which takes several
-/// kilobytes a level in a build that is not optimised; what is not touched costs no memory.
+/// Stack size of a thread that parses the trial's output, in bytes. JSON may be nested 128 levels deep, at several
+/// kilobytes a level in an unoptimised build. Untouched stack costs no memory.
 pub const READER_STACK: usize = 2 * 1024 * 1024;
 
-/// Most that is laid by for a pump that cannot go on: the most that a pipe holds, as Linux is set by default.
+/// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
 const LATE: usize = 1024 * 1024;
 
-/// The interval of looks whether everything was passed on.
+/// The interval at which the agent checks whether all output was passed on.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A message of a pump.
@@ -53,48 +54,47 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub enum PumpEvent {
     /// Findings of one portion, in order.
     Findings(Vec<Finding>),
-    /// The lines of one portion, in order, and what was found in them.
+    /// The lines of one portion, in order, and the findings in them.
     Lines(Vec<Line>, Vec<Finding>),
-    /// Something a person should know.
+    /// A problem to report to the user.
     Trouble {
         /// Stable name, for the note.
         code: &'static str,
-        /// One sentence.
+        /// A sentence.
         message: String,
     },
-    /// The stream has ended, and everything of it was taken in.
+    /// The stream has ended, and all of it was processed.
     Closed(Stream),
     /// A line of the GPU probe.
     GpuRow(String),
-    /// A reading of the cards whose driver the kernel's files ask.
+    /// A reading of the cards that are read from kernel files.
     Cards(Vec<GpuSample>),
-    /// The files of metrics were read to their ends, for the last time.
+    /// The metric files were read to their ends, for the last time.
     FilesRead,
 }
 
-/// The end of a stream, shared between its pump and the verdict.
+/// The last bytes of a stream, shared between its pump and the verdict.
 pub type SharedTail = Arc<Mutex<LastBytes>>;
 
-/// Everything one pump works with.
+/// The parts of one pump.
 pub struct Pump {
     /// The stream that is read.
     pub stream: Stream,
-    /// The writer of copies of its bytes.
+    /// The writer of the copy on disk.
     pub capture: Capture,
-    /// The keeper of its last bytes.
+    /// The last bytes of the stream.
     pub tail: SharedTail,
-    /// The collector of its log, if there is one.
+    /// The shipper of the stream's log, if logs are sent.
     pub shipper: Option<Arc<LogShipper>>,
-    /// Cuts the stream into lines, where a reader needs them.
+    /// The cutter of the stream into lines, if lines are needed.
     pub lines: Option<LineCutter>,
-    /// The receiver of the messages.
+    /// The receiver of the pump's messages.
     pub events: mpsc::Sender<PumpEvent>,
-    /// Held by the starter of the pumps until all are started: what is read when another cannot be started would be
-    /// lost.
+    /// Locked until all pumps are started. If one cannot be started, bytes read by another would be lost.
     pub gate: Arc<Mutex<()>>,
 }
 
-/// A stream that is read and passed on.
+/// A handle of a stream that is read and passed on.
 #[derive(Clone)]
 pub struct Outlet(Arc<Flow>);
 
@@ -102,22 +102,22 @@ struct Flow {
     stream: Stream,
     source: Arc<File>,
     intake: Mutex<StreamIntake>,
-    /// Bytes that were read and not passed on yet.
+    /// Number of bytes that were read and not yet passed on.
     held: AtomicUsize,
 }
 
-/// The state that each reader of the stream has for itself: portions are taken in in their order.
+/// The reader's state of a stream. The lock keeps the portions in order.
 struct StreamIntake {
     pump: Pump,
     scanner: StreamScanner,
-    /// Read by another than the pump, which is to pass it on.
+    /// Bytes that another thread read, for the pump to pass on.
     late: Vec<u8>,
     ended: bool,
 }
 
 impl Pump {
-    /// Starts the thread that carries everything from `source` to `sink`. If that fails, `source` is still the
-    /// caller's: the trial would die of a pipe without a reader.
+    /// Starts the thread that copies all bytes from `source` to `sink`. On failure, the caller still owns `source`: the
+    /// trial would die of a pipe without a reader.
     pub fn start(
         self,
         source: &Arc<File>,
@@ -142,7 +142,8 @@ impl Pump {
             held: AtomicUsize::new(0),
         });
         let outlet = Outlet(Arc::clone(&flow));
-        // The thread is never joined: it ends with the trial's last writer, for which the agent does not wait for ever.
+        // The thread is never joined. It ends with the trial's last writer, for which the agent does not wait without
+        // limit.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
             drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
             flow.carry(File::from(sink), &events);
@@ -174,32 +175,31 @@ impl Pump {
 }
 
 fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
-    // Waits for the main task, which waits for no pump. It may have gone: then the bytes still flow.
+    // Waits for the main task, which waits for no pump. If that task has ended, the bytes are still passed on.
     to.blocking_send(event).ok();
 }
 
 impl Outlet {
-    /// Reads to the end what the pump cannot, where its output is not taken: in a thread, which the caller does not
-    /// wait for.
+    /// Starts a thread that reads the rest of the stream while the pump is blocked. The caller does not wait for it.
     pub fn read_out(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
         thread.spawn(move || flow.read_late()).map(drop)
     }
 
-    /// Returns the source, if this is `stream`.
+    /// Returns the source, if this outlet is for `stream`.
     pub fn source_of(&self, stream: Stream) -> Option<OwnedFd> {
         let own = (self.0.stream == stream).then(|| self.0.source.as_fd().try_clone_to_owned());
         own?.ok()
     }
 
-    /// Bytes that were read and not passed on yet.
+    /// Returns the number of bytes that were read and not yet passed on.
     pub fn held(&self) -> usize {
         self.0.held.load(Ordering::Acquire)
     }
 }
 
-/// Waits until everything that was read of the streams was passed on.
+/// Waits until all bytes read from the streams were passed on.
 pub async fn passed_on(outlets: &[Outlet]) {
     while outlets.iter().any(|outlet| outlet.held() > 0) {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -235,13 +235,13 @@ impl Flow {
     fn read_late(&self) {
         let mut buffer = vec![0; CHUNK];
         loop {
-            // Without the lock: the trial's last writers may be silent, and the pump is to go on when it can.
+            // Without the lock: the trial's last writers may be silent, and the pump must be able to continue.
             self.wait(PollTimeout::NONE);
             let mut intake = self.lock();
             if intake.ended || intake.late.len() >= LATE {
                 return;
             }
-            // Unless the pump was faster.
+            // Unless the pump has read the bytes already.
             if self.wait(PollTimeout::ZERO) {
                 let Some(length) = self.read(&mut intake, &mut buffer) else { return };
                 intake.late.extend_from_slice(&buffer[..length]);
@@ -249,13 +249,13 @@ impl Flow {
         }
     }
 
-    /// Waits until there is something to be read, or the end of it.
+    /// Waits until the source is readable or has ended.
     fn wait(&self, timeout: PollTimeout) -> bool {
         let mut fds = [PollFd::new(self.source.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
     }
 
-    /// Reads once, and takes in what there was. `None`: the stream has ended.
+    /// Reads once, and processes the bytes. `None`: the stream has ended.
     fn read(&self, intake: &mut StreamIntake, buffer: &mut [u8]) -> Option<usize> {
         if intake.ended {
             return None;
@@ -282,7 +282,7 @@ impl Flow {
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamIntake> {
-        // A panic while it was held hands the trial over.
+        // A panic while the lock was held hands the trial over.
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -321,16 +321,16 @@ struct Sink {
 }
 
 impl Sink {
-    /// Writes everything; an error is returned the first time only.
+    /// Writes all bytes. Returns an error only the first time.
     fn pass_on(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
         while self.open && !bytes.is_empty() {
             match self.file.write(bytes) {
                 Ok(length) => bytes = &bytes[length..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The process that started the agent has made the descriptor non-blocking.
+                // The process that started the agent made the descriptor non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) => {
-                    // A reader that went away does not come back; a full disk may have room later.
+                    // A reader that closed the stream does not return. A full disk may have space later.
                     self.open = error.kind() != io::ErrorKind::BrokenPipe;
                     let received = std::mem::replace(&mut self.received, true);
                     return if received { Ok(()) } else { Err(error) };
@@ -342,7 +342,7 @@ impl Sink {
 
     fn wait(&self) {
         let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
-        // Whatever it returns, the next write tells what is the case.
+        // The result is ignored, because the next write detects every state.
         poll(&mut fds, PollTimeout::NONE).ok();
     }
 }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_when_the_agents_output_is_closed() {
+    fn reading_continues_when_the_agents_output_is_closed() {
         let (events, mut received) = mpsc::channel(8);
         let (pump, tail) = pump(events);
         let ((source, mut trial), (ours, sink)) = (pipe().unwrap(), pipe().unwrap());
@@ -400,7 +400,7 @@ mod tests {
         ));
         assert!(
             matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))),
-            "said once"
+            "reported once"
         );
         assert_eq!(tail.lock().unwrap().total(), 4 * u64::try_from(CHUNK).unwrap());
     }
@@ -411,7 +411,7 @@ mod tests {
         let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
         let outlet = pump.start(&file(source), sink.into(), &CollectSpec::default()).unwrap();
-        // More than the pipe behind the sink takes, and less than both pipes do.
+        // More than the capacity of the sink's pipe, and less than that of both pipes.
         let bytes: Vec<u8> = (0..CHUNK * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
         trial.write_all(&bytes).unwrap();
         drop(trial);

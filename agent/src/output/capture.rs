@@ -1,13 +1,13 @@
-//! Writes the trial's directory: the files `stdout`, `stderr` and `verdict.json`, and the platform's
-//! termination log, on a thread of its own.
+//! Writes the trial's directory on a thread of its own: the files `stdout`, `stderr` and `verdict.json`, and the
+//! platform's termination log.
 //!
 //! Invariants:
 //!
-//! * A disk that hangs costs the trial at most [`DISK_TIMEOUT`]; then its output is no longer copied, and
-//!   counted, until the disk answers again. A slow disk slows the trial, as redirection in a shell would.
+//! * A hung disk delays the trial by at most [`DISK_TIMEOUT`]. After that, its output is only counted and not copied,
+//!   until the disk responds again. A slow disk slows the trial down, like redirection in a shell.
 //! * At most [`QUEUE_BYTES`] bytes of each stream wait in memory (and as many are being written).
-//! * Only the thread touches the disk; it starts with the first thing there is to write. Where there is
-//!   nothing but a verdict at the very end, none is started.
+//! * Only the thread accesses the disk. It starts with the first write. If the only write is a verdict at the very end,
+//!   no thread is started.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,38 +26,38 @@ mod rotating_file;
 
 use rotating_file::RotatingFile;
 
-/// Bytes of one stream that may wait for the disk.
+/// The maximum number of bytes of one stream that wait for the disk.
 pub const QUEUE_BYTES: usize = 64 * 1024;
 
-/// The longest that a pump waits for a disk that does not take anything.
+/// The maximum time that a pump waits for a hung disk.
 pub const DISK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The places that are written to.
+/// The files to write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CapturePaths {
-    /// The output directory. `None`: no place could be written.
+    /// The output directory. `None`: no directory is writable.
     pub dir: Option<PathBuf>,
-    /// A file for the verdict in short, written in place: it may be a mount of its own.
+    /// A file for the short form of the verdict. It is written in place, because it may be a mount.
     pub termination_log: Option<PathBuf>,
-    /// Size over which a file of output is set aside and begun anew; one such file is kept.
+    /// Maximum size of an output file in bytes. Above it, the file is rotated; one old file is kept.
     pub rotate_bytes: Option<u64>,
-    /// The content of the collectors' file. `None`: there is to be none.
+    /// The content of the collectors' file. `None`: there is no such file.
     pub collectors: Option<Vec<u8>>,
 }
 
-/// The outcome of writing the files.
+/// The result of writing the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CaptureOutcome {
-    /// Bytes of output that are not in the files.
+    /// Number of bytes of output that are not in the files.
     pub shed_bytes: u64,
-    /// The last thing that went wrong, if anything did.
+    /// The last error, if there was one.
     pub error: Option<String>,
 }
 
-/// A handle on the thread; all clones share it.
+/// A handle to the thread. All clones share it.
 #[derive(Debug, Clone)]
 pub struct Capture {
-    // `None`: there is no place for anything.
+    // `None`: there are no files to write.
     shared: Option<Arc<CaptureShared>>,
 }
 
@@ -75,7 +75,7 @@ struct CaptureState {
     waiting: [Vec<u8>; 2],
     verdict: Option<Box<Verdict>>,
     finish: Option<oneshot::Sender<CaptureOutcome>>,
-    /// The time that is left for the write in progress.
+    /// The time that pumps have waited since the disk last completed a write.
     spent: Duration,
     outcome: CaptureOutcome,
 }
@@ -88,7 +88,7 @@ struct Work {
 }
 
 impl Capture {
-    /// Keeps what there is in `paths`, output after what an earlier attempt left there.
+    /// Creates the writer of the files in `paths`. Output is appended to that of an earlier attempt.
     pub fn new(paths: CapturePaths) -> Self {
         let anywhere = paths.dir.is_some() || paths.termination_log.is_some();
         let shared = anywhere.then(|| {
@@ -103,7 +103,7 @@ impl Capture {
         self.shared.as_ref()?.paths.dir.as_deref()
     }
 
-    /// Takes the next bytes of `stream`. Waits for a disk that is slow, but not for one that hangs.
+    /// Queues the next bytes of `stream`. Waits for a slow disk, but not for a hung one.
     pub fn output(&self, stream: Stream, bytes: &[u8]) {
         let Some(shared) = self.shared.as_ref().filter(|shared| shared.paths.dir.is_some()) else {
             return;
@@ -120,14 +120,14 @@ impl Capture {
             let (woken, _) =
                 shared.room.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
             state = woken;
-            // The thread sets it back whenever the disk has taken something.
+            // The thread resets it whenever the disk has completed a write.
             state.spent += before.elapsed();
         }
         state.waiting[index(stream)].extend_from_slice(bytes);
         shared.work.notify_one();
     }
 
-    /// Replaces the verdict on disk. Does not wait for it.
+    /// Replaces the verdict on disk, without waiting for the write.
     pub fn verdict(&self, verdict: &Verdict) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
@@ -136,17 +136,17 @@ impl Capture {
         shared.work.notify_one();
     }
 
-    /// Writes the verdict of a trial that printed nothing, and waits for it.
+    /// Writes the verdict of a trial that printed nothing, and waits for the write.
     pub fn only_verdict(&self, verdict: &Verdict) -> Result<(), String> {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
     }
 
-    /// Bytes that were not kept so far.
+    /// Returns the number of bytes that were not written so far.
     pub fn shed_bytes(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.lock().outcome.shed_bytes)
     }
 
-    /// Writes what is waiting, and tells how it went; waits for that at most `bound`.
+    /// Writes the queued bytes, and returns the result. Waits at most `bound`.
     pub async fn finish(&self, bound: Duration) -> CaptureOutcome {
         let Some(shared) = &self.shared else { return CaptureOutcome::default() };
         let (tell, told) = oneshot::channel();
@@ -181,7 +181,7 @@ fn index(stream: Stream) -> usize {
 
 impl CaptureShared {
     fn lock(&self) -> MutexGuard<'_, CaptureState> {
-        // Every change below is a single statement, so the state is whole whichever thread panicked.
+        // Every change below is a single statement, so the state is consistent after any panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -212,7 +212,8 @@ impl CaptureShared {
                 {
                     let mut state = self.lock();
                     state.outcome.shed_bytes += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-                    state.outcome.error = Some(format!("cannot keep the trial's output: {source}"));
+                    state.outcome.error =
+                        Some(format!("cannot write the trial's output: {source}"));
                 }
             }
             if let Some(verdict) = work.verdict
@@ -222,7 +223,7 @@ impl CaptureShared {
             }
             self.lock().spent = Duration::ZERO;
             if let Some(finish) = work.finish {
-                // The receiver may be gone.
+                // The receiver may no longer exist.
                 finish.send(self.lock().outcome.clone()).ok();
                 return;
             }
@@ -230,7 +231,7 @@ impl CaptureShared {
         }
     }
 
-    /// Says how this run's metrics are found, and not how those of an attempt before it were.
+    /// Writes the collectors' file of this run, or removes that of an earlier attempt.
     fn keep_collectors(&self) {
         let Some(dir) = &self.paths.dir else { return };
         let path = dir.join(COLLECTORS_FILE);
@@ -246,7 +247,7 @@ impl CaptureShared {
         }
     }
 
-    /// Waits for work, and gives the emptied buffers back for reuse.
+    /// Waits for work. `spare` contains buffers for reuse.
     fn next(&self, mut spare: [Vec<u8>; 2]) -> Work {
         spare.iter_mut().for_each(Vec::clear);
         let mut state = self.lock();
@@ -268,7 +269,7 @@ impl CaptureShared {
         work
     }
 
-    /// Writes the verdict wherever it can be written: where the disk is full, the termination log alone may tell of it.
+    /// Writes the verdict to both files. If the disk is full, the termination log may be the only one that works.
     fn publish(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
         let kept = self.paths.dir.as_ref().map_or(Ok(()), |dir| {

@@ -1,12 +1,12 @@
-//! PURE: the bytes of one output stream -> pieces of log, fit to be sent.
+//! PURE: converts the bytes of one output stream into log chunks to send.
 //!
-//! * A line that a progress bar overwrites (`\r`) becomes its last state. A bar that goes on is shown now and then
-//!   ([`SHOWN_EVERY`]) as it stands.
-//! * A line is bounded: what is longer is cut, and the cut is marked.
-//! * Values of secrets are masked, wherever a line holds them; of one with several lines, each line is.
-//! * More than the rate allows is shed, and counted. Positions tell of every gap.
+//! * Of a line that a progress bar overwrites (`\r`), only the last state is kept. The current state of a long-running
+//!   bar is shown every [`SHOWN_EVERY`].
+//! * The length of a line is limited. A longer line is cut, and the cut is marked.
+//! * Secrets are masked wherever a line contains them. Of a secret with several lines, each line is masked.
+//! * Bytes above the rate limit are dropped and counted. The offsets of the chunks show every gap.
 //!
-//! Bytes are gathered to pieces of whole lines. What is unfinished waits until [`Lines::flush`].
+//! Chunks consist of whole lines. An unfinished line waits until [`Lines::flush`].
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::verdict::EVIDENCE_TAIL_BYTES;
 
 mod base64;
 
-/// A piece is sent when it is this long, in bytes.
+/// The size of a piece from which it is sent, in bytes.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Pieces that the rate allows in a second, or more: a piece that is too much is left out as a whole.
+/// The minimum number of pieces that the rate limit allows in a second. A piece above the limit is dropped as a whole.
 const PIECES_A_SECOND: u64 = 8;
 
-/// The interval at which a line that is overwritten again and again is shown.
+/// The interval at which a repeatedly overwritten line is shown.
 const SHOWN_EVERY: Duration = Duration::from_secs(10);
 
-/// The shortest line of a secret with several lines that is one, in bytes.
+/// The minimum length of a line of a multi-line secret that is masked, in bytes.
 const SECRET_LINE_BYTES: usize = 8;
 
 /// The text in place of a secret.
@@ -36,39 +36,39 @@ const MASK: &[u8] = b"***";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Secrets(Vec<Vec<u8>>);
 
-/// The way in which a stream is cut into pieces.
+/// The settings for cutting a stream into pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// The longest line that is sent whole, in bytes.
+    /// The maximum length of a line that is sent whole, in bytes.
     pub line_bytes: usize,
-    /// Bytes a second that are sent; in one moment at most as many, or one line.
+    /// The rate limit in bytes per second. It is also the limit for one moment, unless a line is longer.
     pub bytes_per_second: u64,
     /// The secrets to mask.
     pub secrets: Secrets,
 }
 
-/// One stream on its way to be sent.
+/// The state of one stream.
 #[derive(Debug)]
 pub struct Lines {
     stream: Stream,
     spec: Spec,
-    /// The line that is not finished, without what was overwritten.
+    /// The unfinished line, without its overwritten states.
     line: Vec<u8>,
-    /// The offset of its first byte in the stream.
+    /// The offset of the line's first byte in the stream.
     line_start: u64,
-    /// Bytes of it that were cut off.
+    /// The number of bytes cut off the line.
     cut: u64,
-    /// A carriage return came last: it ends the line only if no newline follows.
+    /// `true` after a carriage return: it ends the line only if no newline follows.
     returned: bool,
-    /// The line has overwritten another one.
+    /// `true` if the line has overwritten another one.
     redrawn: bool,
-    /// The time at which such a line was last shown, and whether nothing has come since.
+    /// The time at which an overwritten line was last shown, and whether it is unchanged since.
     shown_at: Duration,
     shown: bool,
     /// Finished lines.
     piece: Vec<u8>,
     piece_start: u64,
-    /// Bytes of the stream so far.
+    /// The number of bytes of the stream so far.
     position: u64,
     budget: f64,
     filled: Duration,
@@ -76,8 +76,8 @@ pub struct Lines {
 }
 
 impl Secrets {
-    /// The secrets, and the lines of those that have several (a key in PEM), since logs are looked at line by line.
-    /// Those that are too short to be one are left out, since they would mask everything.
+    /// Creates the list of secrets. It also contains the lines of multi-line secrets (such as a PEM key), because logs
+    /// are masked line by line. Values that are too short are left out, because they would mask too much.
     pub fn new(values: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut values: Vec<_> = values.into_iter().filter(|value| value.len() >= 4).collect();
         let lines: Vec<_> = values
@@ -89,13 +89,13 @@ impl Secrets {
             .collect();
         let ends = values.iter().map(|value| value.trim_ascii().to_vec());
         values = ends.filter(|value| value.len() >= 4).chain(lines).collect();
-        // One that contains another is masked first, or a part of it would remain.
+        // A secret that contains another one is masked first, or a part of it would remain.
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         values.dedup();
         Self(values)
     }
 
-    /// The length of the longest.
+    /// Returns the length of the longest secret.
     fn longest(&self) -> usize {
         self.0.first().map_or(0, Vec::len)
     }
@@ -132,7 +132,7 @@ impl Secrets {
 }
 
 impl Lines {
-    /// Nothing of `stream` yet.
+    /// Creates the state of `stream` before its first byte.
     pub fn new(stream: Stream, spec: Spec) -> Self {
         let budget = as_f64(spec.bytes_per_second);
         Self {
@@ -154,20 +154,19 @@ impl Lines {
         }
     }
 
-    /// Takes the next bytes of the stream, and appends the pieces that are complete. `now` is of a
-    /// monotonic clock.
+    /// Adds the next bytes of the stream, and appends complete pieces to `pieces`. `now` is from a monotonic clock.
     pub fn feed(&mut self, mut bytes: &[u8], now: Duration, pieces: &mut Vec<LogChunk>) {
         while !bytes.is_empty() {
             if self.returned {
                 match bytes[0] {
-                    // A terminal's own way to end a line that ended with a return before: still one line.
+                    // A terminal ends a line with `\r\n`. After another return, this is still one line.
                     b'\r' => {
                         self.position += 1;
                         bytes = &bytes[1..];
                         continue;
                     }
                     b'\n' => {}
-                    // What stood there is overwritten.
+                    // The next character overwrites the line.
                     _ => {
                         self.begin_line();
                         self.redrawn = true;
@@ -188,7 +187,7 @@ impl Lines {
         }
     }
 
-    /// Appends what waits, the line that is not finished too if `ended`.
+    /// Appends the buffered lines to `pieces`, and the unfinished line too if `ended`.
     pub fn flush(&mut self, ended: bool, now: Duration, pieces: &mut Vec<LogChunk>) {
         if ended && (!self.line.is_empty() || self.cut > 0) {
             self.move_line();
@@ -197,7 +196,7 @@ impl Lines {
             && now.saturating_sub(self.shown_at) >= SHOWN_EVERY
         {
             self.shown_at = now;
-            // A gap (what was overwritten) is told by the position of a piece.
+            // The offset of a new piece shows the gap of overwritten bytes.
             self.send(now, pieces);
             self.move_line();
             self.piece.push(b'\n');
@@ -207,14 +206,14 @@ impl Lines {
         self.send(now, pieces);
     }
 
-    /// Bytes that the rate did not allow.
+    /// Returns the number of bytes dropped because of the rate limit.
     pub fn shed_bytes(&self) -> u64 {
         self.shed_bytes
     }
 
     fn extend_line(&mut self, bytes: &[u8]) {
         self.shown &= bytes.is_empty();
-        // Where a line is cut, a secret may go on.
+        // A secret may extend beyond the cut of a line.
         let longest = self.spec.line_bytes.saturating_add(self.spec.secrets.longest());
         let room = longest.saturating_sub(self.line.len());
         let fits = bytes.len().min(room);
@@ -233,11 +232,11 @@ impl Lines {
 
     fn end_line(&mut self, now: Duration, pieces: &mut Vec<LogChunk>) {
         if self.shown {
-            // With its end, which has come now.
+            // The shown line and its newline are complete now.
             self.begin_line();
             return;
         }
-        // A gap (what was overwritten) is told by the position of the next piece.
+        // The offset of the next piece shows the gap of overwritten bytes.
         let joined = self.piece.is_empty() || self.line_start == self.piece_end();
         if !joined {
             self.send(now, pieces);
@@ -250,12 +249,12 @@ impl Lines {
         }
     }
 
-    /// The offset of the next byte of the piece, if it is the stream's own.
+    /// Returns the offset after the piece, if the piece contains all bytes of the stream since its start.
     fn piece_end(&self) -> u64 {
         self.piece_start.saturating_add(count(self.piece.len()))
     }
 
-    /// Returns the length of a piece, in bytes.
+    /// Returns the target length of a piece, in bytes.
     fn piece_bytes(&self) -> usize {
         let allowed = self.spec.bytes_per_second / PIECES_A_SECOND;
         usize::try_from(allowed).unwrap_or(usize::MAX).min(PIECE_BYTES)
@@ -264,12 +263,12 @@ impl Lines {
     fn move_line(&mut self) {
         if self.piece.is_empty() {
             self.piece_start = self.line_start;
-            // RotatingFile by doubling it would have twice the room in the end.
+            // Growth by doubling would allocate up to twice the needed capacity.
             self.piece.reserve_exact(PIECE_BYTES + self.spec.line_bytes.min(PIECE_BYTES));
         }
         self.spec.secrets.mask(&mut self.line);
         let length = self.line.len();
-        // What was cut off may be the end of a secret.
+        // The end of a cut line may be the beginning of a secret.
         let whole =
             if self.cut > 0 { length.saturating_sub(self.spec.secrets.longest()) } else { length };
         self.line.truncate(whole.min(self.spec.line_bytes));
@@ -288,7 +287,7 @@ impl Lines {
         }
         let rate = as_f64(self.spec.bytes_per_second);
         let passed = now.saturating_sub(std::mem::replace(&mut self.filled, now));
-        // A line that is longer than what a second allows comes after as many seconds.
+        // A line longer than the limit of a second is sent after the corresponding number of seconds.
         let most = rate.max(as_f64(count(self.spec.line_bytes)));
         self.budget = (self.budget + rate * passed.as_secs_f64()).min(most);
         let bytes = std::mem::take(&mut self.piece);
@@ -302,7 +301,7 @@ impl Lines {
     }
 }
 
-/// A piece of log as it is sent.
+/// Returns a log chunk of the given bytes.
 fn chunk(stream: Stream, offset_bytes: u64, bytes: Vec<u8>) -> LogChunk {
     let text = match String::from_utf8(bytes) {
         Ok(text) => LogText::Text(text),
@@ -311,15 +310,15 @@ fn chunk(stream: Stream, offset_bytes: u64, bytes: Vec<u8>) -> LogChunk {
     LogChunk { stream, offset_bytes, text }
 }
 
-/// The end of a stream of `total` bytes of which no log is sent: `tail`, in whole lines, without secrets already. `None` if
-/// the verdict has room for it.
+/// Returns the end of a stream of `total` bytes whose log is not sent: the whole lines of `tail`, in which secrets are
+/// already masked. `None` if the verdict has room for the whole tail.
 pub fn last_lines(stream: Stream, total: u64, tail: &[u8]) -> Option<LogChunk> {
     if tail.len() <= EVIDENCE_TAIL_BYTES {
         return None;
     }
-    // By what was printed: masked, the tail has another length.
+    // Computed from the printed bytes, because masking changes the length of the tail.
     let missing = total.saturating_sub(count(KEPT_BYTES));
-    // A line that is cut could be the end of a secret.
+    // A partial first line could be the end of a secret.
     let cut = if missing == 0 { None } else { memchr::memchr(b'\n', tail) };
     let begins = cut.map_or(0, |newline| newline + 1);
     Some(chunk(stream, missing + count(begins), tail[begins..].to_vec()))

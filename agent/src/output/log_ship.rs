@@ -1,5 +1,5 @@
-//! Carries an output stream's pieces of log into the spool, which takes everything, and sheds logs first when it is
-//! full. Only the thread that reads the stream waits, for the disk, and as `spool` says.
+//! Writes the log chunks of an output stream into the spool. The spool accepts every chunk, and drops logs first when
+//! it is full. Only the thread that reads the stream waits for the disk, as described in `spool`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::output::log_lines::{Lines, Spec};
 use crate::spool::Spool;
 use crate::util::clock::Clock;
 
-/// The log of one stream, shared between its pump and the sender of text that has waited long enough.
+/// The log of one stream, shared between its pump and the task that flushes old lines.
 pub struct LogShipper {
     lines: Mutex<Lines>,
     spool: Spool,
@@ -19,14 +19,14 @@ pub struct LogShipper {
 }
 
 impl LogShipper {
-    /// Ships `stream` into `spool`.
+    /// Creates the shipper of `stream` into `spool`.
     pub fn new(stream: Stream, spec: Spec, spool: Spool, clock: Arc<dyn Clock>) -> Self {
         Self { lines: Mutex::new(Lines::new(stream, spec)), spool, clock, began: Instant::now() }
     }
 
-    /// Takes the next bytes of the stream.
+    /// Adds the next bytes of the stream.
     pub fn feed(&self, bytes: &[u8]) {
-        // Held over both: the pump and the one who flushes must not overtake each other.
+        // Locked during both steps, so that the pump and a flush keep the order of the chunks.
         let mut lines = self.lock();
         let mut pieces = Vec::new();
         lines.feed(bytes, self.began.elapsed(), &mut pieces);
@@ -35,7 +35,7 @@ impl LogShipper {
         self.spool.settle();
     }
 
-    /// Ships the lines that wait, the unfinished one too if the stream has `ended`.
+    /// Ships the buffered lines, and the unfinished line too if the stream has `ended`.
     pub fn flush(&self, ended: bool) {
         let mut lines = self.lock();
         let mut pieces = Vec::new();
@@ -43,7 +43,7 @@ impl LogShipper {
         self.append(pieces);
     }
 
-    /// Bytes that the rate did not allow.
+    /// Returns the number of bytes dropped because of the rate limit.
     pub fn shed_bytes(&self) -> u64 {
         self.lock().shed_bytes()
     }
@@ -55,7 +55,7 @@ impl LogShipper {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // A panic in the middle costs some lines, and nothing else.
+        // A panic in the middle loses only some lines.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

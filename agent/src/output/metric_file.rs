@@ -1,13 +1,12 @@
-//! Watches the files that hold metrics, on a thread of its own: they may be on a network file system that
-//! hangs.
+//! Watches the files that contain metrics, on a thread of its own: a network file system may hang.
 //!
-//! `notify` tells of changes at once where the file system does; a look every second finds the rest, and a
-//! last one after the trial's end. It must not create anything there: NNI's SDK fails if its directory
-//! appears between its own look and its `mkdir`.
+//! If the file system supports it, `notify` reports changes at once. A check every second finds other changes, and a
+//! last check follows the trial's end. The watcher must not create anything: NNI's SDK fails if its directory appears
+//! between its own check and its `mkdir`.
 //!
-//! A look opens the files, which `notify` tells of too; that must not lead to another look, or there is no end to it. And
-//! whatever is written there, a checkpoint of gigabytes beside the event files, say, may cost the trial's machine
-//! next to nothing.
+//! A check opens the files, and `notify` reports that too. It must not trigger another check, or checks would never
+//! end. Other writes, such as a checkpoint of gigabytes beside the event files, must cost the trial's machine almost
+//! nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,27 +21,27 @@ use crate::collect::tail::{FileCollectors, FileSpec};
 use crate::collect::{CollectSpec, Finding};
 use crate::output::{PumpEvent, READER_STACK};
 
-/// The time between looks where no notification of changes comes.
+/// The time between checks if no change is reported.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The shortest pause between two looks.
+/// The shortest pause between two checks.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pause after a look, in multiples of the time that it took.
+/// The pause after a check, in multiples of the check's duration.
 const PAUSE_PER_LOOK: u32 = 20;
 
-/// The files, before their thread runs.
+/// The files, before their thread is started.
 #[derive(Debug)]
 pub struct MetricFiles {
     collectors: FileCollectors,
-    /// Places that may be watched, and are not yet: it may not be there yet either.
+    /// Directories that are not watched yet, and may not exist yet.
     places: Vec<(PathBuf, RecursiveMode)>,
     /// The files and directories themselves.
     wanted: Vec<PathBuf>,
     events: mpsc::Sender<PumpEvent>,
 }
 
-/// The thread. Dropped, it looks a last time and says [`PumpEvent::FilesRead`].
+/// A handle to the thread. On drop, the thread checks the files a last time and sends [`PumpEvent::FilesRead`].
 #[derive(Debug)]
 pub struct MetricFileWatcher {
     wake: blocking::Sender<WatcherCommand>,
@@ -56,14 +55,15 @@ enum WatcherCommand {
 
 impl Drop for MetricFileWatcher {
     fn drop(&mut self) {
-        // The thread may have panicked; then there is nothing to stop.
+        // The thread may have panicked, so that nothing must be stopped.
         self.wake.send(WatcherCommand::Stop).ok();
     }
 }
 
 impl MetricFiles {
-    /// The files of `spec`; findings go to `events`. Call it before the trial starts: what is there by then is
-    /// of an earlier attempt, which has reported it. The trial waits for this, so next to nothing is read.
+    /// Creates the collectors of the files of `spec`, which send findings to `events`. Must be called before the trial
+    /// starts: existing content is from an earlier attempt, which has reported it. The trial waits for this call, so it
+    /// reads almost nothing.
     pub fn new(collect: &CollectSpec, spec: FileSpec, events: mpsc::Sender<PumpEvent>) -> Self {
         let files = spec.metric_file.iter().chain(&spec.line_files);
         let parents = files.filter_map(|file| file.parent()).map(|dir| {
@@ -80,12 +80,12 @@ impl MetricFiles {
         Self { collectors, places, wanted, events }
     }
 
-    /// NNI's file and the files of lines, each with how much of it was there before the trial.
+    /// Returns NNI's file and the line-based files, each with its length before the trial.
     pub fn offsets(&self) -> Vec<(PathBuf, u64)> {
         self.collectors.offsets()
     }
 
-    /// Returns whether any of the files or directories is there by now.
+    /// Returns whether any of the files or directories exists by now.
     pub fn any_is_there(&self) -> bool {
         self.wanted.iter().any(|path| path.exists())
     }
@@ -124,8 +124,8 @@ impl MetricFiles {
         self.events.blocking_send(PumpEvent::FilesRead).ok();
     }
 
-    /// Asks for news of the directories that exist by now. Where they cannot be watched (no inotify instance
-    /// is left, say), looking every second must do.
+    /// Watches the directories that exist by now. If they cannot be watched (for example without a free inotify
+    /// instance), the check every second must suffice.
     fn watch_what_is_there(
         &mut self,
         watcher: &mut Option<RecommendedWatcher>,
@@ -148,14 +148,14 @@ impl MetricFiles {
 
     fn send_found(&self, found: Vec<Finding>) {
         if !found.is_empty() {
-            // The main task may have gone; then the findings have no use.
+            // The main task may have ended. The findings are then useless.
             self.events.blocking_send(PumpEvent::Findings(found)).ok();
         }
     }
 }
 
-/// Wakes the thread when something has changed where it watches, and sets `is_woken`. Once that is set, no further wake
-/// is needed. An opened file is no change: the agent itself may have opened it.
+/// Creates a watcher that wakes the thread on a change, and sets `is_woken`. While it is set, no further wake is
+/// needed. The opening of a file is not a change: the agent itself may have opened it.
 fn waker(
     wake: blocking::Sender<WatcherCommand>,
     is_woken: Arc<AtomicBool>,
@@ -169,12 +169,12 @@ fn waker(
     })
 }
 
-/// Waits until there is reason for another look, and at least for `pause`, so that changes may gather. The end of the
-/// trial ends the wait at once.
+/// Waits until another check is needed, and at least for `pause`, so that several changes need only one check. The
+/// trial's end ends the wait at once.
 fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
     let begun = Instant::now();
     let mut left = LOOK_EVERY.max(pause);
-    // One look answers all the wakes that came so far.
+    // One check covers all wakes so far.
     while let Ok(wake) = woken.recv_timeout(left) {
         left = pause.saturating_sub(begun.elapsed());
         if wake == WatcherCommand::Stop || left.is_zero() {
@@ -184,7 +184,7 @@ fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherC
     WatcherCommand::Changed
 }
 
-/// PURE: how long to pause after a look that took so long.
+/// PURE: returns the pause after a check of the given duration.
 fn pause_after(look: Duration) -> Duration {
     (look * PAUSE_PER_LOOK).clamp(MIN_LOOK_INTERVAL, LOOK_EVERY)
 }
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// For what happens at once, on a machine that is not busy.
+    /// A bound for events that are immediate on an idle machine.
     const BOUND: Duration = Duration::from_mins(1);
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let is_woken = Arc::<AtomicBool>::default();
         let mut watcher = waker(wake, Arc::clone(&is_woken)).unwrap();
         watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
-        // In turns, or the kernel tells of them as of one.
+        // Alternately, because the kernel merges equal events.
         for file in files.iter().cycle().take(100) {
             fs::read(file).unwrap();
         }
@@ -218,13 +218,13 @@ mod tests {
             assert_eq!(woken.recv_timeout(BOUND), Ok(WatcherCommand::Changed), "{change}");
             is_woken.store(false, Ordering::Release);
         }
-        // What was told later than the last change would be of the looks.
+        // Further events would come from the reads.
         drop(watcher);
         assert_eq!(woken.into_iter().count(), 0);
     }
 
     #[test]
-    fn the_dearer_a_look_the_longer_the_pause() {
+    fn the_pause_grows_with_the_duration_of_a_check() {
         let millis = Duration::from_millis;
         for (look, pause) in [(0, 10), (1, 20), (7, 140), (50, 1000), (100_000, 1000)] {
             assert_eq!(pause_after(millis(look)), millis(pause), "{look} ms");

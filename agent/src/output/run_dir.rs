@@ -1,7 +1,7 @@
-//! The trial's output directory: found or made before the trial starts, with its parameters in it.
+//! The trial's output directory: found or created before the trial starts, with the trial's parameters in it.
 //!
-//! It is the only thing the trial waits for, because NNI's SDK reads its parameters from there. Where the
-//! directory cannot be written, a temporary one takes its place, and then none; the trial runs on.
+//! The trial waits only for this directory, because NNI's SDK reads its parameters from it. If the directory cannot be
+//! written, a temporary one replaces it. If that fails too, the trial runs without a directory.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -12,45 +12,46 @@ use trial_protocol::Verdict;
 
 use crate::trial::parameters::Parameters;
 
-/// The directory that is requested.
+/// The requested directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DirRequest {
-    /// This one, made if absent.
+    /// This directory, created if absent.
     Dir(PathBuf),
     /// A new one below `trialkeeper-runs` in the current directory.
     New {
-        /// Now, in milliseconds since the Unix epoch.
+        /// The current time, in milliseconds since the Unix epoch.
         now_ms: i64,
-        /// Any number: tells apart what starts in the same second.
+        /// A random number that distinguishes runs started in the same second.
         random: u64,
     },
 }
 
-/// The files of a run directory.
+/// The prepared run directory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunDir {
-    /// The directory, absolute. `None`: no place could be written.
+    /// The absolute path of the directory. `None`: no directory is writable.
     pub path: Option<PathBuf>,
-    /// The verdict that an earlier attempt left there.
+    /// The verdict of an earlier attempt in the directory.
     pub earlier: Option<Verdict>,
-    /// Remarks for the user.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
 /// Name of the file with the verdict.
 pub const VERDICT_FILE: &str = "verdict.json";
 
-/// Name of the file with that of the attempt before.
+/// Name of the file with the verdict of the previous attempt.
 const EARLIER_VERDICT_FILE: &str = "verdict.json.1";
 
 /// Name of the file with the parameters as one plain JSON object.
 pub const PARAMETERS_FILE: &str = "parameters.json";
 
-/// Name of the file that says how the run's metrics are found, where the user said so.
+/// Name of the file with the collectors of the run's metrics, if the user configured any.
 pub const COLLECTORS_FILE: &str = "collectors.json";
 
-/// Makes the directory and puts the parameters into it; in place of a record that is there only if they are `given`.
-/// A `private` directory is made for its owner only, whatever the umask is; a pod's, on storage that others share, is not.
+/// Creates the directory and writes the parameters into it. An existing record is replaced only if parameters are
+/// `given`. A `private` directory is accessible only to its owner, whatever the umask. A pod's directory on shared
+/// storage is not private.
 pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, private: bool) -> RunDir {
     let first = match wanted {
         DirRequest::Dir(dir) => dir.clone(),
@@ -83,7 +84,7 @@ pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, privat
         }
         Err(source) => {
             warnings.push(format!(
-                "nor can {} be written ({source}); no files are kept",
+                "cannot write {} either ({source}); no files are kept",
                 std::env::temp_dir().display()
             ));
             RunDir { path: None, earlier: None, warnings }
@@ -94,7 +95,7 @@ pub fn prepare(wanted: &DirRequest, parameters: &Parameters, given: bool, privat
 /// A directory with the parameters in it.
 struct PreparedDir {
     path: PathBuf,
-    /// Made just now: no other process can have looked into it, or left anything there.
+    /// `true` if the directory was just created, so that no other process can have used it.
     new: bool,
 }
 
@@ -122,7 +123,7 @@ fn fill(
         fs::write(plain, parameters.to_json())?;
     } else {
         fs::create_dir_all(&path)?;
-        // The manager, or an earlier attempt, may have put it there.
+        // The manager or an earlier attempt may have written the record.
         if given || !record.try_exists()? {
             replace(&record, parameters.record.as_bytes())?;
         }
@@ -131,30 +132,30 @@ fn fill(
     Ok(PreparedDir { path, new })
 }
 
-/// The verdict of an earlier attempt, set aside: a reader finds this attempt's from now on.
+/// Returns the verdict of an earlier attempt, and renames its file. Readers then find only the verdict of this attempt.
 fn earlier(dir: &Path) -> Option<Verdict> {
     let (path, aside) = (dir.join(VERDICT_FILE), dir.join(EARLIER_VERDICT_FILE));
     let bytes = fs::read(&path).ok()?;
     if let Err(source) = fs::rename(&path, &aside) {
-        tracing::warn!("an earlier verdict stays until there is one ({source})");
+        tracing::warn!("cannot rename the earlier verdict: {source}");
     }
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Writes a file so that a reader sees the old one or the new one, and never half of it.
+/// Writes a file so that a reader sees either the old content or the new one, never a part.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
     let mut part = path.as_os_str().to_owned();
     part.push(format!(".{}.part", std::process::id()));
     let written = fs::File::create(&part).and_then(|mut file| file.write_all(bytes));
     let replaced = written.and_then(|()| fs::rename(&part, path));
     if replaced.is_err() {
-        // Nothing can be done about a half-written file that cannot be removed either.
+        // Ignored: a partial file that cannot be removed either has no remedy.
         fs::remove_file(&part).ok();
     }
     replaced
 }
 
-/// PURE: `yyyymmdd-hhmmss-xxxx`, in UTC.
+/// PURE: returns `yyyymmdd-hhmmss-xxxx`, in UTC.
 fn new_name(now_ms: i64, random: u64) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let seconds = now_ms.div_euclid(1000);
@@ -168,9 +169,8 @@ fn new_name(now_ms: i64, random: u64) -> String {
     format!("{year:04}{month:02}{date:02}-{hour:02}{minute:02}{second:02}-{suffix}")
 }
 
-/// Year, month and day of the month of a day since 1970-01-01, in the Gregorian calendar: counted from
-/// March, the leap day comes last in its year, so that months have fixed lengths.
-/// PURE: year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar).
+/// PURE: returns year, month and day of a day since 1970-01-01 (the proleptic Gregorian calendar). Years are counted
+/// from March: the leap day is then the last day of its year, so months have fixed lengths.
 pub fn civil(day: i64) -> (i64, i64, i64) {
     const DAYS_IN_400_YEARS: i64 = 146_097;
     let since_march_0000 = day + 719_468;
@@ -190,7 +190,7 @@ mod tests {
     use crate::verdict::{Observations, conclude};
 
     #[test]
-    fn names_tell_the_time_and_differ() {
+    fn a_new_name_contains_the_time_and_a_random_suffix() {
         #[rustfmt::skip]
         let table = [
             (0,                 0,        "19700101-000000-aaaa"),

@@ -1,4 +1,4 @@
-//! A file that grows at its end, and is set aside when it has grown too much.
+//! An append-only file, which is rotated when it exceeds a size.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 pub(super) struct RotatingFile {
     path: PathBuf,
     rotate_bytes: u64,
-    /// The file and its length. `None` after a failure and a rotation: the next bytes try anew.
+    /// The file and its length. `None` after a failure or a rotation: the next write opens it again.
     open: Option<(File, u64)>,
 }
 
 impl RotatingFile {
-    /// The file `name` in `dir`, made if absent: an empty one says that nothing was printed.
+    /// Opens the file `name` in `dir`, or creates it: an empty file shows that nothing was printed.
     pub(super) fn open(dir: &Path, name: &str, rotate_bytes: Option<u64>) -> Self {
         let rotate_bytes = rotate_bytes.unwrap_or(u64::MAX).max(1);
         let path = dir.join(name);
-        // A failure is told when there is something to be lost by it.
+        // A failure is reported by the next write.
         let open = open_at_end(&path).ok();
         Self { path, rotate_bytes, open }
     }
 
-    /// Appends `bytes`. Lines stay whole over a rotation, unless one is longer than a whole file.
+    /// Appends `bytes`. A rotation splits no line, unless the line is longer than a whole file.
     pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<(), io::Error> {
         while !bytes.is_empty() {
             let (mut file, length) = match self.open.take() {
@@ -58,8 +58,7 @@ fn open_at_end(path: &Path) -> Result<(File, u64), io::Error> {
     Ok((file, length))
 }
 
-/// PURE: how many of `bytes` go into a file with so much `room`: whole lines, or for an empty file at least
-/// something.
+/// PURE: returns how many of `bytes` fit into `room`: whole lines, or at least one byte if the file is empty.
 fn fitting(bytes: &[u8], room: usize, empty: bool) -> usize {
     if bytes.len() <= room {
         return bytes.len();
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_grown_too_much_is_set_aside_once() {
+    fn a_file_above_the_limit_is_rotated_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = RotatingFile::open(dir.path(), "stdout", Some(10));
         file.append(b"1111\n2222\n3333\n").unwrap();
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_is_set_aside() {
+    fn without_a_limit_no_file_is_rotated() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = RotatingFile::open(dir.path(), "stdout", None);
         for _ in 0..3 {

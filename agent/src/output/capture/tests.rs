@@ -1,4 +1,4 @@
-//! Promises of the capture thread.
+//! Tests of the capture thread's guarantees.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -54,7 +54,7 @@ async fn unwritten_output_is_counted() {
 
 #[tokio::test]
 async fn a_disk_that_hangs_is_waited_for_once() {
-    // A pipe without a reader hangs as a dead network file system does.
+    // A FIFO without a reader hangs like a dead network file system.
     let dir = tempfile::tempdir().unwrap();
     let stdout = dir.path().join("stdout");
     nix::unistd::mkfifo(&stdout, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -65,7 +65,7 @@ async fn a_disk_that_hangs_is_waited_for_once() {
         capture.output(Stream::Stdout, &vec![b'x'; QUEUE_BYTES / 2]);
     }
     assert!(capture.shed_bytes() > 0, "the pipe holds far less than was written");
-    // Forty waits would be forty times the patience; the bound is generous for a busy machine.
+    // Forty waits would take forty times the timeout; the bound is generous for a busy machine.
     assert!(before.elapsed() < 20 * DISK_TIMEOUT);
     let outcome = capture.finish(Duration::from_millis(10)).await;
     assert!(outcome.error.unwrap().contains("does not answer"));

@@ -2,7 +2,7 @@
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// `bytes` as base64.
+/// Returns `bytes` as base64.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -10,7 +10,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for place in 0..4 {
             let digit = usize::try_from(bits >> (18 - 6 * place) & 63).expect("six bits fit");
-            // Of one byte come two digits, of two three.
+            // One byte results in two digits, two bytes in three.
             text.push(if place <= group.len() { char::from(DIGITS[digit]) } else { '=' });
         }
     }

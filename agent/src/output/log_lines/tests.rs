@@ -1,4 +1,4 @@
-//! Streams as pieces, as tables and properties.
+//! Tests of the log chunks, as tables and properties.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn spec() -> Spec {
     Spec { line_bytes: 20, bytes_per_second: 1 << 30, secrets: Secrets::default() }
 }
 
-/// The pieces of a stream that comes in the given portions.
+/// Returns the pieces of a stream that arrives in the given portions.
 fn pieces(spec: Spec, portions: &[&[u8]]) -> Vec<LogChunk> {
     let mut lines = Lines::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
@@ -68,7 +68,7 @@ fn a_secret_with_several_lines_is_masked_line_by_line() {
     let pieces = pieces(spec.clone(), &[b"key:\n", key, b"  MIIEpAIBAAKCAQ\r\n"]);
     let all: String = texts(&pieces).into_iter().map(|(_, text)| text).collect();
     assert_eq!(all, "key:\n***\n***\nab==\n***\n  ***\n", "a short line may be anything");
-    // A tail has it as a whole.
+    // The tail contains the secret as a whole.
     assert_eq!(spec.secrets.mask_text(String::from_utf8_lossy(key).into_owned()), "***\n");
 }
 
@@ -87,7 +87,7 @@ fn a_low_rate_lets_some_of_a_flood_through() {
 }
 
 #[test]
-fn a_line_longer_than_the_rate_comes_in_the_end() {
+fn a_line_longer_than_the_rate_is_sent_eventually() {
     let mut lines = Lines::new(Stream::Stdout, Spec { bytes_per_second: 8, ..spec() });
     let mut pieces = Vec::new();
     lines.feed(b"0123456789012345\n", Duration::from_secs(2), &mut pieces);
@@ -95,7 +95,7 @@ fn a_line_longer_than_the_rate_comes_in_the_end() {
 }
 
 #[test]
-fn a_bar_that_goes_on_is_shown_now_and_then() {
+fn a_long_running_bar_is_shown_periodically() {
     let mut lines = Lines::new(Stream::Stdout, spec());
     let mut pieces = Vec::new();
     for tenth in 0..250 {
@@ -108,7 +108,7 @@ fn a_bar_that_goes_on_is_shown_now_and_then() {
     lines.flush(false, now * 2, &mut pieces);
     assert_eq!(texts(&pieces), [(401, "100\n"), (801, "200\n"), (997, "249\ndone\n")]);
 
-    // The end of what was shown is no line of its own.
+    // The newline after a shown line is not a line of its own.
     let (mut lines, mut pieces) = (Lines::new(Stream::Stdout, spec()), Vec::new());
     lines.feed(b" 1%\r 2%", Duration::ZERO, &mut pieces);
     lines.flush(false, now, &mut pieces);
