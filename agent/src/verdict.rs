@@ -1,11 +1,11 @@
-//! PURE: everything known -> why the trial ended.
+//! PURE: concludes the cause of the trial's end from all observations.
 //!
-//! [`conclude`] asks in a fixed order, the surest source first: what this agent did itself, then what the
-//! kernel counted, then what the trial said. Nothing that the trial prints can outweigh a counter of the
-//! kernel, and a trial that exited with 0 has succeeded whatever it printed.
+//! [`conclude`] uses the sources in a fixed order, the most reliable first: the agent's own actions, then the kernel's
+//! counters, then the trial's output. The trial's output never outweighs a counter of the kernel. A trial that exited
+//! with 0 has succeeded, whatever it printed.
 //!
-//! A verdict is also written *ahead* ([`TrialEnd::Running`]): every few seconds, for the case that
-//! the kernel ends the agent together with its trial.
+//! A provisional verdict ([`TrialEnd::Running`]) is written every few seconds while the trial runs, in case the kernel
+//! ends the agent together with its trial.
 
 mod evidence;
 mod phrases;
@@ -32,16 +32,16 @@ use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_fi
 use phrases::Hint;
 use stop::stopped;
 
-/// Everything that is known about a trial's end. What was not seen is empty or `None`.
+/// All observations of a trial's end. Unknown values are empty or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observations {
     /// The end of the trial.
     pub end: TrialEnd,
-    /// The reason for which this agent ended it.
+    /// The stop by this agent, if there was one.
     pub stop: Option<Stop>,
-    /// The sender of the signal that made it end.
+    /// The sender of the signal that caused the stop.
     pub sender: Option<SignalSender>,
-    /// The time that it ran, in milliseconds.
+    /// The trial's running time, in milliseconds.
     pub duration_ms: Option<u64>,
     /// The last bytes of standard output.
     pub stdout_tail: Vec<u8>,
@@ -51,48 +51,48 @@ pub struct Observations {
     pub cgroup_before: Option<CgroupSample>,
     /// The control group after the end.
     pub cgroup_after: Option<CgroupSample>,
-    /// The memory of the control group that cannot simply be dropped, in bytes; asked for while the trial runs.
+    /// The memory of the control group that the kernel cannot simply drop, in bytes. Read only while the trial runs.
     pub memory_held_bytes: Option<u64>,
-    /// Highest memory use of the process tree that a sample showed, in bytes.
+    /// Highest memory use of the process tree in any sample, in bytes.
     pub process_peak_bytes: Option<u64>,
     /// The last reading of each GPU.
     pub gpus: Vec<GpuSample>,
-    /// The time that each GPU had nothing to do, in milliseconds, by UUID or index.
+    /// The idle time of each GPU, in milliseconds, by UUID or index.
     pub gpu_idle_ms: BTreeMap<String, u64>,
-    /// GPUs that vanished during the trial, by UUID or index.
+    /// GPUs that disappeared during the trial, by UUID or index.
     pub gpus_lost: Vec<String>,
-    /// Processes that were left of it, and what became of them.
+    /// The leftover processes and their ends.
     pub leftovers: Leftovers,
 }
 
 /// The end of a trial's process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum TrialEnd {
-    /// The trial has not ended: the verdict is written ahead.
+    /// The trial is running: the verdict is provisional.
     #[default]
     Running,
-    /// The trial ended by itself or by a signal.
+    /// The trial exited or was ended by a signal.
     Exited {
-        /// The exit that the kernel reported.
+        /// The exit, as reported by the kernel.
         exit: TrialExit,
         /// Raw wait status.
         wait_status: Option<i32>,
     },
-    /// There is no such program.
+    /// The program does not exist.
     NotFound {
-        /// As in the command.
+        /// The program, as in the command.
         program: String,
     },
-    /// The program is there and cannot be executed.
+    /// The program exists and cannot be executed.
     NotExecutable {
-        /// As in the command.
+        /// The program, as in the command.
         program: String,
         /// The kernel's error.
         why: String,
     },
-    /// The agent was asked to end before it had started the trial.
+    /// The agent received a signal to stop before it had started the trial.
     StoppedBefore {
-        /// The signal that it received.
+        /// The signal.
         signal: u8,
     },
     /// The agent could not start or watch the trial.
@@ -102,7 +102,7 @@ pub enum TrialEnd {
     },
 }
 
-/// The part of a verdict that is a conclusion.
+/// The concluded part of a verdict.
 struct Conclusion {
     cause: Cause,
     class: Class,
@@ -110,7 +110,7 @@ struct Conclusion {
     message: String,
 }
 
-/// Concludes why the trial ended.
+/// Concludes the cause of the trial's end.
 pub fn conclude(observed: &Observations) -> Verdict {
     let exit = match observed.end {
         TrialEnd::Exited { exit, .. } => Some(exit),
@@ -138,7 +138,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
     }
 }
 
-/// Returns the conclusion from the trial's end, before anything that it left running is added.
+/// Returns the conclusion from the trial's end, without the sentence about leftover processes.
 fn conclusion(observed: &Observations) -> Conclusion {
     match &observed.end {
         TrialEnd::Running => written_ahead(observed),
@@ -181,28 +181,27 @@ fn conclusion(observed: &Observations) -> Conclusion {
     }
 }
 
-/// Returns the fates of the leftovers, a sentence for each way.
+/// Returns a sentence about the leftover processes for each way in which they ended.
 fn leftovers_sentence(LeftoverCounts { asked, killed, alive }: LeftoverCounts) -> String {
     let some = |count: usize, one: &str, many: &str, what: &str| match count {
         0 => String::new(),
-        1 => format!(" 1 process {one} {what}."),
-        _ => format!(" {count} processes {many} {what}."),
+        1 => format!(" 1 leftover process {one}{what}."),
+        _ => format!(" {count} leftover processes {many}{what}."),
     };
-    let [started, one, many] = ["that it had started", "of it is", "of it are"];
     [
-        some(asked, started, started, "ended when asked to"),
-        some(killed, started, started, "had to be killed (SIGKILL)"),
+        some(asked, "", "", "ended on SIGTERM"),
+        some(killed, "", "", "had to be killed (SIGKILL)"),
         some(
             alive,
-            one,
-            many,
-            "still there: SIGKILL does not end what hangs in a device or a file system, or is another user's",
+            "is ",
+            "are ",
+            "still there: SIGKILL cannot end a process that hangs in a device or a file system, or is another user's",
         ),
     ]
     .concat()
 }
 
-/// The trial ended, and not because of this agent.
+/// Concludes if the trial ended, and not because of this agent.
 fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
     if exit == TrialExit::Code(0) {
         let message = match oom_kills(observed) {
@@ -220,7 +219,8 @@ fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
         .unwrap_or_else(|| plain(observed, exit))
 }
 
-/// The kernel's out-of-memory killer, by its counter or by the traces of a kill at the limit.
+/// Concludes that the kernel's out-of-memory killer ended the trial, from its counter or from the signs of a kill at
+/// the limit.
 fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let kills = oom_kills(observed);
     let killed = exit.shell_code() == 137;
@@ -235,7 +235,7 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             );
             (Confidence::Likely, what)
         }
-        // The counter says no: then another process sent the signal.
+        // The counter excludes the kernel, so another process sent the signal.
         Some(_) => return None,
         None if killed && is_near_limit(observed) => {
             let what =
@@ -272,7 +272,7 @@ fn gpu_lost(observed: &Observations) -> Option<Conclusion> {
     Some(Conclusion { cause: Cause::GpuLost, class: Class::Transient, confidence, message })
 }
 
-/// Returns the conclusion from the trial's own last words.
+/// Concludes from the trial's last output.
 fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let shell = match exit {
         TrialExit::Code(127) => Some(Hint::NotFound),
@@ -287,7 +287,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             class: Class::UserError,
             confidence,
             message: format!(
-                "The GPU's memory did not suffice and {}: use a smaller batch or model, or see whether \
+                "The GPU ran out of memory and {}: use a smaller batch or model, or check whether \
                  another process holds the GPU's memory.",
                 ended(exit)
             ),
@@ -297,7 +297,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             class: Class::Transient,
             confidence,
             message: format!(
-                "No space was left on a disk (or in /dev/shm) and {}: make room, or write elsewhere.",
+                "A disk (or /dev/shm) was full and {}: free some space, or write elsewhere.",
                 ended(exit)
             ),
         }),
@@ -306,7 +306,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             class: Class::UserError,
             confidence,
             message: format!(
-                "The shell found no such program{}: check the trial command and the image.",
+                "The shell did not find the program{}: check the trial command and the image.",
                 last_words(observed)
             ),
         }),
@@ -324,15 +324,15 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     }
 }
 
-/// Returns the hint in the last words, standard error before output: full GPUs and disks, which programs say of nothing
-/// else, and what is `also` asked for.
+/// Returns the hint in the trial's last output, standard error first. Searches for full GPUs and disks, whose phrases
+/// have no other meaning, and for the hints in `also`.
 fn hint(observed: &Observations, also: &[Hint]) -> Option<Hint> {
     let asked = [&[Hint::GpuMemory, Hint::DiskFull], also].concat();
     phrases::hint(&observed.stderr_tail, &asked)
         .or_else(|| phrases::hint(&observed.stdout_tail, &asked))
 }
 
-/// Nothing but the exit itself is known.
+/// Concludes from the exit alone.
 fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
     let words = last_words(observed);
     match exit {
@@ -344,7 +344,7 @@ fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
             );
             Conclusion { cause: Cause::Signal, class, confidence: Confidence::Certain, message }
         }
-        // A shell's way to say that its child was killed.
+        // The exit code with which a shell reports that a signal ended its child.
         TrialExit::Code(code @ 129..=159) => {
             let signal = code - 128;
             let (class, advice) = meaning(signal);
@@ -362,7 +362,7 @@ fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
     }
 }
 
-/// For the case that no process lives to say more: the trial runs now.
+/// Concludes for the case that no process can write a better verdict.
 fn written_ahead(observed: &Observations) -> Conclusion {
     let killed = oom_kills(observed).is_some_and(|kills| kills > 0);
     if killed || is_near_limit_now(observed) {
@@ -394,11 +394,11 @@ fn meaning(signal: u8) -> (Class, &'static str) {
     match Signal::try_from(i32::from(signal)) {
         Ok(Signal::SIGKILL) => (
             Class::Transient,
-            "a process of the trial itself, a person, the platform or an out-of-memory killer outside this container did; \
-             the system's and the platform's logs tell",
+            "sent by the trial itself, a user, the platform or an out-of-memory killer outside this container; \
+             see the system's and the platform's logs",
         ),
         Ok(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT) => {
-            (Class::Transient, "a person, the platform or the trial itself did")
+            (Class::Transient, "sent by a user, the platform or the trial itself")
         }
         Ok(Signal::SIGBUS) => (
             Class::UserError,
@@ -407,14 +407,14 @@ fn meaning(signal: u8) -> (Class, &'static str) {
         Ok(
             Signal::SIGSEGV | Signal::SIGILL | Signal::SIGFPE | Signal::SIGABRT | Signal::SIGTRAP,
         ) => (Class::UserError, "a native library crashed, or was built for another processor"),
-        Ok(Signal::SIGPIPE) => (Class::UserError, "it wrote to a pipe that nobody reads"),
+        Ok(Signal::SIGPIPE) => (Class::UserError, "it wrote to a pipe without a reader"),
         Ok(Signal::SIGXCPU | Signal::SIGXFSZ) => {
             (Class::Permanent, "a resource limit (ulimit) of its environment was reached")
         }
         Ok(Signal::SIGSYS) => {
             (Class::Permanent, "the container's seccomp profile forbids a system call")
         }
-        Ok(_) | Err(_) => (Class::UserError, "the trial or somebody outside did"),
+        Ok(_) | Err(_) => (Class::UserError, "sent by the trial or from outside"),
     }
 }
 

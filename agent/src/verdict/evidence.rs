@@ -1,17 +1,17 @@
-//! PURE: the measured side of a verdict: memory figures, and the evidence that goes with the conclusion.
+//! PURE: the measured part of a verdict: memory figures, and the evidence.
 
 use trial_protocol::{CgroupSample, Evidence};
 
 use super::{Observations, TrialEnd, phrases};
 
-/// Most of each stream's tail that the evidence keeps, in bytes.
+/// The maximum size of each stream's tail in the evidence, in bytes.
 pub const EVIDENCE_TAIL_BYTES: usize = 4 * 1024;
 
-/// Memory use over which a kill without a counter is taken for the out-of-memory killer, as a share of the
-/// limit.
+/// The memory use, in percent of the limit, from which a kill is attributed to the out-of-memory killer if there is no
+/// counter.
 const NEAR_LIMIT_PERCENT: u64 = 95;
 
-/// Processes killed for memory during the trial.
+/// Returns the number of processes killed for memory during the trial.
 pub(super) fn oom_kills(observed: &Observations) -> Option<u64> {
     let counter = |sample: &Option<CgroupSample>| sample.as_ref()?.oom_kills;
     let after = counter(&observed.cgroup_after)?;
@@ -32,8 +32,8 @@ pub(super) fn is_near_limit(observed: &Observations) -> bool {
     is_near(cgroup_peak(observed).or(observed.process_peak_bytes).max(now), observed)
 }
 
-/// Returns whether the memory that is held now is near the limit: a peak includes page cache, with which any trial that
-/// reads much reaches its limit.
+/// Returns whether the currently held memory is near the limit. The peak is unsuitable: it includes the page cache,
+/// which fills up to the limit in any trial that reads much.
 pub(super) fn is_near_limit_now(observed: &Observations) -> bool {
     is_near(observed.memory_held_bytes.or(observed.process_peak_bytes), observed)
 }
@@ -46,7 +46,7 @@ fn is_near(used: Option<u64>, observed: &Observations) -> bool {
 
 pub(super) fn memory_figures(observed: &Observations) -> String {
     let mib = |bytes: u64| bytes / (1024 * 1024);
-    // The limit is the control group's, so what is compared with it must be, too.
+    // The limit is the control group's, so the value compared with it must be too.
     match (cgroup_peak(observed), observed.process_peak_bytes, memory_limit(observed)) {
         (Some(peak), _, Some(limit)) => {
             format!(" (its container used up to {} of {} MiB)", mib(peak), mib(limit))
@@ -60,11 +60,11 @@ pub(super) fn memory_figures(observed: &Observations) -> String {
     }
 }
 
-/// The last line of standard error or else output, for the end of a sentence.
+/// Returns the last line of standard error, or else of standard output, for the end of a sentence.
 pub(super) fn last_words(observed: &Observations) -> String {
     let tails = [&observed.stderr_tail, &observed.stdout_tail];
     match tails.iter().find_map(|tail| phrases::last_line(tail)) {
-        Some(line) => format!("; its last words were {line:?}"),
+        Some(line) => format!("; its last output was {line:?}"),
         None => String::new(),
     }
 }

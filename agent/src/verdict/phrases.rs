@@ -1,34 +1,34 @@
-//! PURE: what the last lines of a trial's output say about its end, in the words of the programs that say
-//! it. Only the tail is searched: an error that a trial survived is not why it died.
+//! PURE: finds known phrases about the cause of the end in the last lines of a trial's output. Only the tail is
+//! searched: an error that the trial survived is not the cause of its end.
 
 use memchr::memmem;
 
 use crate::collect::{MARKER, ansi};
 
-/// The length of a tail that is searched, in bytes: a Python traceback and the lines around it.
+/// The number of bytes of a tail that are searched: enough for a Python traceback and the lines around it.
 const SEARCHED_BYTES: usize = 16 * 1024;
 
-/// Longest last line that is quoted, in characters.
+/// The maximum length of a quoted last line, in characters.
 const QUOTED_CHARS: usize = 300;
 
-/// A hint in a tail.
+/// A hint at the cause of the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hint {
-    /// The GPU's memory did not suffice.
+    /// The GPU's memory was exhausted.
     GpuMemory,
-    /// A GPU vanished or broke.
+    /// A GPU disappeared or failed.
     GpuLost,
     /// A disk, or shared memory, is full.
     DiskFull,
     /// A process of the trial was killed.
     ChildKilled,
-    /// A shell found no such program.
+    /// A shell did not find a program.
     NotFound,
     /// A shell could not execute a program.
     NotExecutable,
 }
 
-/// The words, each with who says them. A line that says several things counts as the first of them here.
+/// The phrases, grouped by the programs that print them. In a line with several phrases, the first one here counts.
 const PHRASES: [(&str, Hint); 36] = [
     // PyTorch.
     ("torch.OutOfMemoryError", Hint::GpuMemory),
@@ -58,7 +58,7 @@ const PHRASES: [(&str, Hint); 36] = [
     ("CUDA_ERROR_ECC_UNCORRECTABLE", Hint::GpuLost),
     ("CUDA-capable device(s) is/are busy or unavailable", Hint::GpuLost),
     ("Failed to initialize NVML: Unknown Error", Hint::GpuLost),
-    // The C library's words for ENOSPC and EDQUOT.
+    // The C library's messages for ENOSPC and EDQUOT.
     ("No space left on device", Hint::DiskFull),
     ("Disk quota exceeded", Hint::DiskFull),
     ("[Errno 28]", Hint::DiskFull),
@@ -76,14 +76,14 @@ const PHRASES: [(&str, Hint); 36] = [
     ("cannot execute", Hint::NotExecutable),
 ];
 
-/// Returns the one of the `asked` hints that the end of `tail` gives: the last phrase in it counts, since what came last
-/// is nearest to the end.
+/// Returns the hint of the last phrase in `tail` that belongs to one of the `asked` hints: the last phrase is nearest
+/// to the end.
 pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     let tail = &tail[tail.len().saturating_sub(SEARCHED_BYTES)..];
     let phrases = PHRASES.iter().filter(|(_, hint)| asked.contains(hint));
     let places = phrases.filter_map(|(phrase, hint)| {
         let place = memmem::rfind(tail, phrase.as_bytes())?;
-        // Of several on one line, the table's order decides.
+        // Of several phrases on one line, the first in the table counts.
         let line = memchr::memrchr(b'\n', &tail[..place]).map_or(0, |newline| newline + 1);
         Some((line, *hint))
     });
@@ -91,16 +91,15 @@ pub(super) fn hint(tail: &[u8], asked: &[Hint]) -> Option<Hint> {
     last.map(|(_, hint)| hint)
 }
 
-/// The last line that holds anything a person would read, without colours and control characters, at most
-/// [`QUOTED_CHARS`] long.
+/// Returns the last line with text for the user, without colours and control characters, at most [`QUOTED_CHARS`] long.
 pub(super) fn last_line(tail: &[u8]) -> Option<String> {
     let words = |line: &&[u8]| {
         let line = line.trim_ascii();
-        // A metric of NNI's is meant for programs.
+        // NNI's metric lines are for programs.
         !line.is_empty() && !line.starts_with(MARKER)
     };
     let line = tail.rsplit(|byte| *byte == b'\n').find(words)?;
-    // Of a progress bar, the last state.
+    // Of a progress bar, only the last state counts.
     let line = line.trim_ascii();
     let state = line.rsplit(|byte| *byte == b'\r').next().unwrap_or(line);
     let plain = ansi::strip(state);
@@ -109,7 +108,7 @@ pub(super) fn last_line(tail: &[u8]) -> Option<String> {
     (!shown.is_empty()).then_some(shown)
 }
 
-/// The last lines of `bytes`, at most `max_bytes` of text, from the beginning of a line where there is one.
+/// Returns the last lines of `bytes`, at most `max_bytes` of text, from the beginning of a line if possible.
 pub(super) fn tail(bytes: &[u8], max_bytes: usize) -> String {
     let cut = bytes.len().saturating_sub(max_bytes);
     let mut kept = &bytes[cut..];
@@ -118,12 +117,12 @@ pub(super) fn tail(bytes: &[u8], max_bytes: usize) -> String {
         if line < kept.len() {
             kept = &kept[line..];
         }
-        // No newline: at least no half character.
+        // Without a newline, at least a partial character is removed.
         let half = kept.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
         kept = &kept[half..];
     }
     let text = String::from_utf8_lossy(kept);
-    // A byte that is no text becomes three.
+    // An invalid byte becomes a character of three bytes.
     let over = text.ceil_char_boundary(text.len().saturating_sub(max_bytes));
     text[over..].to_owned()
 }
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_last_with_words() {
+    fn the_last_line_is_the_last_with_text() {
         let metric = [b"bad\n", MARKER, b"{}'\n"].concat();
         #[rustfmt::skip]
         let table: [(&str, &[u8], Option<&str>); 8] = [

@@ -1,25 +1,25 @@
-//! PURE: a verdict in the forms that platforms read: Kubernetes' termination message and
+//! PURE: converts a verdict to the forms that platforms read: Kubernetes' termination message and
 //! `FrameworkController`'s exit codes.
 
 use trial_protocol::{Class, Verdict};
 
 use super::phrases;
 
-/// Most that Kubernetes keeps of a termination message, in bytes.
+/// The maximum size of a termination message in Kubernetes, in bytes.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
-/// Tails of standard error and output that are tried in turn, in bytes.
+/// The sizes of the tails of standard error and output to try in turn, in bytes.
 const TAILS: [(usize, usize); 8] =
     [(3072, 1024), (2048, 512), (1536, 256), (1024, 128), (512, 0), (256, 0), (128, 0), (0, 0)];
 
-/// Most leftovers that are named if space is short.
+/// The maximum number of named leftover processes if space is short.
 const LEFTOVERS: usize = 8;
 
-/// Longest of a text that must be cut, in bytes.
+/// The maximum size of a text that must be cut, in bytes.
 const CUT_TEXT_BYTES: usize = 512;
 
-/// The verdict as at most [`TERMINATION_MESSAGE_BYTES`] of JSON, always whole: tails shrink first (output
-/// before errors), then GPU readings go, then names of leftovers, then the message's end.
+/// Returns the verdict as at most [`TERMINATION_MESSAGE_BYTES`] of complete JSON. Tails shrink first (output before
+/// errors), then GPU readings are removed, then names of leftovers, then the message's end.
 pub fn termination_message(verdict: &Verdict) -> String {
     let mut short = verdict.clone();
     for (stderr, stdout) in TAILS {
@@ -42,20 +42,20 @@ pub fn termination_message(verdict: &Verdict) -> String {
         return json;
     }
     cut(&mut short.message, CUT_TEXT_BYTES);
-    // Escaped, a character is at most six bytes: 512 of the message and 8 x 64 of the leftovers may still
-    // be too many, without the leftovers they are not.
+    // An escaped character has at most six bytes. 512 characters of the message and 8 x 64 of the leftovers may still
+    // be too many; without the leftovers, they fit.
     fitting(&short).unwrap_or_else(|| {
         short.evidence.leftovers.clear();
         fitting(&short).expect("512 characters, escaped, and a dozen numbers are below 4096 bytes")
     })
 }
 
-/// The exit code for `FrameworkController`, which retries by it: 200 transient, 210 permanent, anything else
-/// as the trial's own (its `pkg/apis/frameworkcontroller/v1/completion.go`).
+/// Returns the exit code for `FrameworkController`, which decides about retries by it: 200 is transient, 210 is
+/// permanent, and any other code is the trial's own (its `pkg/apis/frameworkcontroller/v1/completion.go`).
 ///
-/// A repeated command fails again, so a user error is permanent there. An agent inside one pod cannot see 201, a
-/// conflict between frameworks over a gang of machines. A trial that ended as wanted keeps its code. A reserved code
-/// (200 to 219) that the trial chose itself is not passed on as one.
+/// A user error counts as permanent, because a repeated command fails again. Code 201 is a conflict between frameworks
+/// over a gang of machines, which an agent in one pod cannot detect. A trial that ended as intended keeps its code. A
+/// reserved code (200 to 219) that the trial itself chose is replaced.
 pub fn exit_code_for_frameworkcontroller(class: Class, code: u8) -> u8 {
     match class {
         Class::Transient => 200,

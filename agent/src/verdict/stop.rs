@@ -1,4 +1,4 @@
-//! PURE: the party that requested a stop, and the conclusion from it.
+//! PURE: concludes from a requested stop.
 
 use trial_protocol::{Cause, Class, Confidence, SignalSender, StopReason, TrialExit};
 
@@ -7,14 +7,14 @@ use super::{Conclusion, Observations, signal_name};
 /// A request to stop the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
-    /// The party that requested it.
+    /// The party that requested the stop.
     pub by: StopBy,
-    /// The last signal that the agent sent before the trial ended. `None`: the trial ended before any was
-    /// sent, and so not because of it.
+    /// The last signal that the agent sent before the trial ended. `None`: the trial ended before the agent sent a
+    /// signal, so the stop is not the cause.
     pub signal: Option<u8>,
 }
 
-/// The party that requested a trial's end.
+/// The party that requested the stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopBy {
     /// The manager, for this reason.
@@ -30,7 +30,7 @@ pub enum StopBy {
 }
 
 impl Stop {
-    /// The manager's reason, if it asked.
+    /// Returns the manager's reason, if the manager requested the stop.
     pub(super) fn reason(self) -> Option<StopReason> {
         match self.by {
             StopBy::Manager(reason) => Some(reason),
@@ -41,7 +41,7 @@ impl Stop {
     }
 }
 
-/// The trial ended after this agent had signalled it.
+/// Concludes if the trial ended after a signal from this agent.
 pub(super) fn stopped(
     observed: &Observations,
     by: StopBy,
@@ -55,7 +55,7 @@ pub(super) fn stopped(
         TrialExit::Signal(9) if signal == 9 => "it had to be killed (SIGKILL)".to_owned(),
         TrialExit::Signal(by) => format!("it ended by {}", signal_name(by)),
     };
-    // A trial that ends well right after the signal may have been done anyway.
+    // A trial that exits with 0 right after the signal may have been complete anyway.
     let confidence = match exit {
         TrialExit::Code(0) => Confidence::Likely,
         TrialExit::Code(_) | TrialExit::Signal(_) => Confidence::Certain,
@@ -71,9 +71,9 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
             (cause, class, what.to_owned())
         }
         StopBy::Signal(2) => {
-            (Cause::Stopped, Class::None, "Somebody interrupted the trial".to_owned())
+            (Cause::Stopped, Class::None, "A user interrupted the trial".to_owned())
         }
-        // A deleted pod, a drained node, a batch system at its limit: all of them say only TERM.
+        // A deleted pod, a drained node and a batch system at its limit all send only SIGTERM.
         StopBy::Signal(received) => {
             let from = observed.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
             let what = format!("{} reached trialkeeper from {from}", signal_name(received));
@@ -81,13 +81,13 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
         }
         StopBy::Stalled(silent_ms) => {
             let what =
-                format!("The trial made no progress for {} s and was ended", silent_ms / 1_000);
+                format!("The trial made no progress for {} s and was stopped", silent_ms / 1_000);
             (Cause::Stalled, Class::Transient, what)
         }
-        // The same again would keep them idle again.
+        // A retry would leave the GPUs idle again.
         StopBy::GpuIdle(idle_ms) => {
             let what = format!(
-                "No GPU of the trial's had any work for {} s and it was ended (--stop-on-gpu-idle): it may have waited \
+                "The trial's GPUs had no work for {} s and it was stopped (--stop-on-gpu-idle): it may have waited \
                  for its data, or need no GPU",
                 idle_ms / 1_000
             );
@@ -95,8 +95,8 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
         }
         StopBy::GpuHang(hung_ms) => {
             let what = format!(
-                "A GPU of the trial's was fully used at little power for {} s without a word from the trial, and it was \
-                 ended (--stop-on-gpu-hang): a collective may have waited for a process that was gone",
+                "A GPU of the trial was fully used at low power for {} s without output from the trial, and it was \
+                 stopped (--stop-on-gpu-hang): a collective may have waited for a process that was gone",
                 hung_ms / 1_000
             );
             (Cause::Stalled, Class::Transient, what)
@@ -107,16 +107,16 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
 /// Returns the cause, the class and a sentence for a stop by the manager.
 fn manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
     let (cause, what) = match reason {
-        StopReason::User => (Cause::Stopped, "A person stopped the trial"),
-        StopReason::EarlyStop => (Cause::EarlyStopped, "The assessor gave the trial up early"),
+        StopReason::User => (Cause::Stopped, "A user stopped the trial"),
+        StopReason::EarlyStop => (Cause::EarlyStopped, "The assessor stopped the trial early"),
         StopReason::Deadline => {
             (Cause::Deadline, "The trial ran longer than maxTrialDuration allows")
         }
         StopReason::Budget => (Cause::Stopped, "The experiment reached its own limit"),
         StopReason::ManagerShutdown => {
-            (Cause::Stopped, "The manager went away and left a resumable experiment")
+            (Cause::Stopped, "The manager shut down; the experiment can be resumed")
         }
-        StopReason::Preempted => (Cause::Preempted, "The platform took the machine back"),
+        StopReason::Preempted => (Cause::Preempted, "The platform reclaimed the machine"),
         StopReason::Other => (Cause::Stopped, "The manager stopped the trial"),
     };
     let class = match reason {
@@ -130,7 +130,7 @@ fn manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
     (cause, class, what)
 }
 
-/// A sender, for a person.
+/// Describes a sender for the user.
 fn named(sender: &SignalSender) -> String {
     match sender {
         SignalSender { kernel: true, .. } => "the terminal".to_owned(),

@@ -37,12 +37,12 @@ fn using(observed: Observations, peak: u64, limit: u64) -> Observations {
     Observations { cgroup_after: Some(cgroup), ..observed }
 }
 
-/// So much is held, of a limit that was reached before with page cache.
+/// The given memory is held, of a limit that page cache reached before.
 fn holding(held: u64, limit: u64) -> Observations {
     Observations { memory_held_bytes: Some(held), ..using(Observations::default(), limit, limit) }
 }
 
-/// TERM from this process.
+/// SIGTERM from this process.
 fn sent(pid: u32, name: Option<&str>, kernel: bool) -> Observations {
     let sender = SignalSender { pid, uid: 1000, name: name.map(str::to_owned), kernel };
     let observed = stopped(signal(15), StopBy::Signal(15), Some(15));
@@ -53,7 +53,7 @@ fn stopped(observed: Observations, by: StopBy, signal: Option<u8>) -> Observatio
     Observations { stop: Some(Stop { by, signal }), ..observed }
 }
 
-/// Processes that were asked to end, those of them that were killed, and those that are still there.
+/// Processes that got SIGTERM, those that got SIGKILL, and those that are still there.
 fn leaving(observed: Observations, asked: &[u32], killed: &[u32], there: &[u32]) -> Observations {
     let tree = |pids: &[u32]| {
         let process = |pid: &u32| {
@@ -96,23 +96,23 @@ fn the_cause_follows_the_table() {
         ("killed by the kernel",          kills(signal(9), 3, 4),                                        Cause::OomKernel,    Class::Permanent, Certain),
         ("the same behind a shell",       kills(code(137), 0, 1),                                        Cause::OomKernel,    Class::Permanent, Certain),
         ("a child killed",                kills(code(1), 0, 2),                                          Cause::OomKernel,    Class::Permanent, Likely),
-        ("the kernel outweighs words",    kills(saying(code(1), CUDA), 0, 1),                            Cause::OomKernel,    Class::Permanent, Likely),
+        ("the kernel outweighs output",   kills(saying(code(1), CUDA), 0, 1),                            Cause::OomKernel,    Class::Permanent, Likely),
         ("the counter says no",           kills(signal(9), 4, 4),                                        Cause::Signal,       Class::Transient, Certain),
         ("killed at the limit",           using(signal(9), 950, 1_000),                                  Cause::OomKernel,    Class::Permanent, Possible),
         ("killed below the limit",        using(signal(9), 949, 1_000),                                  Cause::Signal,       Class::Transient, Certain),
-        ("a worker's last words",         saying(code(1), "(pid 7) is killed by signal: Killed.\n"),     Cause::OomKernel,    Class::Permanent, Possible),
+        ("a worker's last output",        saying(code(1), "(pid 7) is killed by signal: Killed.\n"),     Cause::OomKernel,    Class::Permanent, Possible),
 
         ("the GPU's memory",              saying(code(1), CUDA),                                         Cause::OomCuda,      Class::UserError, Likely),
         ("the same on stdout",            Observations { stdout_tail: CUDA.into(), ..code(1) },                 Cause::OomCuda,      Class::UserError, Likely),
         ("a GPU vanished",                lost(code(1)),                                                 Cause::GpuLost,      Class::Transient, Likely),
         ("and the trial succeeded",       lost(code(0)),                                                 Cause::Succeeded,    Class::None,      Certain),
-        ("a GPU that broke, in words",    saying(code(1), "uncorrectable ECC error\n"),                  Cause::GpuLost,      Class::Transient, Possible),
+        ("a failed GPU, by its message",  saying(code(1), "uncorrectable ECC error\n"),                  Cause::GpuLost,      Class::Transient, Possible),
         ("a full disk",                   saying(code(1), "OSError: [Errno 28] No space left\n"),        Cause::DiskFull,     Class::Transient, Likely),
         ("a missing file is an exit",     saying(code(1), "x: No such file or directory\n"),             Cause::Exit,         Class::UserError, Certain),
 
         ("no such program",               start(TrialEnd::NotFound { program: program() }),                   Cause::NotFound,     Class::UserError, Certain),
         ("no such program, by a shell",   saying(code(127), "sh: 1: train: not found\n"),                Cause::NotFound,     Class::UserError, Likely),
-        ("127 without words",             code(127),                                                     Cause::Exit,         Class::UserError, Certain),
+        ("127 without output",            code(127),                                                     Cause::Exit,         Class::UserError, Certain),
         ("not executable",                start(TrialEnd::NotExecutable { program: program(), why: "EACCES".to_owned() }), Cause::NotExecutable, Class::UserError, Certain),
         ("not executable, by a shell",    saying(code(126), "sh: 1: ./x: Permission denied\n"),          Cause::NotExecutable, Class::UserError, Likely),
         ("TERM before the start",         start(TrialEnd::StoppedBefore { signal: 15 }),                      Cause::Stopped,      Class::Transient, Certain),
@@ -135,10 +135,10 @@ fn the_cause_follows_the_table() {
         ("a stop that came too late",     stopped(code(0), asked(StopReason::User), None),               Cause::Succeeded,    Class::None,      Certain),
         ("too late for a failure",        stopped(code(1), asked(StopReason::User), None),               Cause::Exit,         Class::UserError, Certain),
 
-        ("written ahead",                 Observations::default(),                                              Cause::Signal,       Class::Transient, Possible),
-        ("written ahead near the limit",  holding(95, 100),                                              Cause::OomKernel,    Class::Permanent, Possible),
-        ("written ahead, full of cache",  holding(50, 100),                                              Cause::Signal,       Class::Transient, Possible),
-        ("written ahead after a kill",    kills(Observations::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
+        ("provisional",                   Observations::default(),                                              Cause::Signal,       Class::Transient, Possible),
+        ("provisional near the limit",    holding(95, 100),                                              Cause::OomKernel,    Class::Permanent, Possible),
+        ("provisional, full of cache",    holding(50, 100),                                              Cause::Signal,       Class::Transient, Possible),
+        ("provisional after a kill",      kills(Observations::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
     ];
     for (says, observed, cause, class, confidence) in table {
         let verdict = conclude(&observed);
@@ -152,29 +152,29 @@ fn the_cause_follows_the_table() {
 }
 
 #[test]
-fn the_message_says_what_happened_and_what_to_do() {
+fn the_message_gives_the_cause_and_the_remedy() {
     let mib = 1024 * 1024;
     #[rustfmt::skip]
     let table = vec![
         (code(0), "The trial succeeded."),
-        (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last words were \"boom\"."),
-        (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last words were \"KeyError: 'x'\"."),
+        (saying(code(3), "\u{1b}[31mboom\u{1b}[0m\n"), "The trial exited with code 3; its last output was \"boom\"."),
+        (saying(code(3), "Traceback ...\nKeyError: 'x'\n"), "The trial exited with code 3; its last output was \"KeyError: 'x'\"."),
         (kills(code(0), 0, 2), "The trial succeeded, though the kernel killed 2 of its processes for memory."),
         (using(signal(9), 510 * mib, 512 * mib), "The trial was killed when its memory was nearly used up, probably by the kernel (its container used up to 510 of 512 MiB): give it more memory, or use a smaller batch, data set or number of workers."),
         (signal(11), "The trial was ended by SIGSEGV, which trialkeeper did not send: a native library crashed, or was built for another processor."),
         (code(139), "The trial exited with code 139, which stands for SIGSEGV: a native library crashed, or was built for another processor."),
-        (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A person stopped the trial; it had to be killed (SIGKILL)."),
-        (stopped(signal(15), StopBy::GpuIdle(60_000), Some(15)), "No GPU of the trial's had any work for 60 s and it was ended (--stop-on-gpu-idle): it may have waited for its data, or need no GPU; it ended by SIGTERM."),
-        (stopped(signal(9), StopBy::GpuHang(60_000), Some(9)), "A GPU of the trial's was fully used at little power for 60 s without a word from the trial, and it was ended (--stop-on-gpu-hang): a collective may have waited for a process that was gone; it had to be killed (SIGKILL)."),
+        (stopped(signal(9), StopBy::Manager(StopReason::User), Some(9)), "A user stopped the trial; it had to be killed (SIGKILL)."),
+        (stopped(signal(15), StopBy::GpuIdle(60_000), Some(15)), "The trial's GPUs had no work for 60 s and it was stopped (--stop-on-gpu-idle): it may have waited for its data, or need no GPU; it ended by SIGTERM."),
+        (stopped(signal(9), StopBy::GpuHang(60_000), Some(9)), "A GPU of the trial was fully used at low power for 60 s without output from the trial, and it was stopped (--stop-on-gpu-hang): a collective may have waited for a process that was gone; it had to be killed (SIGKILL)."),
         (stopped(code(0), StopBy::Signal(15), Some(15)), "SIGTERM reached trialkeeper from outside; it then exited with code 0."),
         (sent(0, None, false), "SIGTERM reached trialkeeper from outside its container; it ended by SIGTERM."),
         (sent(7, Some("slurmstepd"), false), "SIGTERM reached trialkeeper from process 7 (slurmstepd) of user 1000; it ended by SIGTERM."),
         (sent(7, None, false), "SIGTERM reached trialkeeper from process 7 of user 1000; it ended by SIGTERM."),
         (sent(0, None, true), "SIGTERM reached trialkeeper from the terminal; it ended by SIGTERM."),
-        (leaving(code(0), &[9], &[], &[]), "The trial succeeded. 1 process that it had started ended when asked to."),
-        (leaving(code(0), &[9], &[9], &[]), "The trial succeeded. 1 process that it had started had to be killed (SIGKILL)."),
-        (leaving(code(0), &[7, 8, 9], &[8, 9], &[]), "The trial succeeded. 1 process that it had started ended when asked to. 2 processes that it had started had to be killed (SIGKILL)."),
-        (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 process of it is still there: SIGKILL does not end what hangs in a device or a file system, or is another user's."),
+        (leaving(code(0), &[9], &[], &[]), "The trial succeeded. 1 leftover process ended on SIGTERM."),
+        (leaving(code(0), &[9], &[9], &[]), "The trial succeeded. 1 leftover process had to be killed (SIGKILL)."),
+        (leaving(code(0), &[7, 8, 9], &[8, 9], &[]), "The trial succeeded. 1 leftover process ended on SIGTERM. 2 leftover processes had to be killed (SIGKILL)."),
+        (leaving(code(0), &[9], &[9], &[9]), "The trial succeeded. 1 leftover process is still there: SIGKILL cannot end a process that hangs in a device or a file system, or is another user's."),
         (Observations { gpus_lost: vec!["GPU-1".to_owned()], ..code(1) }, "The machine lost GPU-1 during the trial: run it elsewhere, and have the machine's kernel log checked for Xid errors."),
     ];
     for (observed, message) in table {

@@ -209,8 +209,7 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
         let ReportBody::Note { code, message } = &report.body else { return None };
         (code == "early-stop").then(|| message.clone())
     });
-    let expected =
-        "its best of 2 results, 0.3, is worse than 0.5, which its manager had left for a bound";
+    let expected = "its best of 2 results, 0.3, is worse than the manager's bound 0.5";
     assert_eq!(why.as_deref(), Some(expected));
 }
 

@@ -141,7 +141,7 @@ fn a_trial_in_a_pipeline_may_read_all_the_same() {
 fn an_interrupt_reaches_the_trial_and_the_verdict() {
     let mut session = Session::new();
     session.trial("echo up; exec sleep 1000", "; echo code $?").expect("up\r\n").press("\x03");
-    session.expect("Somebody interrupted the trial").expect("code 130").expect("ready> ").answers();
+    session.expect("A user interrupted the trial").expect("code 130").expect("ready> ").answers();
 }
 
 #[test]

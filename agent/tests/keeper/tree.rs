@@ -150,11 +150,7 @@ fn leftovers_that_end_when_asked_are_named_too() {
     let verdict = ended.verdict();
     assert_eq!(verdict.evidence.leftovers.len(), 1, "{verdict:?}");
     assert!(verdict.evidence.leftovers[0].ends_with(" sleep"), "{verdict:?}");
-    assert!(
-        ended.stderr.contains("1 process that it had started ended when asked to."),
-        "{}",
-        ended.stderr
-    );
+    assert!(ended.stderr.contains("1 leftover process ended on SIGTERM."), "{}", ended.stderr);
 }
 
 #[test]
