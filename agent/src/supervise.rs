@@ -1,10 +1,10 @@
-//! The only `select!` over the trial. Its arms name the event, [`Phase::step`] decides what follows from it,
-//! and [`Supervisor::perform`] does it.
+//! The only `select!` over the trial. Its arms return an event, [`Phase::step`] determines the effect, and
+//! [`Supervisor::perform`] performs it.
 //!
-//! It must not wait for a disk or the network: whatever does has a thread or a task of its own.
+//! It must not wait for a disk or the network: such work has a thread or a task of its own.
 //!
 //! The parts: `intake` records observations, `streams` ends the output, `directives` applies directives and stop rules,
-//! `loop_state` has the due times and the stop request, `status_snapshot` answers `--listen`.
+//! `loop_state` contains the due times and the stop request, `status_snapshot` answers `--listen`.
 
 mod directives;
 mod intake;
@@ -42,75 +42,75 @@ pub use intake::Intake;
 pub use status_snapshot::StatusSource;
 pub use streams::TrialStreams;
 
-/// The interval at which killed trees are searched again for processes that were forked meanwhile.
+/// The interval at which killed trees are searched again for processes forked meanwhile.
 const HUNT_EVERY: Duration = Duration::from_millis(20);
 
-/// The time that finished lines of log may wait for more.
+/// The time for which complete log lines may wait for more.
 const LOG_LINGER: Duration = Duration::from_millis(250);
 
-/// The time that a trial must live before its files of metrics are worth a thread, and it is worth a guard.
+/// The running time after which a trial gets a guard, and a thread for its metric files.
 const WATCH_AFTER: Duration = Duration::from_millis(100);
 
-/// The interval at which the verdict is written ahead of the end: since Kubernetes 1.28 an out-of-memory kill takes the
-/// whole container, the agent too.
+/// The interval at which a provisional verdict is written while the trial runs: since Kubernetes 1.28, an out-of-memory
+/// kill ends the whole container, including the agent.
 const AHEAD_EVERY: Duration = Duration::from_secs(3);
 
-/// The time that the trial's output may stay open after its end before it is read out.
+/// The time that the trial's output may stay open after the trial's end before another thread reads the rest.
 const READ_OUT_AFTER: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
 const TYPED_SIGNALS: [u8; 2] = [2, 3];
 
-/// The longest wait for the manager's reason for a stop.
+/// The maximum wait for the manager's reason for a stop.
 const REASON_WAIT: Duration = Duration::from_millis(500);
 
-/// The interval at which the supervisor checks whether the manager has taken all facts.
+/// The interval at which the supervisor checks whether the manager has acknowledged all facts.
 const REASON_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The longest wait for the agent's own TERM after the trial died of one: a service that signals all processes of a job
-/// may reach the trial first.
+/// The maximum wait for the agent's own SIGTERM after SIGTERM ended the trial: a service that signals all processes of
+/// a job may reach the trial first.
 const SHARED_TERM_WAIT: Duration = Duration::from_millis(50);
 
-/// Everything the loop works with.
+/// The parts that the loop uses.
 pub struct Supervisor {
     /// The trial.
     pub trial: Trial,
-    /// Gives the end of the trial's own process, from the reaper.
+    /// The receiver of the exit status of the trial's own process, from the reaper.
     pub exit: oneshot::Receiver<ExitStatus>,
-    /// The only waiter.
+    /// The reaper, the only place that waits for processes.
     pub reaper: Reaper,
-    /// The source of signals.
+    /// The signals of the agent.
     pub signals: Signals,
-    /// The observations of the trial.
+    /// The recorder of observations.
     pub intake: Intake,
     /// The trial's output.
     pub streams: TrialStreams,
-    /// The files of metrics.
+    /// The metric files, until they are watched.
     pub metric_files: Option<MetricFiles>,
     /// The manager's directives.
     pub directives: mpsc::Receiver<Directive>,
-    /// The writer of verdicts ahead of the end.
+    /// The writer of provisional verdicts.
     pub capture: Capture,
-    /// From a stop request to the kill, unless the request says otherwise.
+    /// The time from a stop request to SIGKILL, unless the request gives another.
     pub grace: Duration,
-    /// From the end of the trial's own process to the end of everything.
+    /// The time from the end of the trial's own process to the end of its whole tree.
     pub drain: Duration,
-    /// The state that is shown on request.
+    /// The state for the status page.
     pub status: StatusSource,
 }
 
 /// The end of a trial, with its circumstances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// The end of the trial's own process. `None`: it could not even be killed.
+    /// The exit status of the trial's own process. `None`: the process survived SIGKILL.
     pub status: Option<ExitStatus>,
-    /// The party that requested the stop, if one did.
+    /// The requested stop, if there was one.
     pub stop: Option<Stop>,
-    /// The sender of the signal that counts, if one does.
+    /// The sender of the signal that caused the stop, if a signal did.
     pub sender: Option<SignalSender>,
-    /// The processes that were left of it.
+    /// The trial's leftover processes.
     pub leftovers: Leftovers,
-    /// `true` if the agent has received TERM: then its sender waits for the agent's end too.
+    /// `true` if the agent has received SIGTERM. Its sender then also waits for the agent's end.
     pub stop_signalled: bool,
 }
 
@@ -123,7 +123,7 @@ enum LoopEvent {
     StatusRequest(StatusRequest),
 }
 
-/// The times at which something is due.
+/// The timers of the loop.
 #[derive(Clone, Copy)]
 enum Timer {
     Deadline,
@@ -136,7 +136,7 @@ enum Timer {
     Rule,
 }
 
-/// Watches the trial until it and everything it started are gone, and all its output was read.
+/// Supervises the trial until all its processes have ended and all its output was read.
 pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
@@ -146,7 +146,7 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
         log_at: supervisor.next_log(),
         ..LoopState::new(now)
     };
-    // Its end may have come before the first signal could.
+    // The trial may have ended before the first signal could arrive.
     let mut early = supervisor.reap(&phase, &mut state);
     while !matches!(phase, Phase::Done(_)) {
         let event = match early.take() {
@@ -178,8 +178,8 @@ impl Supervisor {
         let rule_at = directives::next_due(&mut self.intake, state);
         let deadline = phase.deadline().map(Instant::from_std);
         tokio::select! {
-            // An exit outranks a stop: a reaped pid must never be signalled. And whatever the trial prints,
-            // it cannot keep the agent from a signal or a deadline.
+            // An exit outranks a stop: a reaped pid must never be signalled. The trial's output is last, so that it
+            // cannot delay a signal or a deadline.
             biased;
             signal = self.signals.next() => LoopEvent::Signal(signal),
             () = until(deadline) => LoopEvent::Due(Timer::Deadline),
@@ -196,7 +196,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an event of the loop, and returns the event for the phase, if it is one.
+    /// Handles an event of the loop, and returns the resulting event for the phase, if any.
     fn handle(&mut self, event: LoopEvent, phase: &Phase, state: &mut LoopState) -> Option<Event> {
         match event {
             LoopEvent::Signal(ReceivedSignal::Child) => self.reap(phase, state),
@@ -222,7 +222,7 @@ impl Supervisor {
                 directives::check_metrics(&mut self.intake, self.grace, state)
             }
             LoopEvent::StatusRequest(request) => {
-                // The client may have gone.
+                // The client may have disconnected.
                 request.send(self.status.page(phase, &self.intake)).ok();
                 None
             }
@@ -234,7 +234,7 @@ impl Supervisor {
         state.record_term();
         state.stop_signals += 1;
         if state.stop_signals == 1 && self.status.is_managed() {
-            let message = "trialkeeper has received SIGTERM; the trial is asked to end";
+            let message = "trialkeeper received SIGTERM and stops the trial";
             self.intake.note("stop-asked", message);
         }
         match state.stop_signals {
@@ -252,7 +252,7 @@ impl Supervisor {
         let now = Instant::now();
         match timer {
             Timer::Deadline => {
-                // Counting reaps, and what is reaped must not be killed.
+                // `remaining` reaps processes, and a reaped pid must not be killed.
                 let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
                 return Some(Event::DeadlinePassed(left));
             }
@@ -292,7 +292,7 @@ impl Supervisor {
         None
     }
 
-    /// Reaps, and returns the event for the phase, if there is one.
+    /// Reaps ended processes, and returns the resulting event for the phase, if any.
     fn reap(&mut self, phase: &Phase, state: &mut LoopState) -> Option<Event> {
         let left = self.remaining();
         self.replace_guard();
@@ -316,8 +316,8 @@ impl Supervisor {
     }
 
     fn remaining(&self) -> Remaining {
-        // Without any child no process is left, which is the common case and costs one system call; walking through
-        // `/proc` may cost milliseconds on a busy machine.
+        // Without a child, no process is left. This common case costs one system call; a walk through `/proc` may cost
+        // milliseconds on a busy machine.
         let processes = self.reaper.sweep()
             && (self.reaper.helpers().is_empty() || !self.trial.tree().is_empty());
         Remaining { output: self.streams.any_is_open(), processes }
@@ -327,7 +327,7 @@ impl Supervisor {
         self.streams.ships_logs().then(|| Instant::now() + LOG_LINGER)
     }
 
-    /// Stops the trial if the user wants that for what the latest sample shows.
+    /// Stops the trial if the latest sample fulfils a stop condition of the user.
     fn stop_for_alarm(&mut self, state: &mut LoopState) -> Option<Event> {
         if state.ending.stop.is_some() || state.ending.status.is_some() {
             return None;
@@ -358,7 +358,7 @@ impl Supervisor {
                 Signal::SIGTERM
             }
             Effect::Kill => {
-                // The end of the trial's own process is in the verdict anyway, so it is no leftover.
+                // The verdict contains the end of the trial's own process anyway, so it is not a leftover.
                 let mut killed = self.trial.kill(reaped);
                 killed.retain(|process| reaped || process.pid != self.trial.pid());
                 state.ending.leftovers.add_killed(&killed);
@@ -378,38 +378,38 @@ impl Supervisor {
             let mut left = Leftovers::default();
             left.add(&tree);
             let names = left.names().join(", ");
-            let message = format!("trialkeeper ends what the trial left running: {names}");
+            let message = format!("trialkeeper stops leftover processes: {names}");
             self.intake.note("leftovers", message);
         }
     }
 
-    /// Starts the process that ends the trial, or reads its output, if the agent is killed.
+    /// Starts the guard, which ends the trial, or copies its output, if the agent is killed.
     fn start_guard(&mut self) {
         self.trial.guard(|| self.streams.sources(), self.capture.dir());
     }
 
-    /// Starts another guard in the place of one that has ended, and notes it.
+    /// Replaces a guard that has ended, and records a note about it.
     fn replace_guard(&mut self) {
         let Some(LostGuard { status, replaced }) = self.trial.lost_guard() else { return };
         let consequence = if replaced {
             self.start_guard();
             "another was started"
         } else {
-            "it is not replaced: if trialkeeper is killed, processes of the trial may live on"
+            "it is not replaced: if trialkeeper is killed, processes of the trial may survive"
         };
         let message = format!(
-            "the process that ends the trial if trialkeeper is killed has ended ({status}); {consequence}"
+            "the guard, which ends the trial if trialkeeper is killed, has ended ({status}); {consequence}"
         );
         tracing::warn!("{message}");
         self.intake.note("guard-lost", message);
     }
 
-    /// Ships what the pumps have not: a stream may still be held open by another process.
+    /// Ships the remaining log lines. Another process may still hold a stream open.
     fn end_logs(&self) {
         self.streams.ship_logs(true);
         let shed = self.streams.shed_bytes();
         if shed > 0 {
-            let message = format!("{shed} bytes of log exceeded the rate, and were not sent");
+            let message = format!("dropped {shed} bytes of log above the rate limit");
             self.intake.note("log-shed", message);
         }
     }
@@ -418,17 +418,17 @@ impl Supervisor {
         match self.metric_files.take()?.watch() {
             Ok(watching) => Some(watching),
             Err(source) => {
-                let message = format!("files of metrics are not read: {source}");
+                let message = format!("cannot read the metric files: {source}");
                 self.intake.note("metric-files", message);
                 None
             }
         }
     }
 
-    /// Records everything that was found up to the end, the last records of files too.
+    /// Records all remaining findings, including the last records of metric files.
     async fn record_rest(&mut self, watching: Option<MetricFileWatcher>) {
-        // A trial that was over before it was watched has, as a rule, written no such file; a thread to find
-        // that out would be the dearest part of its end.
+        // A trial that ended before it was watched has usually written no metric file. A thread only to check this
+        // would be the most expensive part of its end.
         self.metric_files = self.metric_files.take().filter(MetricFiles::any_is_there);
         if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
             drop(watching);
@@ -437,9 +437,9 @@ impl Supervisor {
         self.intake.record_arrived();
     }
 
-    /// Waits for the manager's reason after a TERM. A manager stops a trial on two ways, and the signal may have been
-    /// faster than the directive. That comes with the answer to the next batch of facts: at the latest to the one with the
-    /// note about the signal.
+    /// Waits for the manager's reason after SIGTERM. A manager stops a trial in two ways, and the signal may arrive
+    /// before the directive. The directive arrives with the answer to a batch of facts, at the latest the batch with
+    /// the note about the signal.
     async fn wait_for_reason(&mut self, state: &mut LoopState) {
         let bound = Instant::now() + REASON_WAIT;
         while matches!(state.ending.stop, Some(Stop { by: StopBy::Signal(15), .. }))
@@ -456,7 +456,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the agent's own TERM if the trial died of one that the agent did not send.
+    /// Waits for the agent's own SIGTERM if the trial was ended by one that the agent did not send.
     async fn wait_for_shared_term(&mut self, state: &mut LoopState) {
         let Some(until) = state.shared_term_until.filter(|_| state.ending.stop.is_none()) else {
             return;
@@ -470,7 +470,7 @@ impl Supervisor {
     }
 }
 
-/// Returns the exit that a wait status means for the trial.
+/// Converts a wait status to the trial's exit.
 pub fn trial_exit(status: ExitStatus) -> TrialExit {
     match (status.code(), status.signal()) {
         (Some(code), _) => {

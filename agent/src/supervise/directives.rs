@@ -1,4 +1,4 @@
-//! The manager's directives, and the rules that it left for when it cannot be reached.
+//! Applies the manager's directives, and the stop rules for times without a connection to the manager.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::supervise::rules::RuleViolation;
 use crate::util::log;
 use crate::verdict::StopBy;
 
-/// Applies a directive. `grace` is the trial's own, for a stop that names none.
+/// Applies a directive. `grace` is the trial's own, for a stop directive without one.
 pub(super) fn apply(
     directive: Directive,
     grace: Duration,
@@ -27,14 +27,14 @@ pub(super) fn apply(
             let grace = grace_ms.map_or(grace, Duration::from_millis);
             return Some(request_stop(state, reason, grace));
         }
-        // The spool is delivered at once anyway.
+        // Spooled reports are always delivered at once, so only the log needs a flush.
         DirectiveBody::Flush => {
             streams.ship_logs(false);
-            info!("gathered output is sent, as the manager directs");
+            info!("sending buffered output, as the manager directs");
         }
         DirectiveBody::LogLevel { level } => {
             if log::set_level(level) {
-                info!("the log level is {level:?} from here on, as the manager directs");
+                info!("log level set to {level:?}, as the manager directs");
             } else {
                 refuse(intake, directive.id);
             }
@@ -50,11 +50,11 @@ pub(super) fn apply(
 }
 
 fn refuse(intake: &Intake, id: u64) {
-    let message = format!("this version of the agent does not know the directive {id}");
+    let message = format!("this agent version does not support directive {id}");
     intake.note("directive-refused", message);
 }
 
-/// Returns when a rule on the running time is due next.
+/// Returns the time of the next rule on the running time.
 pub(super) fn next_due(intake: &mut Intake, state: &LoopState) -> Option<Instant> {
     if state.ending.stop.is_some() {
         return None;
@@ -63,7 +63,7 @@ pub(super) fn next_due(intake: &mut Intake, state: &LoopState) -> Option<Instant
     intake.rules().next_due(started, now).map(Instant::from_std)
 }
 
-/// Stops a trial that has run for too long.
+/// Stops a trial that has exceeded a limit on its running time.
 pub(super) fn check_running_time(
     intake: &mut Intake,
     grace: Duration,
@@ -82,7 +82,7 @@ pub(super) fn check_metrics(
 ) -> Option<Event> {
     let RuleViolation { reason, why } = intake.take_violation()?;
     if reason == StopReason::EarlyStop && state.ending.stop.is_none() {
-        // The manager stores it as the reason of the stop.
+        // The manager stores the note as the reason of the stop.
         intake.note("early-stop", why);
     }
     Some(request_stop(state, reason, grace))

@@ -1,5 +1,5 @@
-//! The intake of observations: everything that pumps, files, probes and the SDK's channel find goes to the record here,
-//! and what the verdict rests on to the observer.
+//! The intake of observations: passes the findings of pumps, files, probes and the SDK's channel to the recorder, and
+//! the data for the verdict to the observer.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::output::PumpEvent;
 use crate::supervise::recorder::Recorder;
 use crate::supervise::rules::{RuleViolation, Rules};
 
-/// The longest wait for the last reading of the files of metrics.
+/// The maximum wait for the last read of the metric files.
 const LAST_READING: Duration = Duration::from_secs(1);
 
-/// The sources of observations, and where observations go.
+/// The sources and the receivers of observations.
 pub struct Intake {
     recorder: Recorder,
     observer: Observer,
@@ -25,7 +25,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Returns an intake of the messages of pumps and other threads, and of the findings of the SDK's channel.
+    /// Creates an intake of the messages of pumps and other threads, and of the findings of the SDK's channel.
     pub fn new(
         recorder: Recorder,
         observer: Observer,
@@ -35,12 +35,12 @@ impl Intake {
         Self { recorder, observer, events, channel }
     }
 
-    /// Returns the record and the observer, after the trial's end.
+    /// Returns the recorder and the observer, after the trial's end.
     pub fn into_parts(self) -> (Recorder, Observer) {
         (self.recorder, self.observer)
     }
 
-    /// Waits for the next event. To be dropped at any time.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn next(&mut self) -> PumpEvent {
         tokio::select! {
             biased;
@@ -55,12 +55,12 @@ impl Intake {
         &self.observer
     }
 
-    /// Returns when a sample is due next.
+    /// Returns the time of the next sample.
     pub(super) fn next_sample(&self, now: Instant) -> Option<Instant> {
         self.observer.next_sample(now)
     }
 
-    /// Ends observing.
+    /// Ends the observer's probes.
     pub(super) fn end_observing(&mut self) {
         self.observer.end();
     }
@@ -134,7 +134,7 @@ impl Intake {
         }
     }
 
-    /// Records events until the files of metrics were read for the last time.
+    /// Records events until the metric files were read for the last time.
     pub(super) async fn record_last_reading(&mut self) {
         let bound = Instant::now() + LAST_READING;
         loop {
@@ -142,7 +142,7 @@ impl Intake {
                 Ok(Some(PumpEvent::FilesRead) | None) => return,
                 Ok(Some(event)) => self.record(event),
                 Err(_) => {
-                    let message = "files of metrics do not answer; their ends were not read";
+                    let message = "the metric files did not respond; their ends are missing";
                     self.recorder.note("metric-files", message.to_owned());
                     return;
                 }
@@ -150,7 +150,7 @@ impl Intake {
         }
     }
 
-    /// Records everything that has arrived by now.
+    /// Records all events that have arrived by now.
     pub(super) fn record_arrived(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             self.record(event);

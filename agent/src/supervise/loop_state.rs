@@ -1,4 +1,4 @@
-//! The state of the supervisor's loop besides the phase: what is due when, and who requested the stop.
+//! The state of the supervisor's loop besides the phase: the timers and the stop request.
 
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
@@ -15,11 +15,11 @@ use crate::verdict::{Stop, StopBy};
 pub(super) struct LoopState {
     pub(super) started: Instant,
     pub(super) ending: Ending,
-    /// The number of TERM signals that the agent has received.
+    /// The number of SIGTERM signals that the agent has received.
     pub(super) stop_signals: u32,
-    /// The last signal that was forwarded to the trial.
+    /// The last signal forwarded to the trial.
     pub(super) forwarded: Option<u8>,
-    /// Until when the agent's own TERM may come, after the trial died of one that was not the agent's.
+    /// The end of the wait for the agent's own SIGTERM, after SIGTERM from another sender ended the trial.
     pub(super) shared_term_until: Option<Instant>,
     pub(super) watching: Option<MetricFileWatcher>,
     pub(super) hunt_at: Option<Instant>,
@@ -48,7 +48,8 @@ impl LoopState {
         }
     }
 
-    /// Records who requested the stop. The manager's reason outranks a signal that comes with it.
+    /// Records the party that requested the stop. The manager's reason replaces a signal, because both may belong to
+    /// the same stop.
     pub(super) fn record_stop(&mut self, by: StopBy) {
         match (&mut self.ending.stop, by) {
             (Some(stop), StopBy::Manager(_)) if matches!(stop.by, StopBy::Signal(_)) => {
@@ -59,7 +60,7 @@ impl LoopState {
         }
     }
 
-    /// Records a TERM to the agent. One that comes right after the trial died of a TERM was sent to both.
+    /// Records a SIGTERM to the agent. One that arrives right after SIGTERM ended the trial was sent to both.
     pub(super) fn record_term(&mut self) {
         let term = byte(Signal::SIGTERM);
         let first = self.ending.stop.is_none();
@@ -70,7 +71,7 @@ impl LoopState {
         }
     }
 
-    /// Records the sender of the latest signal, until one has requested the stop: that one counts.
+    /// Records the sender of the latest signal, until a stop was requested.
     pub(super) fn record_sender(&mut self, sender: SignalSource) {
         if self.ending.stop.is_none() {
             let name = (sender.pid > 0).then(|| tree::name(sender.pid)).flatten();
@@ -82,7 +83,7 @@ impl LoopState {
     /// Returns the end of the trial with its circumstances.
     pub(super) fn conclude(mut self, trial: &Trial, phase: &Phase) -> Ending {
         self.ending.stop_signalled = self.stop_signals > 0;
-        // A forwarded signal is a stop request only if the trial died of it.
+        // A forwarded signal counts as a stop request only if it ended the trial.
         if let (None, Some(signal), Some(status)) =
             (self.ending.stop, self.forwarded, self.ending.status)
             && trial_exit(status).shell_code() == 128_u8.saturating_add(signal)
@@ -93,7 +94,7 @@ impl LoopState {
             self.ending.sender = None;
         }
         let leftovers = &mut self.ending.leftovers;
-        // Where no process was left, none is there.
+        // If there was no leftover process, none can have survived.
         if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
             leftovers.still_there(&trial.tree());
         }

@@ -1,113 +1,113 @@
-//! PURE: the life of the trial, one transition table.
+//! PURE: the phases of the trial, as one transition table.
 //!
 //! Invariants:
 //!
-//! * The trial's tree is asked (TERM) before it is killed (KILL), and always has some time in between.
-//! * A stop that comes a second time on another way (a directive, then the platform's TERM) never shortens
-//!   the grace; only a second TERM does.
-//! * After the trial's own process has ended, everything ends within the drain (or what is left of the grace). A
-//!   process that even KILL does not end at once has [`KILL_WAIT`] more.
+//! * The trial's tree gets SIGTERM before SIGKILL, and always some time in between.
+//! * A second stop request from another source (a directive, then the platform's SIGTERM) never shortens the grace.
+//!   Only a second SIGTERM does.
+//! * After the end of the trial's own process, all other processes end within the drain (or the rest of the grace). A
+//!   process that survives SIGKILL gets at most [`KILL_WAIT`] more.
 //! * [`Phase::Done`] is final.
 
 use std::time::{Duration, Instant};
 
 use trial_protocol::TrialExit;
 
-/// The time that is left of the grace after a second TERM.
+/// The remaining grace after a second SIGTERM.
 pub const HURRIED_GRACE: Duration = Duration::from_secs(1);
 
-/// The time that killed processes may take to vanish. The kernel needs microseconds, unless a process hangs in
-/// a device or a network file system; then nothing helps, and waiting longer does not either.
+/// The maximum wait for killed processes to disappear. The kernel needs microseconds, unless a process hangs in a
+/// device or a network file system. A longer wait does not help then.
 pub const KILL_WAIT: Duration = Duration::from_secs(2);
 
 /// The phase of the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Its own process lives, and no stop was requested.
+    /// The trial's own process is alive, and no stop was requested.
     Running,
-    /// The tree was asked to end.
+    /// The tree got SIGTERM.
     Stopping {
-        /// The time at which it is killed.
+        /// The time at which the tree gets SIGKILL.
         kill_at: Instant,
     },
-    /// The tree was killed; its own process has not been reaped yet.
+    /// The tree got SIGKILL. The trial's own process was not reaped yet.
     Killing {
-        /// The time at which the wait for it ends.
+        /// The time at which the wait for the process ends.
         give_up_at: Instant,
     },
-    /// Its own process has ended by itself, and its output is still open: another process may be writing.
+    /// The trial's own process has ended without a stop, and its output is still open: another process may be writing.
     Draining {
-        /// The end of the process.
+        /// The exit of the process.
         exit: TrialExit,
-        /// The time at which the leftovers get TERM.
+        /// The time at which the leftover processes get SIGTERM.
         ask_at: Instant,
-        /// The time at which it is killed.
+        /// The time at which they get SIGKILL.
         kill_at: Instant,
     },
-    /// Its own process has ended, and the rest of the tree was asked to end.
+    /// The trial's own process has ended, and the rest of the tree got SIGTERM.
     Clearing {
-        /// The end of the process.
+        /// The exit of the process.
         exit: TrialExit,
-        /// The time at which the rest is killed.
+        /// The time at which the rest gets SIGKILL.
         kill_at: Instant,
     },
-    /// The rest of the tree was killed, and that is being verified.
+    /// The rest of the tree got SIGKILL, and its end is being verified.
     Verifying {
-        /// The end of the process.
+        /// The exit of the process.
         exit: TrialExit,
         /// The time at which the wait ends.
         give_up_at: Instant,
     },
-    /// All is over. `None`: its own process could not even be killed.
+    /// The trial has ended. `None`: its own process survived SIGKILL.
     Done(Option<TrialExit>),
 }
 
 /// An event of the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The trial is to end within `grace`.
+    /// The trial must end within `grace`.
     StopRequested {
-        /// The time that the tree may take.
+        /// The time between SIGTERM and SIGKILL.
         grace: Duration,
     },
-    /// The agent has received TERM again: the sender is losing patience.
+    /// The agent has received SIGTERM again: the sender wants a faster end.
     StopHurried,
     /// The trial's own process was reaped.
     Exited {
-        /// The end of the process.
+        /// The exit of the process.
         exit: TrialExit,
-        /// The processes that are left.
+        /// The rest of the trial.
         left: Remaining,
     },
-    /// The rest of the trial was inspected, or has changed.
+    /// The rest of the trial was checked, or has changed.
     Looked(Remaining),
-    /// [`Phase::deadline`] is over, and this is left.
+    /// [`Phase::deadline`] has passed, with this rest of the trial.
     DeadlinePassed(Remaining),
 }
 
 /// The rest of a trial apart from its own process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
-    /// A process holds its stdout or stderr open, or not everything was read yet.
+    /// `true` if a process holds stdout or stderr open, or some output was not read yet.
     pub output: bool,
-    /// Descendants are alive.
+    /// `true` if descendants are alive.
     pub processes: bool,
 }
 
 impl Remaining {
-    /// Nothing at all.
+    /// Neither output nor processes.
     pub const NOTHING: Self = Self { output: false, processes: false };
 
-    /// Everything that there can be, before the first look.
+    /// The assumed rest before the first check.
     pub const ANYTHING: Self = Self { output: true, processes: true };
 }
 
 /// An action on the trial's whole tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// TERM.
+    /// Send SIGTERM.
     Stop,
-    /// KILL.
+    /// Send SIGKILL.
     Kill,
 }
 
@@ -122,7 +122,7 @@ impl Phase {
         }
     }
 
-    /// A word for it.
+    /// Returns the name of the phase for the status page.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -132,12 +132,12 @@ impl Phase {
         }
     }
 
-    /// Returns whether KILL was sent, so that a process forked meanwhile must be looked for again and again.
+    /// Returns whether SIGKILL was sent, so that the agent must search repeatedly for processes forked meanwhile.
     pub fn hunts(&self) -> bool {
         matches!(self, Self::Killing { .. } | Self::Verifying { .. })
     }
 
-    /// Returns whether the trial's own process has been reaped: its pid may be another's now.
+    /// Returns whether the trial's own process was reaped. Its pid may then belong to another process.
     pub fn reaped(&self) -> bool {
         match self {
             Self::Running | Self::Stopping { .. } | Self::Killing { .. } => false,
@@ -146,8 +146,9 @@ impl Phase {
         }
     }
 
-    /// Returns the phase and the action that follow from `event` at `now`. `drain` bounds what follows the end of the
-    /// trial's own process: the first half for what is left to end by itself, the second half after it was asked.
+    /// Returns the phase and the effect that follow from `event` at `now`. `drain` limits the time after the end of the
+    /// trial's own process: the rest of the tree may end on its own in the first half, and after SIGTERM in the second
+    /// half.
     #[must_use]
     #[expect(clippy::too_many_lines, reason = "the table of all transitions")]
     pub fn step(self, event: Event, now: Instant, drain: Duration) -> (Self, Option<Effect>) {
@@ -181,7 +182,7 @@ impl Phase {
             (Running, Event::Exited { exit, left: Remaining { output: false, .. } }) => {
                 (Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
             }
-            // The tree was asked already and keeps its grace, unless no process of it is left.
+            // The tree already got SIGTERM and keeps its grace, unless no process is left.
             (Stopping { kill_at }, Event::Exited { exit, left }) => {
                 let kill_at = if left.processes { kill_at } else { kill_at.min(now + drain) };
                 (Clearing { exit, kill_at }, None)
@@ -194,7 +195,7 @@ impl Phase {
                 Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
                 Event::Looked(Remaining::NOTHING),
             ) => (Done(Some(exit)), None),
-            // The leftovers have let go of the output, so they have nothing more to tell.
+            // The leftover processes have closed the output, so no more output is possible.
             (
                 Draining { exit, kill_at, .. },
                 Event::Looked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
@@ -214,14 +215,14 @@ impl Phase {
             (Clearing { exit, kill_at }, Event::StopHurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, None)
             }
-            // A process outside the tree holds the output: the agent must not end it, and need not wait for it.
+            // A process outside the tree holds the output open. The agent must not end it and need not wait for it.
             (Clearing { exit, .. }, Event::DeadlinePassed(Remaining { processes: false, .. }))
             | (Verifying { exit, .. }, Event::DeadlinePassed(_)) => (Done(Some(exit)), None),
             (Clearing { exit, .. }, Event::DeadlinePassed(_)) => {
                 (Verifying { exit, give_up_at: killed() }, Some(Effect::Kill))
             }
 
-            // Everything else is late news.
+            // All other events are outdated.
             (phase, _) => (phase, None),
         }
     }

@@ -1,5 +1,5 @@
-//! Everything observed about the trial on its way into the spool: findings become metrics, events become
-//! notes, and what the summary tells is counted.
+//! Records all observations of the trial in the spool: findings become metrics, events become notes. It also counts for
+//! the summary.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ mod nni;
 
 pub use nni::NniRecorder;
 
-/// Findings that look like metrics and cannot be read, of which so many are noted; the rest is counted.
+/// The maximum number of noted findings that look like metrics and cannot be read. Further ones are only counted.
 const UNREADABLE_NOTED: u64 = 10;
 
-/// The books of one attempt.
+/// The recorder of one attempt.
 pub struct Recorder {
     registry: MetricRegistry,
     spool: Spool,
@@ -27,34 +27,34 @@ pub struct Recorder {
     live: bool,
     secrets: Secrets,
     tally: MetricSummary,
-    /// `true` if metrics are another pod's to report.
+    /// `true` if another pod reports the metrics.
     quiet: bool,
     rules: Rules,
-    /// A violated rule that the supervisor has not taken yet.
+    /// The violated rule that the supervisor has not taken yet.
     violation: Option<RuleViolation>,
-    /// Writes for an NNI manager, if it is one.
+    /// The writer for an NNI manager, if one started the agent.
     nni: Option<NniRecorder>,
 }
 
-/// Counts of what was collected.
+/// Counts of the collected metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MetricSummary {
-    /// Intermediate results, over all names.
+    /// The number of intermediate results, over all names.
     pub intermediate: u64,
-    /// The first final result: the one that counts.
+    /// The first final result, which is the one that counts.
     pub last: Option<MetricValue>,
-    /// Its name.
+    /// The name of the final result's metric.
     pub name: Option<String>,
-    /// `true` if it was concluded from the last intermediate result.
+    /// `true` if it was derived from the last intermediate result.
     pub derived: bool,
-    /// The number of values that looked like metrics and could not be read.
+    /// The number of unreadable values that looked like metrics.
     pub unreadable: u64,
-    /// Remarks for the user.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Recorder {
-    /// An empty book that writes into `spool`. `live`: metrics are printed to stderr too. `secrets` are masked
+    /// Creates a recorder that writes into `spool`. With `live`, it also prints metrics to stderr. `secrets` are masked
     /// in notes.
     pub fn new(
         spec: &CollectSpec,
@@ -79,25 +79,26 @@ impl Recorder {
         }
     }
 
-    /// Records for an NNI manager, in the words of its own keeper.
+    /// Records for an NNI manager, with the messages of NNI's own keeper.
     #[must_use]
     pub fn for_nni(self, nni: NniRecorder) -> Self {
         Self { nni: Some(nni), ..self }
     }
 
-    /// Records no metrics: another pod of the trial reports them. They are counted all the same: a pod that
-    /// takes steps is alive.
+    /// Records no metrics, because another pod of the trial reports them. They are still counted: a pod that takes
+    /// steps is alive.
     #[must_use]
     pub fn without_metrics(self) -> Self {
         Self { quiet: true, ..self }
     }
 
-    /// Enters what a collector found, and returns how many intermediate results there were: ends of steps.
+    /// Records findings, and returns the number of intermediate results among them, each the end of a step.
     pub fn enter(&mut self, findings: Vec<Finding>) -> u64 {
         self.enter_all(findings, false)
     }
 
-    /// Enters a portion of a stream, for a manager that wants lines, and what was found in them; returns the same.
+    /// Records the lines of a portion, for a manager that expects lines, and the findings in them. Returns the same
+    /// number.
     pub fn enter_lines(&mut self, lines: Vec<Line>, findings: Vec<Finding>) -> u64 {
         if let Some(nni) = &mut self.nni {
             for line in lines {
@@ -112,7 +113,7 @@ impl Recorder {
         for finding in findings {
             match finding {
                 Finding::Metric(found) => {
-                    // The SDK's own line has gone out as it was printed.
+                    // The SDK's own line was already sent as printed.
                     let told = from_lines && found.source == Source::Sdk;
                     if let Some(metric) = self.registry.enter(found) {
                         self.count(&metric);
@@ -121,7 +122,7 @@ impl Recorder {
                         }
                     }
                 }
-                // The line itself says so.
+                // The line itself was already sent.
                 Finding::Unreadable { source: Source::Sdk, .. } if from_lines => {
                     self.tally.unreadable += 1;
                 }
@@ -137,7 +138,7 @@ impl Recorder {
         self.tally.intermediate - before
     }
 
-    /// Concludes the final result, where the trial itself reported none.
+    /// Derives the final result if the trial reported none, and records the closing notes.
     pub fn conclude(&mut self, succeeded: bool) {
         if let Some(metric) = self.registry.conclude(succeeded) {
             self.count(&metric);
@@ -150,18 +151,18 @@ impl Recorder {
             self.note(code, message);
         }
         if let Some(more) = self.tally.unreadable.checked_sub(UNREADABLE_NOTED + 1) {
-            let message = format!("{} more unreadable metrics were passed over", more + 1);
+            let message = format!("{} more unreadable metrics were ignored", more + 1);
             self.note("metric-unreadable", message);
         }
     }
 
-    /// Enters something a person should see in the trial's timeline.
+    /// Records a note for the trial's timeline.
     pub fn note(&self, code: &str, message: String) {
         let message = self.secrets.mask_text(message);
         self.report(ReportBody::Note { code: code.to_owned(), message });
     }
 
-    /// Enters any other report.
+    /// Records any report.
     pub fn report(&self, body: ReportBody) {
         let now_ms = self.clock.now_ms();
         match &self.nni {
@@ -170,7 +171,7 @@ impl Recorder {
         }
     }
 
-    /// The rules that the trial's metrics must keep.
+    /// Returns the stop rules for the trial's metrics.
     pub fn rules(&mut self) -> &mut Rules {
         &mut self.rules
     }
@@ -185,7 +186,7 @@ impl Recorder {
         &self.tally
     }
 
-    /// The last number of each metric, by name.
+    /// Returns the last number of each metric, by name.
     pub fn last_numbers(&self) -> Vec<(&str, f64)> {
         self.registry
             .last_values()
@@ -195,7 +196,7 @@ impl Recorder {
 
     fn count(&mut self, metric: &Metric) {
         let now = tokio::time::Instant::now().into_std();
-        // Every metric is shown to the rules; the first violation counts.
+        // Every metric is checked against the rules; the first violation counts.
         let violation = self.rules.violation_of(metric, now);
         self.violation = self.violation.take().or(violation);
         match metric.kind {

@@ -1,34 +1,34 @@
-//! PURE: the manager's rules for ending the trial, which hold while it cannot be reached. Time comes in as
-//! a value.
+//! PURE: the manager's rules for stopping the trial, which apply even while the manager cannot be reached. The time is
+//! an argument.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use trial_protocol::{Better, Metric, MetricKind, StopReason, StopRule, StopWhen};
 
-/// The rules that hold now, and what the trial's results have come to.
+/// The active rules, and the results of the trial so far.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// Each with when it expires. `None`: never within this program's time.
+    /// Each rule with its expiry time. `None`: the time is too far away to represent.
     rules: Vec<(StopRule, Option<Instant>)>,
-    /// By the metric's name. Rules come late, and speak of all results.
+    /// The history of each metric, by name. Rules may arrive late and apply to all results.
     histories: HashMap<String, MetricHistory>,
 }
 
-/// A rule that was broken.
+/// A violated rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleViolation {
-    /// The reason that the rule gives.
+    /// The reason in the rule.
     pub reason: StopReason,
-    /// The way in which it was broken, for the user.
+    /// The description of the violation, for the user.
     pub why: String,
 }
 
 /// The intermediate results of a metric.
 #[derive(Debug)]
 struct MetricHistory {
-    /// The number of results, without a gap from the first on. After a gap nothing is counted any more: then the number
-    /// of results is unknown here.
+    /// The number of results, without a gap from the first on. After a gap, the count stops, because the number of
+    /// results is then unknown.
     results: u64,
     largest: f64,
     smallest: f64,
@@ -39,20 +39,20 @@ impl MetricHistory {
         Self { results: 0, largest: f64::NEG_INFINITY, smallest: f64::INFINITY }
     }
 
-    /// Takes in a result; `true` if it is the next one.
+    /// Adds a result. Returns `true` if it is the next one.
     fn enter(&mut self, metric: &Metric) -> bool {
         if metric.sequence != self.results {
             return false;
         }
         self.results += 1;
         let number = metric.value.number().unwrap_or(f64::NAN);
-        // What is no number changes neither.
+        // NaN changes neither value.
         self.largest = self.largest.max(number);
         self.smallest = self.smallest.min(number);
         true
     }
 
-    /// Returns how the best result is worse than the bound for so many results, if there is one.
+    /// Returns a description if the best result is worse than the bound for this number of results.
     fn worse(&self, better: Better, from_results: u64, bounds: &[f64]) -> Option<String> {
         let at = usize::try_from(self.results.checked_sub(from_results.max(1))?).ok()?;
         let bound = *bounds.get(at)?;
@@ -64,14 +64,14 @@ impl MetricHistory {
         let results = self.results;
         worse.then(|| {
             format!(
-                "its best of {results} results, {best}, is worse than {bound}, which its manager had left for a bound"
+                "its best of {results} results, {best}, is worse than the manager's bound {bound}"
             )
         })
     }
 }
 
 impl Rules {
-    /// Replaces all rules; they hold for `lease` from `now`, or less.
+    /// Replaces all rules. They hold for `lease` from `now`, or a shorter time.
     pub fn replace(&mut self, rules: Vec<StopRule>, lease: Duration, now: Instant) {
         let until = |rule: &StopRule| {
             let own = rule.lease_ms.map_or(lease, |ms| Duration::from_millis(ms).min(lease));
@@ -90,7 +90,7 @@ impl Rules {
         self.rules.iter().filter(move |(_, until)| until.is_none_or(|until| now < until))
     }
 
-    /// Returns when a rule on the running time is due next, for a trial that was started then.
+    /// Returns the time of the next rule on the running time, for a trial started at `started`.
     pub fn next_due(&self, started: Instant, now: Instant) -> Option<Instant> {
         let due = self.in_force(now).filter_map(|(rule, until)| match rule.when {
             StopWhen::RunningFor { ms } => {
@@ -102,7 +102,7 @@ impl Rules {
         due.min()
     }
 
-    /// Returns the reason to stop if a rule on the running time fits, for a trial that was started then.
+    /// Returns the reason of a rule on the running time that applies now, for a trial started at `started`.
     pub fn overdue(&self, started: Instant, now: Instant) -> Option<StopReason> {
         let ran = now.saturating_duration_since(started);
         let fits = |rule: &StopRule| match rule.when {
@@ -112,7 +112,7 @@ impl Rules {
         self.in_force(now).find(|(rule, _)| fits(rule)).map(|(rule, _)| rule.reason)
     }
 
-    /// Takes in a metric of the trial's: whether it has broken a rule with it.
+    /// Adds a metric of the trial, and returns the rule that it violates, if any.
     pub fn violation_of(&mut self, metric: &Metric, now: Instant) -> Option<RuleViolation> {
         if metric.kind != MetricKind::Intermediate {
             return None;
@@ -240,7 +240,7 @@ mod tests {
         Metric { name: name.to_owned(), kind, sequence, value: value.into(), derived: false }
     }
 
-    /// A name, which is better, sequences and results, and which of them breaks the rule.
+    /// A name, the better direction, sequences and results, and the index of the result that violates the rule.
     type Row<'a> = (&'a str, Better, &'a [(u64, f64)], Option<usize>);
 
     #[test]
@@ -253,18 +253,18 @@ mod tests {
             ("too small after two",      Larger,  &[(0, 0.1), (1, 0.4)],                      Some(1)),
             ("its best counts",          Larger,  &[(0, 0.9), (1, 0.1), (2, 0.1)],            None),
             ("good enough, then not",    Larger,  &[(0, 0.1), (1, 0.6), (2, 0.6)],            Some(2)),
-            ("nothing is asked beyond",  Larger,  &[(0, 0.7), (1, 0.7), (2, 0.7), (3, 0.0)],  None),
-            ("no number is the worst",   Larger,  &[(0, NAN), (1, NAN)],                      Some(1)),
-            ("and hides no other",       Larger,  &[(0, 0.8), (1, NAN)],                      None),
+            ("no bound after the last",  Larger,  &[(0, 0.7), (1, 0.7), (2, 0.7), (3, 0.0)],  None),
+            ("NaN is the worst",         Larger,  &[(0, NAN), (1, NAN)],                      Some(1)),
+            ("and hides no number",      Larger,  &[(0, 0.8), (1, NAN)],                      None),
             ("small is good",            Smaller, &[(0, 0.9), (1, 0.5), (2, 0.7)],            None),
             ("too large",                Smaller, &[(0, 0.9), (1, 0.6)],                      Some(1)),
             ("an unknown order",         Other,   &[(0, NAN), (1, NAN), (2, NAN)],            None),
-            ("a gap: nobody can count",  Larger,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
+            ("a gap stops the count",    Larger,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
         ];
         let now = Instant::now();
         for (says, better, results, breaks) in table {
             let mut rules = Rules::default();
-            // What came before the rule counts too.
+            // Results before the rule count too.
             let (before, after) = results.split_at(1);
             assert_eq!(
                 rules.violation_of(&step("m", before[0].0, before[0].1), now),
@@ -304,7 +304,7 @@ mod tests {
         assert!(broken.why.contains("its best of 1 results, 0, is worse than 1"), "{}", broken.why);
         assert_eq!(rules.violation_of(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
         assert_eq!(rules.overdue(now, now + 6 * SECOND), Some(StopReason::Deadline));
-        // Nor does it outlive the lease of all.
+        // The rule does not outlive the lease of all rules.
         rules.replace(vec![short(u64::MAX)], SECOND, now);
         assert_eq!(rules.violation_of(&step("m", 2, 0.0), now + SECOND), None);
     }

@@ -1,4 +1,4 @@
-//! The state that `--listen` shows while the trial runs.
+//! The state that `--listen` serves while the trial runs.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use crate::http::status::StatusRequest;
 use crate::spool::{Dialect, Sender, Spool};
 use crate::supervise::phase::Phase;
 
-/// The state that is shown beside the trial itself, and the requests for it.
+/// The state besides the trial itself, and the requests for it.
 pub struct StatusSource {
-    /// The requests; closed where none can come.
+    /// The requests. Closed if there can be none.
     pub requests: mpsc::Receiver<StatusRequest>,
-    /// The trial that the reports belong to.
+    /// The trial to which the reports belong.
     pub sender: Sender,
-    /// The reports that wait for delivery.
+    /// The spool with the reports that wait for delivery.
     pub spool: Spool,
-    /// The counters of delivery; `None` without a manager.
+    /// The delivery counters; `None` without a manager.
     pub counts: Option<Arc<Counts>>,
 }
 
 impl StatusSource {
-    /// Returns whether a manager is there that could give the reason for a stop.
+    /// Returns whether there is a manager that could give the reason for a stop.
     pub(super) fn is_managed(&self) -> bool {
         self.counts.is_some() && self.sender.dialect == Dialect::Native
     }

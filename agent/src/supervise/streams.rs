@@ -1,4 +1,4 @@
-//! The trial's output streams, as far as the supervisor ends them.
+//! The trial's output streams, for the supervisor.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use trial_protocol::Stream;
 use crate::output::Outlet;
 use crate::output::log_ship::LogShipper;
 
-/// The streams that are read, and their logs.
+/// The streams and their logs.
 pub struct TrialStreams {
     open: Vec<Stream>,
     outlets: Vec<Outlet>,
@@ -16,7 +16,7 @@ pub struct TrialStreams {
 }
 
 impl TrialStreams {
-    /// Returns the streams that are open, all that are read, and the logs of those that are collected.
+    /// Creates the set of streams: those that are open, the outlets of all streams, and the log shippers.
     pub fn new(open: Vec<Stream>, outlets: Vec<Outlet>, shippers: Vec<Arc<LogShipper>>) -> Self {
         Self { open, outlets, shippers }
     }
@@ -26,12 +26,12 @@ impl TrialStreams {
         self.open.retain(|open| *open != stream);
     }
 
-    /// Returns whether any stream may still bring something.
+    /// Returns whether any stream is still open.
     pub(super) fn any_is_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Returns whether any log is collected.
+    /// Returns whether logs are sent.
     pub(super) fn ships_logs(&self) -> bool {
         !self.shippers.is_empty()
     }
@@ -42,7 +42,7 @@ impl TrialStreams {
         [Stream::Stdout, Stream::Stderr].map(source)
     }
 
-    /// Reads the streams to their ends where the pumps cannot: the receiver of the output may not read it.
+    /// Reads the streams to their ends while the pumps are blocked, because the reader of the output may not read it.
     pub(super) fn read_out(&self) {
         for outlet in &self.outlets {
             if let Err(source) = outlet.read_out() {
@@ -51,12 +51,12 @@ impl TrialStreams {
         }
     }
 
-    /// Ships the finished lines of log. `all`: unfinished ones too.
+    /// Ships complete log lines, and with `all` unfinished lines too.
     pub(super) fn ship_logs(&self, all: bool) {
         self.shippers.iter().for_each(|shipper| shipper.flush(all));
     }
 
-    /// Returns the bytes of log that were dropped because they exceeded the rate.
+    /// Returns the number of bytes of log that were dropped because of the rate limit.
     pub(super) fn shed_bytes(&self) -> u64 {
         self.shippers.iter().map(|shipper| shipper.shed_bytes()).sum()
     }

@@ -1,4 +1,4 @@
-//! The transition table as a specification.
+//! Tests of the transition table.
 
 use super::*;
 
@@ -31,40 +31,40 @@ fn step_follows_the_table() {
     #[rustfmt::skip]
     let table = [
         // what it says                             from          event                          to            effect
-        ("a stop asks politely",                    Running,      stop,                          asked(20),    ask),
-        ("the other way of asking changes nothing", asked(20),    stop,                          asked(20),    None),
+        ("a stop sends SIGTERM",                    Running,      stop,                          asked(20),    ask),
+        ("a second stop request changes nothing",   asked(20),    stop,                          asked(20),    None),
         ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
         ("a longer one does not",                   asked(2),     stop,                          asked(2),     None),
         ("a second TERM shortens the grace",        asked(20),    StopHurried,                       asked(1),     None),
         ("grace ends in a kill",                    asked(20),    late,                          killing.clone(), kill),
-        ("the unkillable is given up",              killing.clone(), late,                       Done(None),   None),
+        ("a process that survives is abandoned",    killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
-        ("so it is after a stop",                   asked(20),    Exited { exit, left: nothing }, done.clone(), None),
-        ("and after a kill",                        killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
+        ("also after a stop",                       asked(20),    Exited { exit, left: nothing }, done.clone(), None),
+        ("also after a kill",                       killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
         ("an open output is drained",               Running,      Exited { exit, left: output }, draining.clone(), None),
-        ("whoever holds it may go on a little",     Running,      Exited { exit, left: both },   draining.clone(), None),
-        ("silent leftovers are asked at once",      Running,      Exited { exit, left: tree },   clearing(2),  ask),
+        ("its holder may continue a little",        Running,      Exited { exit, left: both },   draining.clone(), None),
+        ("silent leftovers get SIGTERM at once",    Running,      Exited { exit, left: tree },   clearing(2),  ask),
         ("after a stop the tree keeps its grace",   asked(20),    Exited { exit, left: both },   clearing(20), None),
         ("an output alone gets the drain",          asked(20),    Exited { exit, left: output }, clearing(2),  None),
-        ("a kill is repeated for what is left",     killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
+        ("a kill is repeated for leftovers",        killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
         ("the drain ends when nothing is left",     draining.clone(), Looked(nothing),           done.clone(), None),
-        ("while it is written the drain goes on",   draining.clone(), Looked(both),              draining.clone(), None),
-        ("at the output's end the tree is asked",   draining.clone(), Looked(tree),              clearing(2),  ask),
+        ("the drain continues during output",       draining.clone(), Looked(both),              draining.clone(), None),
+        ("the output's end sends SIGTERM",          draining.clone(), Looked(tree),              clearing(2),  ask),
         ("or at half time",                         draining.clone(), late,                      clearing(2),  ask),
         ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
         ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  ask),
         ("clearing ends when nothing is left",      clearing(20), Looked(nothing),               done.clone(), None),
         ("with the tree gone only output counts",   clearing(20), Looked(output),                clearing(2),  None),
-        ("with the tree alive the grace goes on",   clearing(20), Looked(tree),                  clearing(20), None),
+        ("with the tree alive the grace continues", clearing(20), Looked(tree),                  clearing(20), None),
         ("a second TERM hurries it too",            clearing(20), StopHurried,                       clearing(1),  None),
         ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
         ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
-        ("what nobody of the tree holds is left",   clearing(20), DeadlinePassed(output),        done.clone(), None),
+        ("output held outside the tree is ignored", clearing(20), DeadlinePassed(output),        done.clone(), None),
         ("verified is done",                        verifying.clone(), Looked(nothing),          done.clone(), None),
-        ("unverified is done, but later",           verifying.clone(), Looked(both),             verifying.clone(), None),
-        ("namely now",                              verifying.clone(), late,                     done.clone(), None),
+        ("a survivor delays the end",               verifying.clone(), Looked(both),             verifying.clone(), None),
+        ("until the deadline",                      verifying.clone(), late,                     done.clone(), None),
         ("done stays done",                         done.clone(), stop,                          done.clone(), None),
-        ("an output's end alone is no end",         Running,      Looked(nothing),               Running,      None),
+        ("an output's end alone changes nothing",   Running,      Looked(nothing),               Running,      None),
     ];
     for (says, from, event, to, effect) in table {
         assert_eq!(from.step(event, t, DRAIN), (to, effect), "{says}");

@@ -1,7 +1,7 @@
-//! Everything observed, in the words of NNI's own keeper: one line after the other into the spool.
+//! Records all observations as messages of NNI's own keeper, line by line, in the spool.
 //!
-//! Metrics and the keeper's own lines are kept whatever happens; lines of the trial's are dropped when the
-//! spool is full, and counted.
+//! Metrics and the keeper's own lines are always kept. The trial's lines are dropped and counted when the spool is
+//! full.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::output::log_lines::Secrets;
 use crate::output::run_dir::civil;
 use crate::spool::{Retention, Sender, Spool};
 
-/// Writes for an NNI manager.
+/// The writer for an NNI manager.
 #[derive(Debug)]
 pub struct NniRecorder {
     spool: Spool,
@@ -26,9 +26,9 @@ pub struct NniRecorder {
 }
 
 impl NniRecorder {
-    /// Returns a recorder for `sender`. NNI knows one metric, which has no name: `objective` or else `default`. Where the
-    /// trial did not print it as the SDK does, it gets `parameter_id`.
-    /// `secrets` are masked in everything but metrics.
+    /// Creates a recorder for `sender`. NNI has one metric, without a name: `objective`, or else `default`. A metric
+    /// that the trial did not print in the SDK's format gets `parameter_id`. `secrets` are masked in everything except
+    /// metrics.
     pub fn new(
         spool: Spool,
         sender: Sender,
@@ -39,16 +39,16 @@ impl NniRecorder {
         Self { spool, sender, parameter_id, objective, secrets, dropped: Cell::new(0) }
     }
 
-    /// Says whether this keeper fits the manager: before everything else.
+    /// Reports whether this keeper fits the manager. Must be the first message.
     pub fn compare_versions(&mut self, manager: &str, keeper: Option<&str>) {
         let comparison = legacy::compare(manager, keeper);
         if comparison != Comparison::Match {
-            tracing::warn!("{comparison} The trial is run all the same.");
+            tracing::warn!("{comparison} The trial runs anyway.");
         }
         self.spool.append_text(legacy::version_call(&comparison), Retention::Always);
     }
 
-    /// A line of the trial's.
+    /// Records a line of the trial's output.
     pub fn line(&mut self, now_ms: i64, line: Line) {
         match line {
             Line::Metric(object) => self.metric(&object),
@@ -62,7 +62,8 @@ impl NniRecorder {
                     self.dropped.set(self.dropped.get() + 1);
                 }
             }
-            // With the trial's tag the server would read it as a metric, and end the experiment over it.
+            // With the trial's tag, the server would read the line as a metric and end the experiment because of the
+            // error.
             Line::Unreadable { excerpt, why } => {
                 self.post_line(
                     now_ms,
@@ -74,12 +75,12 @@ impl NniRecorder {
         }
     }
 
-    /// Anything else that is reported.
+    /// Records any other report.
     pub fn report(&self, now_ms: i64, body: &ReportBody) {
         match body {
             ReportBody::Started(started) => {
                 let Some(pid) = started.pid else { return };
-                // The shell's line as it is: a command that only a shell can read is not taken apart.
+                // The shell's line is not split: only a shell can parse the command.
                 let command = match &started.command[..] {
                     [shell, option, line] if shell == "/bin/sh" && option == "-c" => line.clone(),
                     words => words.join(" "),
@@ -91,7 +92,7 @@ impl NniRecorder {
             }
             ReportBody::Metric(metric) => {
                 let names = [OBJECTIVE, self.objective.as_deref().unwrap_or(OBJECTIVE)];
-                // A result that the trial did not report is none to NNI.
+                // NNI does not accept a result that the trial did not report.
                 if names.contains(&metric.name.as_str()) && !metric.derived {
                     self.metric(&legacy::object(&self.parameter_id, &self.sender, metric));
                 }
@@ -150,7 +151,7 @@ impl NniRecorder {
     }
 }
 
-/// PURE: a time as the old keeper writes it, `YYYY-MM-DD HH:MM:SS.ffffff`, in UTC.
+/// PURE: returns a time in NNI's format, `YYYY-MM-DD HH:MM:SS.ffffff`, in UTC.
 fn stamp(now_ms: i64) -> String {
     let (seconds, millis) = (now_ms.div_euclid(1000), now_ms.rem_euclid(1000));
     let (year, month, date) = civil(seconds.div_euclid(86_400));
