@@ -1,4 +1,4 @@
-//! A small vocabulary: start a keeper around a shell line, wait for a state, see how it ended.
+//! Helpers that start an agent around a shell line, wait for a state, and return how the agent ended.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,22 +13,22 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use trial_protocol::Verdict;
 
-/// Generous, because the machine may be busy: a test that passes never waits so long.
+/// Generous, because the machine may be busy. A test that passes never waits this long.
 const BOUND: Duration = Duration::from_mins(1);
 
-/// A keeper that is to be started, with a directory of its own.
+/// An agent to start, with a directory of its own.
 pub(crate) struct Keeper {
     pub(crate) command: Command,
     pub(crate) dir: TempDir,
 }
 
-/// A keeper that runs.
+/// A running agent.
 pub(crate) struct Running {
     child: Child,
     pub(crate) dir: TempDir,
 }
 
-/// A keeper that has ended.
+/// An agent that has ended.
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
@@ -36,8 +36,8 @@ pub(crate) struct Ended {
     dir: TempDir,
 }
 
-/// Returns a command that starts with no signal ignored, as from an interactive shell. The tests themselves may
-/// run with some ignored: under `nohup`, in a job of cron, in the background of a script.
+/// Returns a command that starts with no signal ignored, as from an interactive shell. The tests themselves may run
+/// with ignored signals: under `nohup`, in a cron job, in the background of a script.
 pub(crate) fn with_default_signals(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(program);
@@ -50,13 +50,13 @@ pub(crate) fn program() -> Command {
 }
 
 impl Keeper {
-    /// `trialkeeper run`, with its output directory as `out` in the current directory.
+    /// Returns `trialkeeper run`, with its output directory as `out` in the current directory.
     pub(crate) fn new(words: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut command = program();
         command.args(["run", "--output-dir", "out"]).args(words).current_dir(dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // What the tests themselves are told is not for the keeper.
+        // Variables of the test run itself must not reach the agent.
         for (name, _) in std::env::vars_os() {
             let name_bytes = name.as_encoded_bytes();
             if name_bytes.starts_with(b"TRIALKEEPER_") || name_bytes.ends_with(b"_VISIBLE_DEVICES")
@@ -67,7 +67,7 @@ impl Keeper {
         Self { command, dir }
     }
 
-    /// Around a shell line.
+    /// Returns an agent that runs a shell line.
     pub(crate) fn shell(options: &[&str], line: &str) -> Self {
         let words: Vec<&str> = options.iter().copied().chain(["--shell", line]).collect();
         Self::new(&words)
@@ -95,7 +95,7 @@ impl Running {
         send(self.pid(), signal);
     }
 
-    /// Waits until the trial has made the file `name`.
+    /// Waits until the trial has created the file `name`.
     pub(crate) fn wait_for(self, name: &str) -> Self {
         let path = self.path(name);
         until(name, || path.exists());
@@ -110,11 +110,11 @@ impl Running {
         read().unwrap()
     }
 
-    /// Waits until the keeper has ended.
+    /// Waits until the agent has ended.
     pub(crate) fn wait(self) -> Ended {
         let (tell, told) = mpsc::channel::<()>();
         let pid = self.pid();
-        // A keeper that hangs is a failure, not a test that hangs.
+        // An agent that hangs must fail the test, not block it.
         let guard = thread::spawn(move || {
             if told.recv_timeout(BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
                 send(pid, Signal::SIGKILL);
@@ -154,19 +154,19 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
 }
 
-/// Returns whether the process lives; one that waits to be reaped does not.
+/// Returns whether the process is alive. A zombie is not.
 pub(crate) fn lives(pid: u32) -> bool {
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// State and parent of a process.
+/// Returns the state and the parent of a process.
 pub(crate) fn state(pid: u32) -> Option<(char, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// The children of a process, with their states.
+/// Returns the children of a process, with their states.
 pub(crate) fn children(parent: u32) -> Vec<(u32, char)> {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -174,7 +174,7 @@ pub(crate) fn children(parent: u32) -> Vec<(u32, char)> {
         .collect()
 }
 
-/// Waits for a state, not for a time.
+/// Waits for a state instead of a fixed time.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let step = Duration::from_millis(5);
     for _ in 0..BOUND.as_millis() / step.as_millis() {

@@ -1,4 +1,4 @@
-//! The ways a metric can take.
+//! Tests of each way to collect a metric.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -111,7 +111,7 @@ fn a_trial_that_prints_its_environment_reports_nothing() {
     assert!(ended.stdout().contains("PORT=443\n"), "{}", ended.stdout());
     assert!(ended.stderr.contains("metric     RATE = 2"), "{}", ended.stderr);
     assert!(ended.stderr.contains("results    2 intermediate"), "{}", ended.stderr);
-    // Unless it is what is asked for.
+    // Unless the variable is the objective.
     let mut keeper = Keeper::shell(&["--objective", "RATE"], "env");
     keeper.command.env("RATE", "0.5");
     let ended = keeper.run();

@@ -1,4 +1,4 @@
-//! The doctor, as its callers see it.
+//! Tests of `trialkeeper doctor`.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Exit codes: the trial's own, or what says why there is none.
+//! Exit codes: the trial's own, or the code for a trial that did not start.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +18,11 @@ fn every_exit_code_is_passed_on() {
 
 #[test]
 fn every_signal_that_kills_gives_128_and_its_number() {
-    // Of 1 to 64 without those that are ignored, stop or continue, and the two that the C library keeps.
+    // Signals 1 to 64 without those that are ignored, stop or continue, and without the two that the C library
+    // reserves.
     let harmless = [17, 18, 19, 20, 21, 22, 23, 28, 32, 33];
     for signal in (1..=64).filter(|signal| !harmless.contains(signal)) {
-        // Not a line: bash lives through some of them.
+        // Not a shell line: bash survives some of these signals.
         let line = format!("ulimit -c 0; kill -{signal} $$");
         let ended = Keeper::new(&["--", "sh", "-c", &line]).run();
         assert_eq!(ended.code, Some(128 + signal), "signal {signal}: {}", ended.stderr);
@@ -107,7 +108,7 @@ fn a_shell_line_may_be_as_wild_as_the_shell_allows() {
     assert_eq!((ended.code, ended.stdout()), (Some(3), "it'S\n"));
 }
 
-/// Lines that `sh` need not understand, some of which it would take for a success of nothing.
+/// Lines that `sh` need not understand. With some of them, `sh` would succeed without doing anything.
 #[test]
 fn a_shell_line_is_for_bash() {
     if !Path::new("/bin/bash").exists() {

@@ -1,15 +1,15 @@
-//! A fault of trialkeeper's own, wherever it happens, ends neither the trial nor what is passed on of it.
+//! A fault of the agent itself, in any part, ends neither the trial nor the copying of its output.
 
 use nix::sys::signal::Signal;
 use trial_protocol::{Cause, TrialExit};
 
 use crate::bed::{Keeper, until};
 
-/// The places at which the program can be made to fail, and the ways.
+/// The places and the ways in which the program is made to fail.
 const FAULTS: [&str; 6] =
     ["pump", "supervise", "spool", "abort:pump", "abort:supervise", "abort:spool"];
 
-/// Says that the trial is held.
+/// The message that the trial is held.
 const HELD: &str = "trialkeeper has failed. The trial continues";
 
 fn failing(fault: &str, line: &str) -> Keeper {
@@ -18,7 +18,7 @@ fn failing(fault: &str, line: &str) -> Keeper {
     keeper
 }
 
-/// A trial that prints, so that every part has something to do, and then waits for the file `go`.
+/// A trial that prints, so that every part has work, and then waits for the file `go`.
 const WAITING: &str = "echo x=1; echo $$ >pid; until [ -e go ]; do sleep 0.01; done;";
 
 fn until_held(keeper: u32) {
@@ -73,7 +73,7 @@ fn a_held_trial_is_asked_to_end_and_then_killed() {
 fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
     let line = "trap 'echo asked; trap : TERM' TERM; touch ready; while :; do sleep 0.01; done";
     let running = failing("pump", line).start().wait_for("ready");
-    // What it prints then is the first thing that the pump sees.
+    // The trial's output after the signal is the first that the pump reads.
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
@@ -81,7 +81,7 @@ fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
     assert_eq!(ended.verdict().cause, Cause::Stopped);
 }
 
-/// Each of two threads that fail at once calls for the main thread; the second call may come too late.
+/// Each of two threads that fail at once signals the main thread; the second signal may come too late.
 #[test]
 fn two_faults_at_once_are_one() {
     for _ in 0..20 {
@@ -91,7 +91,7 @@ fn two_faults_at_once_are_one() {
     }
 }
 
-/// The trial ends while the agent fails because of the last that it prints.
+/// The trial ends while the agent fails at the trial's last output.
 #[test]
 fn a_trial_that_ends_at_the_moment_of_the_fault_has_its_exit_code() {
     for _ in 0..20 {
@@ -124,12 +124,12 @@ fn other_signals_reach_a_held_trial_and_orphans_are_reaped() {
     running.send(Signal::SIGUSR1);
     let ended = running.wait();
     assert_eq!((ended.code, ended.stdout()), (Some(0), "usr1\n"), "{}", ended.stderr);
-    assert!(!crate::bed::lives(orphan), "what the trial left is ended");
+    assert!(!crate::bed::lives(orphan), "the leftover process is ended");
 }
 
 #[test]
 fn a_lot_of_output_passes_through_a_held_trial() {
-    // What the pump has in its hands when it fails is lost; so that is not what is counted here.
+    // The output that the pump holds when it fails is lost, so only later output is compared.
     let running = failing("pump", &format!("{WAITING} seq 200000")).start().wait_for("pid");
     until_held(running.pid());
     std::fs::write(running.path("go"), "").unwrap();

@@ -1,4 +1,4 @@
-//! `--listen`: the answers to its clients.
+//! `--listen`: the answers to HTTP clients.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ fn health_and_metrics_can_be_looked_at() {
     }
     running.send(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(143));
-    assert!(TcpStream::connect(&address).is_err(), "nobody listens after the end");
+    assert!(TcpStream::connect(&address).is_err(), "the port is closed after the end");
 }
 
 #[test]

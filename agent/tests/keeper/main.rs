@@ -1,5 +1,5 @@
-//! The real program around real processes.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! End-to-end tests of the real program with real processes.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bed;
 mod collecting;

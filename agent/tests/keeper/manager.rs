@@ -1,4 +1,4 @@
-//! With a manager, a scripted one: everything arrives once, and its orders are obeyed.
+//! Runs with a scripted manager: every report arrives once, and directives are obeyed.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,14 +14,14 @@ use trial_protocol::{
 
 use crate::bed::{Keeper, program, until};
 
-/// The state of the scripted manager, and its orders.
+/// The state of the scripted manager, and its directives.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) facts: Vec<Report>,
     pub(crate) bulk: Vec<Report>,
     orders: Vec<Directive>,
     obeyed: Vec<u64>,
-    /// It is there and answers nothing.
+    /// `true` if the manager accepts connections and answers nothing.
     cut_off: bool,
 }
 
@@ -36,7 +36,7 @@ impl Manager {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let desk = Arc::new(Mutex::new(Desk { orders, ..Desk::default() }));
         let shared = Arc::clone(&desk);
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let desk = Arc::clone(&shared);
@@ -156,7 +156,7 @@ fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
-    until("the manager knows that it was obeyed", || {
+    until("the report that the directive was obeyed", || {
         manager.desk.lock().unwrap().obeyed.contains(&7)
     });
 }
@@ -164,11 +164,11 @@ fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
 #[test]
 fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     let manager = Manager::start(Vec::new());
-    // So silent that only the signal makes it speak.
+    // The agent is so silent that only the signal makes it send a batch.
     let options = manager.options(&["--heartbeat", "1h"]);
     let line = "touch ready; exec sleep 1000";
     let running = Keeper::shell(&options, line).start().wait_for("ready");
-    until("the start was told", || !manager.desk.lock().unwrap().facts.is_empty());
+    until("the report of the start", || !manager.desk.lock().unwrap().facts.is_empty());
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: None };
     manager.desk.lock().unwrap().orders.push(Directive { id: 1, body });
     running.send(nix::sys::signal::Signal::SIGTERM);
@@ -176,7 +176,7 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     assert_eq!(ended.code, Some(143));
     let verdict = ended.verdict();
     assert_eq!(verdict.cause, Cause::EarlyStopped, "{}", verdict.message);
-    assert!(verdict.message.starts_with("The assessor gave"), "{}", verdict.message);
+    assert!(verdict.message.starts_with("The assessor stopped"), "{}", verdict.message);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
     let options = manager.options(&["--heartbeat", "100ms", "--flush", "100ms"]);
     let line = "echo score=0.3; until [ -e go ]; do sleep 0.02; done; echo score=0.2; sleep 1000";
     let running = Keeper::shell(&options, line).start();
-    until("it has the rule", || manager.desk.lock().unwrap().obeyed.contains(&3));
+    until("the agent has the rule", || manager.desk.lock().unwrap().obeyed.contains(&3));
     manager.desk.lock().unwrap().cut_off = true;
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
@@ -262,7 +262,7 @@ fn an_attempt_that_runs_is_not_run_twice() {
     assert_eq!(running.wait().code, Some(143));
 }
 
-/// The log that has arrived, joined.
+/// Returns the joined log that has arrived.
 fn log(manager: &Manager, wanted: Stream) -> String {
     let desk = manager.desk.lock().unwrap();
     let piece = |report: &Report| {
@@ -287,7 +287,7 @@ fn logs_are_sent_when_asked_for_whole_in_order_and_without_secrets() {
     let expected = (1..=200_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     assert!(log(&manager, Stream::Stdout) == expected, "every line, in order");
     assert_eq!(log(&manager, Stream::Stderr), "token ***\ndone\n");
-    assert!(ended.stderr.starts_with("token hunter22\n1%\r"), "what stays here stays as it is");
+    assert!(ended.stderr.starts_with("token hunter22\n1%\r"), "local output is not masked");
     assert!(ended.verdict().evidence.stderr_tail.starts_with("token ***\n"));
 }
 

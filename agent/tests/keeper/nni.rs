@@ -1,5 +1,5 @@
-//! In the place of NNI's own keeper, against a server of the shape of NNI's cluster server: one answer per request
-//! as a script says, then for ever 200.
+//! Runs in place of NNI's own keeper, against a server that acts like NNI's cluster server. It answers each request by
+//! a script, and then always with 200.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -15,15 +15,15 @@ use crate::bed::{Ended, Keeper, Running, program, until};
 /// The server's reaction to a request.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    /// A status, with a body as Express sends one.
+    /// A status, with the error page of Express.
     Status(u16),
-    /// Takes it and says so, and closes the connection without a word.
+    /// Accepts the request, answers, and closes the connection without notice.
     TakeAndClose,
-    /// The connection breaks before anything was understood.
+    /// Breaks the connection before the request is read.
     Reset,
-    /// Takes it, with a body in pieces.
+    /// Accepts the request, with a chunked body in the answer.
     Chunked,
-    /// 413 for bodies over so many bytes.
+    /// Answers 413 to bodies above this number of bytes.
     AtMost(usize),
 }
 
@@ -53,7 +53,7 @@ impl Server {
         let seen = Arc::<Mutex<Seen>>::default();
         let script = Arc::new(Mutex::new(VecDeque::from(script.to_vec())));
         let for_thread = Arc::clone(&seen);
-        // Ends with the test's process.
+        // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (seen, script) = (Arc::clone(&for_thread), Arc::clone(&script));
@@ -68,7 +68,7 @@ impl Server {
         self.seen.lock().unwrap().taken.clone()
     }
 
-    /// The lines with a tag, in the order they were taken.
+    /// Returns the lines with a tag, in the order of arrival.
     fn lines(&self, tag: &str) -> Vec<String> {
         let taken = self.taken();
         let of_tag = taken.iter().filter(|request| request.body["tag"] == tag);
@@ -92,7 +92,7 @@ fn serve(stream: &TcpStream, seen: &Mutex<Seen>, script: &Mutex<VecDeque<Answer>
                     .to_owned(),
             ),
             Answer::AtMost(most) if length > most => {
-                // Stays in force for whatever follows.
+                // Remains the answer to all later requests.
                 script.lock().unwrap().push_front(answer);
                 (false, refusal(413))
             }
@@ -144,7 +144,7 @@ fn read(reader: &mut impl BufRead) -> Option<(Request, usize)> {
     Some((Request { path, headers: head.split_off(1), body }, length))
 }
 
-/// The old keeper's command line around `line`, for the trial `abcde` of `testexp1`.
+/// Returns an agent with the command line of NNI's keeper around `line`, for the trial `abcde` of `testexp1`.
 fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program();
@@ -164,7 +164,7 @@ fn keeper(port: u16, options: &[&str], line: &str) -> Keeper {
     Keeper { command, dir }
 }
 
-/// A request without what differs from run to run: the time, the process id, how the command is shown.
+/// Returns a request without the parts that differ between runs: the time, the process id, the form of the command.
 fn comparable(path: &str, body: &Value) -> (String, String, String) {
     let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
     let (tag, mut message) = (text("tag"), text("msg"));
@@ -200,7 +200,7 @@ fn the_manager_gets_the_requests_of_nnis_own_keeper() {
         env!("CARGO_MANIFEST_DIR"),
         "/fixtures/trial_keeper/log_collection_none.stdout.txt"
     );
-    // What the keeper of the recording printed itself is not the trial's.
+    // Lines that the recorded keeper itself printed do not belong to the trial.
     let metrics = format!("grep -v '^\\[20' {printed}");
     #[rustfmt::skip]
     let table: [(&str, &[&str], &str, &str, i32); 4] = [
@@ -241,7 +241,7 @@ fn its_defects_are_not_copied() {
         ("the last line counts",       &[],    "printf 'one\ntwo'",            vec!["one", "two"],   0),
         ("any bytes are a line",       &[],    r"printf 'a\377b\n'",           vec!["a\u{fffd}b"],   0),
         ("a command only sh can read", &[],    "echo it\\'s; echo 'a'\"b\"",   vec!["it's", "ab"],   0),
-        ("a signal is 128 and itself", quoted, "kill -9 $$",                   vec![],               137),
+        ("a signal gives 128 plus it", quoted, "kill -9 $$",                   vec![],               137),
     ];
     for (says, options, line, lines, code) in table {
         let server = Server::start(&[]);
@@ -253,7 +253,7 @@ fn its_defects_are_not_copied() {
     }
 }
 
-/// A hundred metrics, a hundred lines, and a final result.
+/// Prints a hundred metrics and a hundred lines.
 const MANY: &str = r#"i=0; while [ $i -lt 100 ]; do
     echo "NNISDK_MEb'{\"parameter_id\": 1, \"type\": \"PERIODICAL\", \"sequence\": $i, \"value\": \"$i\"}'"
     echo line $i; i=$((i+1)); done"#;
@@ -275,12 +275,12 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
     use Answer::{Chunked, Reset, Status};
     #[rustfmt::skip]
     let table: [(&str, &[Answer]); 6] = [
-        ("all is well",             &[]),
-        ("busy, and not there",     &[Status(200), Status(503), Status(502), Status(429)]),
+        ("no failure",              &[]),
+        ("busy and unavailable",    &[Status(200), Status(503), Status(502), Status(429)]),
         ("another experiment's",    &[Status(404), Status(404)]),
         ("broken connections",      &[Reset, Reset, Status(200), Reset]),
-        ("a server of streams",     &[Chunked, Chunked, Chunked]),
-        ("it fails at a metric",    &[Status(200), Status(200), Status(500), Status(400)]),
+        ("chunked answers",         &[Chunked, Chunked, Chunked]),
+        ("a failure at a metric",   &[Status(200), Status(200), Status(500), Status(400)]),
     ];
     for (says, script) in table {
         let server = Server::start(script);
@@ -288,7 +288,11 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
         assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
         all_in_order(&server, says);
         let taken = server.taken();
-        assert_eq!(taken[0].body.to_string(), r#"{"tag":"VCSuccess"}"#, "{says}: before all");
+        assert_eq!(
+            taken[0].body.to_string(),
+            r#"{"tag":"VCSuccess"}"#,
+            "{says}: the first request"
+        );
         assert!(!ended.stderr.contains("were not delivered"), "{says}: {}", ended.stderr);
     }
 }

@@ -1,4 +1,4 @@
-//! Output: byte for byte, apart, whatever its content and its readers.
+//! The trial's output: unchanged and in separate streams, whatever its content and its readers.
 
 use std::io::{Read, pipe};
 
@@ -6,7 +6,7 @@ use trial_protocol::Verdict;
 
 use crate::bed::{Keeper, until, with_default_signals};
 
-/// Compares without printing megabytes when it fails.
+/// Compares without printing megabytes on failure.
 #[track_caller]
 fn same(got: &[u8], expected: &[u8]) {
     let differs = got.iter().zip(expected).position(|(a, b)| a != b);
@@ -50,7 +50,7 @@ fn a_million_lines_pass_in_order() {
 
 #[test]
 fn wherever_descriptors_run_out_no_output_is_lost() {
-    // The shell itself needs eleven.
+    // The shell itself needs eleven descriptors.
     for limit in 12..=20 {
         let dir = tempfile::tempdir().unwrap();
         let line = format!(
@@ -102,7 +102,7 @@ fn a_stalled_reader_of_the_agents_messages_delays_nothing() {
 
 #[test]
 fn a_reader_that_is_slow_at_the_end_costs_nothing() {
-    // More than a pipe holds, and not more than the agent's and the trial's do.
+    // More than one pipe holds, but not more than the pipes of the agent and the trial together.
     let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
     let (mut reader, writer) = pipe().unwrap();
     keeper.command.stdout(writer);
@@ -113,7 +113,7 @@ fn a_reader_that_is_slow_at_the_end_costs_nothing() {
     let verdict = read().unwrap();
     assert!(verdict.evidence.leftovers.is_empty());
     assert!(verdict.evidence.stdout_tail.ends_with("20000\nacc=0.9\n"), "{verdict:?}");
-    // The test keeps its own end of the pipe open, so the end of the pipe does not tell.
+    // The test keeps its own end of the pipe open, so it cannot wait for the end of the stream.
     let mut expected =
         (1..=20_000).fold(String::new(), |text, n: u32| text + &n.to_string() + "\n");
     expected.push_str("acc=0.9\n");
@@ -169,6 +169,6 @@ fn stdin_is_the_callers() {
     let running = keeper.start();
     std::io::Write::write_all(&mut writer, b"hello").unwrap();
     drop(writer);
-    // `start` keeps the command, and with it the reading end; a writer elsewhere is all that matters.
+    // `start` keeps the command and its reading end of the pipe. Only the closed writing end matters.
     assert_eq!(running.wait().stdout(), "hello");
 }

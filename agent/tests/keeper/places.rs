@@ -1,11 +1,11 @@
-//! The places of files, and the trial's view of them.
+//! The files of a run, and the trial's view of them.
 
 use std::fs;
 use std::process::Stdio;
 
 use crate::bed::{Ended, Keeper, program, with_default_signals};
 
-/// The value of a variable in the trial's output of `env`.
+/// Returns the value of a variable in the trial's output of `env`.
 fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
     ended.stdout().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
 }
@@ -79,7 +79,7 @@ fn a_directory_that_is_used_again_has_the_parameters_that_were_given() {
     };
     let second = again(&["--parameters", r#"{"x":2}"#]);
     assert!(second.stdout().contains(r#""parameters":{"x":2}"#), "{}", second.stdout());
-    // Without any, what is there counts.
+    // Without parameters, the earlier record counts.
     let third = again(&[]);
     assert_eq!(third.stdout(), second.stdout());
 }
@@ -102,7 +102,7 @@ fn without_a_directory_a_new_one_is_made() {
 fn a_directory_that_cannot_be_written_is_replaced() {
     let elsewhere = tempfile::tempdir().unwrap();
     let mut keeper = Keeper::new(&["--output-dir", "/proc/none", "--", "env"]);
-    // The first one, which the test bed gives, would be the one otherwise.
+    // The test bed's own command sets `--output-dir` already, so this test needs a new command.
     keeper.command = {
         let mut command = program();
         command.args(["run", "--output-dir", "/proc/none", "--", "env"]);
@@ -134,7 +134,7 @@ fn without_any_place_to_write_the_trial_runs_all_the_same() {
 #[test]
 fn a_limit_on_the_size_of_files_costs_copies_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    // In blocks of 512 bytes.
+    // The limit is in blocks of 512 bytes.
     let line = format!(
         "ulimit -f 8; exec {} run --output-dir out -- sh -c 'seq 1 10000; exit 6'",
         env!("CARGO_BIN_EXE_trialkeeper")

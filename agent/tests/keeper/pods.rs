@@ -1,4 +1,4 @@
-//! Before the trial: what a pod cannot get keeps the trial from starting, and says why.
+//! The setup before the trial: a missing part prevents the trial's start, and the verdict gives the reason.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use trial_protocol::{Cause, Class};
 
 use crate::bed::Keeper;
 
-/// Nothing listens there.
+/// Nothing listens at this address.
 const NOBODY: [&str; 8] =
     ["--manager", "http://127.0.0.1:9", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
 
@@ -48,7 +48,7 @@ fn code_that_was_fetched_before_is_unpacked_and_fetched_anew_where_it_is_damaged
         assert_eq!(ended.path("code/ran").exists(), runs, "{prepare}: {}", ended.stderr);
         let message = ended.verdict().message;
         assert_eq!(message.contains("cannot fetch the code"), !runs, "{prepare}: {message}");
-        // The archive is the caller's.
+        // The archive belongs to the caller.
         assert_eq!(ended.path("code.tar.gz").exists(), prepare != "true");
     }
 }
@@ -65,7 +65,7 @@ fn a_pod_that_waits_for_others_can_be_stopped() {
     });
     running.send(Signal::SIGTERM);
     let ended = running.wait();
-    // The code of a process that SIGTERM ended: no failure of the trial's, nor of the agent's.
+    // The exit code of a process that SIGTERM ended: neither the trial nor the agent failed.
     assert_eq!(ended.code, Some(143), "{}", ended.stderr);
     assert!(!ended.path("started").exists());
     let verdict = ended.verdict();

@@ -1,4 +1,4 @@
-//! Signals: passed on, or left as the caller had them.
+//! Signals: forwarded, or still ignored as by the caller.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,13 +22,13 @@ fn signals_are_passed_on() {
         running.send(signal);
         let ended = running.wait();
         assert_eq!(ended.code, Some(9), "{name}");
-        assert_eq!(ended.verdict().cause, Cause::Exit, "{name}: the trial decided itself");
+        assert_eq!(ended.verdict().cause, Cause::Exit, "{name}: the trial chose its exit code");
     }
 }
 
 #[test]
 fn a_trial_that_dies_of_a_signal_passed_on_was_stopped() {
-    // The shell makes the file itself: while it waits for a program such as `touch`, it may ignore the signal.
+    // The shell creates the file itself: while it waits for a program such as `touch`, it may ignore the signal.
     let running = Keeper::shell(&[], ": >ready; exec sleep 1000").start().wait_for("ready");
     running.send(Signal::SIGINT);
     let ended = running.wait();
@@ -49,8 +49,8 @@ fn a_term_to_trial_and_agent_alike_is_a_stop() {
     }
 }
 
-/// The value of a mask in the trial's `/proc/self/status`, without the real-time signals, some of which
-/// C libraries and sandboxes keep to themselves.
+/// Returns a mask in the trial's `/proc/self/status`, without the real-time signals. C libraries and sandboxes reserve
+/// some of those.
 fn mask(status: &str, name: &str) -> u64 {
     let value = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     u64::from_str_radix(value.trim(), 16).unwrap() & 0x7fff_ffff
@@ -82,7 +82,7 @@ fn signals_that_the_caller_ignores_stay_ignored() {
 
 #[test]
 fn in_the_background_of_a_script_interrupts_are_ignored_and_term_is_obeyed() {
-    // A shell without job control starts what `&` follows with INT and QUIT ignored: a Ctrl-C means another process.
+    // A shell without job control ignores INT and QUIT in a background command: Ctrl-C is for another process.
     let keeper = env!("CARGO_BIN_EXE_trialkeeper");
     let line = format!(
         "{keeper} run --output-dir out -- sh -c 'cat /proc/self/status; touch ready; exec sleep 1000' &

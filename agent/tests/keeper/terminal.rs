@@ -1,4 +1,4 @@
-//! At an interactive terminal: the trial reads from it, is interrupted and stopped by it, and gives it back.
+//! At an interactive terminal: the trial reads from it, is interrupted and stopped by its keys, and gives it back.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::bed::{until, with_default_signals};
 
-/// An interactive shell at a terminal of its own, which `script` makes (util-linux).
+/// An interactive shell at a terminal of its own, created by `script` (util-linux).
 struct Session {
     script: Child,
     keys: Option<ChildStdin>,
@@ -21,7 +21,7 @@ struct Session {
 impl Session {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Its prompt cannot come from the environment: the shell that `script` starts it with drops that.
+        // The prompt cannot come from the environment: the shell that `script` starts removes it.
         std::fs::write(dir.path().join("rc"), "PS1='ready> '\n").unwrap();
         let mut script = with_default_signals("script")
             .args(["--quiet", "--command", "bash --rcfile rc -i", "/dev/null"])
@@ -51,7 +51,7 @@ impl Session {
         self
     }
 
-    /// Waits until `text` is shown, after what was waited for before.
+    /// Waits until `text` appears, after the text of the previous wait.
     fn expect(&mut self, text: &str) -> &mut Self {
         let find = || {
             let screen = self.screen.lock().unwrap();
@@ -63,7 +63,7 @@ impl Session {
         self
     }
 
-    /// Waits until all of `texts` are shown, in whatever order two programs print them.
+    /// Waits until all of `texts` appear, in any order, because two programs print them.
     fn expect_all(&mut self, texts: &[&str]) -> &mut Self {
         let from = self.seen;
         let mut last = from;
@@ -75,13 +75,13 @@ impl Session {
         self
     }
 
-    /// Starts a trial that is a shell line.
+    /// Starts a trial from a shell line.
     fn trial(&mut self, line: &str, after: &str) -> &mut Self {
         let command = format!("\"$KEEPER\" run --output-dir out --shell '{line}' {after}\n");
         self.press(&command).expect("\n")
     }
 
-    /// Asks the shell for its jobs until one is in `state`.
+    /// Lists the shell's jobs repeatedly until one is in `state`.
     fn until_a_job_is(&mut self, state: &str) -> &mut Self {
         loop {
             let from = self.seen;
@@ -124,7 +124,7 @@ fn the_trial_reads_from_the_terminal_and_gives_it_back() {
 #[test]
 fn in_a_pipeline_the_terminal_is_the_pagers() {
     let mut session = Session::new();
-    // As a pager does: it reads a line, sets the terminal up, which stops the background, and reads on.
+    // Acts like a pager: reads a line, configures the terminal, which would stop a background job, and reads the rest.
     let pager = "sh -c 'read x; stty -echo </dev/tty; wc -c; stty echo </dev/tty'";
     session.trial("echo first; seq 1 50000", &format!("2>/dev/null | {pager}"));
     session.expect("288894").expect("ready> ").answers();
@@ -156,7 +156,7 @@ fn a_trial_that_is_stopped_and_continued_has_the_terminal_again() {
 #[test]
 fn a_trial_in_the_background_leaves_the_terminal_to_the_shell_until_it_is_called() {
     let mut session = Session::new();
-    // It reads when the shell has entered the job: a stop before that is one that Bash forgets.
+    // The trial reads only after the shell has registered the job, because Bash loses an earlier stop.
     let line = "echo who; until [ -e ready ]; do sleep 0.01; done; read x; echo it is $x";
     session.trial(line, "&").answers();
     session.press("touch ready\n").answers();

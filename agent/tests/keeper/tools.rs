@@ -1,4 +1,4 @@
-//! The commands beside `run`.
+//! Tests of the commands other than `run`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ fn a_runs_directory_can_be_inspected() {
     assert_eq!(from_spool["intermediate"].as_array().unwrap().len(), 2);
     assert_eq!(from_spool["files"], json!({"stdout": 19, "stderr": 0}));
 
-    // A manager that takes everything leaves the output alone to tell.
+    // If a manager acknowledged everything, the spool is empty and only the output contains the metrics.
     fs::remove_dir_all(ended.path("out/spool")).unwrap();
     let from_output: Value =
         serde_json::from_slice(&trialkeeper(&["inspect", dir, "--output", "json"]).stdout).unwrap();
@@ -75,7 +75,7 @@ fn a_runs_metrics_are_found_again_as_they_were_found() {
     let auc = sorted(&from_output).into_iter().filter(|(name, _)| name == "\"auc\"").count();
     assert_eq!(auc, 2, "{from_output}");
 
-    // The next run in the same folder says nothing of its own.
+    // The next run in the same directory has no collectors of its own.
     let mut next = program();
     next.args(["run", "--output-dir"]).arg(&dir).args(["--", "echo", "loss=1"]);
     assert!(next.output().unwrap().status.success());
@@ -96,7 +96,7 @@ fn the_program_installs_itself() {
     assert_eq!(trialkeeper(&["install", target.to_str().unwrap()]).status.code(), Some(0));
     let copy = target.join("trialkeeper");
     assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o755);
-    assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "nothing else is left there");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 1, "there is no other file");
     let output =
         with_default_signals(&copy).args(["version", "--output", "json"]).output().unwrap();
     let version: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -115,7 +115,7 @@ fn shells_can_complete() {
     }
 }
 
-/// The line of `--print-config` for `name`.
+/// Returns the line of `--print-config` for `name`.
 fn setting(ended: &crate::bed::Ended, name: &str) -> String {
     let line = ended.stdout().lines().find(|line| line.starts_with(&format!("{name} = ")));
     line.unwrap_or_else(|| panic!("no {name} in {} {}", ended.stdout(), ended.stderr)).to_owned()
@@ -150,7 +150,7 @@ fn a_flag_outranks_a_variable_that_says_the_same_in_another_way() {
     let table: [(&[&str], _, _); 3] = [
         (&["--manager-file", "m"],        ("TRIALKEEPER_MANAGER", "http://a"), r#"manager-file = "m"  # flag"#),
         (&["--manager", "http://b"],      ("TRIALKEEPER_MANAGER_FILE", "f"),   r#"manager = "http://b"  # flag"#),
-        // The trial's own.
+        // The flag belongs to the trial's command.
         (&["x", "--manager", "http://b"], ("TRIALKEEPER_MANAGER_FILE", "f"),   r#"manager-file = "f"  # TRIALKEEPER_MANAGER_FILE"#),
     ];
     for (words, (name, value), line) in table {
@@ -206,7 +206,7 @@ fn a_settings_file_counts_and_its_faults_are_named() {
 fn a_misspelt_variable_is_reported_once_and_stops_nothing() {
     let mut keeper = Keeper::shell(&[], "exit 3");
     keeper.command.env("TRIALKEEPER_MANGER", "http://m");
-    // What Kubernetes gives every pod beside a Service called `trialkeeper`.
+    // Kubernetes sets these variables in every pod beside a Service called `trialkeeper`.
     keeper
         .command
         .env("TRIALKEEPER_SERVICE_HOST", "10.0.0.1")

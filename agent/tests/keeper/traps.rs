@@ -1,4 +1,4 @@
-//! Traps that other keepers fell into, each as it was reported of them.
+//! Known failures of other keepers, each as reported for them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
@@ -11,18 +11,18 @@ use trial_protocol::{Cause, ReportBody};
 use crate::bed::{Keeper, lives, program, until};
 use crate::manager::Manager;
 
-/// Kubernetes may end a pod while its first process is still starting: at whatever point, the keeper
-/// ends, and nothing of the trial is left.
+/// Kubernetes may end a pod while its first process is still starting. At any point of the start, the agent must end
+/// and leave no process of the trial.
 #[test]
 fn a_term_during_the_start_is_not_lost() {
     for delay_us in (0..30_000).step_by(1_500) {
         let running = Keeper::shell(&[], "echo $$ >pid; exec sleep 1000").start();
-        // The points in the start that are hit; every one of them must do.
+        // Hits many points of the start; the agent must handle each.
         thread::park_timeout(Duration::from_micros(delay_us));
         running.send(Signal::SIGTERM);
         let ended = running.wait();
         let stopped = ended.code == Some(143);
-        // Before it listens for signals there is no trial, and the default of the signal holds.
+        // Before the agent handles signals, there is no trial, and the signal's default action applies.
         assert!(stopped || ended.code.is_none(), "after {delay_us} us: {:?}", ended.code);
         if let Ok(pid) = std::fs::read_to_string(ended.path("pid")) {
             let pid = pid.trim().parse().unwrap_or(u32::MAX);
@@ -31,14 +31,14 @@ fn a_term_during_the_start_is_not_lost() {
     }
 }
 
-/// Since Kubernetes 1.28 a process that uses too much memory takes its whole container along, the keeper
-/// included: what it had written of its verdict is found by the next attempt, and told.
+/// Since Kubernetes 1.28, a process that uses too much memory takes down its whole container, including the agent. The
+/// next attempt finds and reports the provisional verdict.
 #[test]
 fn the_next_attempt_reports_what_a_killed_agent_knew() {
     let manager = Manager::start(vec![]);
     let first = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
     let first = first.wait_for("ready");
-    until("the verdict that is written ahead", || first.path("out/verdict.json").exists());
+    until("the provisional verdict", || first.path("out/verdict.json").exists());
     first.send(Signal::SIGKILL);
     let first = first.wait();
     assert_eq!(first.code, None);
@@ -63,13 +63,16 @@ fn the_next_attempt_reports_what_a_killed_agent_knew() {
     assert!(told.contains("was cut off together with its agent"), "{told}");
 }
 
-/// A driver's call can hang for ever, and the program that makes it with it, even when it is asked to end.
+/// A driver call can hang permanently, together with the program that makes it, even on SIGTERM.
 #[test]
 fn a_program_that_reads_gpus_and_hangs_or_vanishes_does_not_disturb_the_trial() {
     for (says, script) in [
-        ("it hangs and is deaf", "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n"),
-        ("it vanishes", "#!/bin/sh\nrm \"$0\"\nexit 1\n"),
-        ("it babbles", "#!/bin/sh\nwhile :; do echo 'no, GPU, here'; done\n"),
+        (
+            "it hangs and ignores SIGTERM",
+            "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n",
+        ),
+        ("it disappears", "#!/bin/sh\nrm \"$0\"\nexit 1\n"),
+        ("it prints nonsense", "#!/bin/sh\nwhile :; do echo 'no, GPU, here'; done\n"),
     ] {
         let keeper = Keeper::shell(
             &["--gpu-program", "./smi", "--sample-interval", "20ms"],
@@ -85,8 +88,8 @@ fn a_program_that_reads_gpus_and_hangs_or_vanishes_does_not_disturb_the_trial() 
     }
 }
 
-/// A manager that cannot be reached for days fills the spool: logs are shed, metrics and verdict are not, and
-/// the trial succeeds.
+/// A manager that is unreachable for days fills the spool: logs are dropped, metrics and the verdict are not, and the
+/// trial succeeds.
 #[test]
 fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
     let manager = Manager::start(vec![]);
@@ -95,7 +98,7 @@ fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
     let small = ["--spool-bytes", "20000", "--log-collection", "http", "--flush", "100ms"];
     let mut options = manager.options(&small);
     let real = std::mem::replace(&mut options[1], &url).to_owned();
-    // The log alone is more than the spool takes, however it falls among the metrics.
+    // The log alone exceeds the spool's size, however it is interleaved with the metrics.
     let line = "for i in $(seq 300); do printf '%0200d\\n' $i; echo score=$i; done";
     let ended = Keeper::shell(&options, line).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -108,5 +111,8 @@ fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
         |is: fn(&ReportBody) -> bool| desk.facts.iter().filter(|report| is(&report.body)).count();
     assert_eq!(count(|body| matches!(body, ReportBody::Metric(_))), 301, "and the result");
     assert_eq!(count(|body| matches!(body, ReportBody::Ended(_))), 1);
-    assert!(count(|body| matches!(body, ReportBody::Shed(_))) >= 1, "it is said what was shed");
+    assert!(
+        count(|body| matches!(body, ReportBody::Shed(_))) >= 1,
+        "the dropped reports are counted"
+    );
 }

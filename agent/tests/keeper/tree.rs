@@ -1,4 +1,4 @@
-//! The trial's whole tree: stopped, killed, reaped, named.
+//! The trial's whole process tree: stopped, killed, reaped, and named in the verdict.
 
 use nix::sys::signal::Signal;
 use trial_protocol::Cause;
@@ -64,7 +64,7 @@ fn a_verdict_names_who_sent_the_signal() {
     assert!(sender.name.is_some() && !sender.kernel, "{sender:?}");
 }
 
-/// The kernel would reap the trial by itself, and its exit code would be lost.
+/// Otherwise the kernel would reap the trial itself, and the exit code would be lost.
 #[test]
 fn a_launcher_that_ignores_the_end_of_children_is_not_followed() {
     for line in ["exit 3", "echo x; sleep 0.1; exit 3"] {
@@ -81,7 +81,7 @@ fn a_second_term_shortens_the_grace() {
     let line = r#"trap "touch asked" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = Keeper::shell(&["--grace", "1h"], line).start().wait_for("ready");
     running.send(Signal::SIGTERM);
-    // Two signals of one kind at once are one; the second must come after the first was obeyed.
+    // Two pending signals of one kind are merged, so the second must be sent after the first was handled.
     let running = running.wait_for("asked");
     running.send(Signal::SIGTERM);
     assert_eq!(running.wait().code, Some(137));
@@ -124,7 +124,7 @@ fn processes_that_a_trial_leaves_behind_are_killed_and_named() {
 
 #[test]
 fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
-    // Deaf, so that only the kill at the end of the drain helps.
+    // Ignores SIGTERM, so that only the kill at the end of the drain ends it.
     let line = r#"sh -c 'trap "" TERM; echo from below; echo $$ > inner; while :; do sleep 0.05; done' &
         while ! test -s inner; do sleep 0.02; done; printf last"#;
     let running = Keeper::shell(&["--drain", "200ms"], line).start();
@@ -136,7 +136,7 @@ fn a_grandchild_that_holds_the_pipe_delays_the_end_by_the_drain_only() {
 
 #[test]
 fn a_helper_behind_a_pipe_may_finish_its_work() {
-    // The trial ends at once; what it wrote goes through another process, which needs a moment.
+    // The trial ends at once. Another process prints its output and needs a moment.
     let line = "(sleep 0.1; echo late) & exit 0";
     let ended = Keeper::shell(&[], line).run();
     assert_eq!((ended.code, ended.stdout()), (Some(0), "late\n"));
@@ -164,7 +164,7 @@ fn the_trial_dies_with_its_keeper() {
 
 const DRAIN: &str = "drain-of-a-trial";
 
-/// Returns whether this is the second process that a keeper has of its own.
+/// Returns whether this process is an agent's guard.
 fn is_a_guard(pid: u32) -> bool {
     has_word(pid, "guard-of-a-trial")
 }
@@ -192,7 +192,7 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
     ];
     for (says, line) in table {
         let mut keeper = Keeper::shell(&["--drain", "1h"], &line);
-        // What is left inherits these; a pipe would keep the test waiting for it.
+        // The leftover processes inherit these. Pipes would make the test wait for them.
         keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let running = keeper.start();
         let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
@@ -207,7 +207,7 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
         running.send(Signal::SIGKILL);
         running.wait();
         until(says, || !lives(inner));
-        until("nobody is left", || guards.iter().all(|(pid, _)| !lives(*pid)));
+        until("the guard is gone", || guards.iter().all(|(pid, _)| !lives(*pid)));
     }
 }
 
@@ -241,7 +241,7 @@ fn a_guard_that_is_killed_is_replaced_and_missed() {
     }
     running.send(Signal::SIGKILL);
     running.wait();
-    until("what the trial left to end", || !lives(inner));
+    until("the end of the leftover process", || !lives(inner));
 }
 
 #[test]
@@ -271,35 +271,36 @@ fn a_trial_that_kills_itself_is_named_as_a_possible_sender() {
         let ended = Keeper::shell(&[], line).start().wait();
         assert_eq!(ended.code, Some(137), "{line}");
         let message = ended.verdict().message;
-        assert!(message.contains("a process of the trial itself"), "{line}: {message}");
+        assert!(message.contains("the trial itself"), "{line}: {message}");
     }
 }
 
 #[test]
 fn unless_it_is_to_live_on() {
-    // It prints before and after, as a trial does: a line without a reader would end it.
+    // The trial prints before and after the agent's end. A line without a reader would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
         seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";
     let mut keeper = Keeper::shell(&["--detach-on-death"], line);
-    // The trial inherits these; a pipe would keep the test waiting for it.
+    // The trial inherits these. Pipes would make the test wait for it.
     keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     let running = keeper.start();
     let (keeper, trial) = (running.pid(), running.wait_for_pid("trial"));
-    until("who drains it", || children(keeper).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
+    until("the draining process", || children(keeper).iter().any(|(pid, _)| has_word(*pid, DRAIN)));
     let drain = children(keeper).into_iter().find(|(pid, _)| has_word(*pid, DRAIN)).unwrap().0;
     assert!(!is_guarded(keeper));
     running.send(Signal::SIGKILL);
-    // The kernel kills at the parent's death, before the child has another parent: who has one, lives on.
+    // The kernel kills the child at the parent's death, before it gets another parent. So a child with another parent
+    // survives.
     until("the trial has another parent", || state(trial).is_some_and(|(_, of)| of != keeper));
     std::fs::write(running.path("killed"), "").unwrap();
     let running = running.wait_for("printed");
     let ends =
         |name: &str, end: &str| std::fs::read_to_string(running.path(name)).unwrap().ends_with(end);
-    until("all that it printed", || {
+    until("the trial's whole output", || {
         ends("out/stdout", "\n20000\nafter\n") && ends("out/stderr", "error\n")
     });
     assert!(lives(trial));
     send(trial, Signal::SIGKILL);
-    until("nobody is left", || !lives(drain));
+    until("the draining process is gone", || !lives(drain));
     running.wait();
 }

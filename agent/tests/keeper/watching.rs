@@ -1,4 +1,4 @@
-//! The observation from outside: samples, GPUs, stalls.
+//! Observation from outside: samples, GPUs, stalls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,14 +17,14 @@ fn samples(reports: &[Report]) -> Vec<Sample> {
     reports.iter().filter_map(sample).collect()
 }
 
-/// A row of `nvidia-smi`.
+/// Returns a row of `nvidia-smi`.
 fn gpu(index: u32, uuid: &str, used: u32, watts: u32) -> String {
     format!(
         "{index}, {uuid}, {used}, 1024, 81920, {watts}, 700, 60, 1980, 0, Disabled, NVIDIA H200"
     )
 }
 
-/// A `fake-smi` that says the same for ever.
+/// Creates a `fake-smi` that prints the same rows repeatedly.
 fn fake_smi(keeper: &Keeper, rows: &[&str]) {
     let rows = rows.join("\n");
     let script =
@@ -93,7 +93,7 @@ fn a_trial_that_leaves_its_gpus_idle_or_hanging_is_ended_if_that_is_wanted() {
     ];
     for (stop, row, class, warning) in table {
         let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
-        // Work on the processor is no work for a GPU.
+        // Work on the processor does not count as work on a GPU.
         let keeper = Keeper::shell(&[&options[..], &stop].concat(), "while :; do :; done");
         fake_smi(&keeper, &[row]);
         let ended = keeper.run();
