@@ -33,7 +33,7 @@ use crate::supervise::recorder::MetricSummary;
 use crate::supervise::{Ending, trial_exit};
 use crate::trial::hand_over::{disarm, hand_over, watch_panics};
 use crate::trial::reap::Reaper;
-use crate::trial::settle_signals;
+use crate::trial::set_signal_actions;
 use crate::trial::signals::{BlockedSignals, Signals};
 use crate::util::clock::{Clock, SystemClock};
 use crate::util::errors::chain;
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
-    settle_signals();
+    set_signal_actions();
     let held_back = BlockedSignals::begin();
     let random = RandomState::new().build_hasher().finish();
     let runtime = LazyRuntime::new();

@@ -346,7 +346,7 @@ impl Supervisor {
     }
 
     fn perform(&mut self, effect: Effect, phase: &Phase, state: &mut LoopState) {
-        hand_over::stopping();
+        hand_over::record_stop();
         let reaped = phase.reaped();
         let signal = match effect {
             Effect::Stop => {
@@ -390,7 +390,7 @@ impl Supervisor {
 
     /// Replaces a guard that has ended, and records a note about it.
     fn replace_guard(&mut self) {
-        let Some(LostGuard { status, replaced }) = self.trial.lost_guard() else { return };
+        let Some(LostGuard { status, replaced }) = self.trial.take_lost_guard() else { return };
         let consequence = if replaced {
             self.start_guard();
             "another was started"

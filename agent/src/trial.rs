@@ -129,7 +129,7 @@ pub struct LostGuard {
 }
 
 /// The maximum number of guards for a trial, one after the other.
-const MOST_GUARDS: u32 = 4;
+const MAX_GUARDS: u32 = 4;
 
 /// The fate of a trial if the agent is killed.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ enum OnAgentDeath {
 /// If SIGCHLD were ignored, the kernel would reap the children, and their exit status would be lost (`man 2 wait`,
 /// notes). If a file of the agent exceeds a limit (`ulimit -f`), SIGXFSZ would end the agent and the trial; ignored, it
 /// lets the write fail.
-pub fn settle_signals() {
+pub fn set_signal_actions() {
     let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
     for (signal, handler) in settled {
         #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
@@ -169,14 +169,14 @@ pub fn start(
     let mut terminal = Terminal::find();
     let given =
         terminal.as_mut().filter(|terminal| terminal.has_foreground() && terminal.shows_output());
-    let takes = given.map(Terminal::will_be_taken).is_some();
+    let takes = given.map(Terminal::prepare_take).is_some();
     let outputs = Outputs { stdout, stderr };
     let spawned = reaper.spawn_with(ChildRole::Trial, || spawn::spawn(plan, &outputs, takes));
     let (pid, exit) = spawned.map_err(|source| {
         if let Some(terminal) = &mut terminal {
             terminal.take_back(false);
         }
-        refused(PathBuf::from(&plan.program), source)
+        start_error(PathBuf::from(&plan.program), source)
     })?;
     // When PID 1 ends, the kernel ends all other processes of the namespace.
     let on_agent_death = match std::process::id() {
@@ -191,7 +191,7 @@ pub fn start(
     ))
 }
 
-fn refused(program: PathBuf, source: io::Error) -> Error {
+fn start_error(program: PathBuf, source: io::Error) -> Error {
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENOTDIR) => Error::NotFound { program, source },
         Some(Errno::EAGAIN | Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::ESRCH) => {
@@ -248,7 +248,7 @@ impl Trial {
         };
         match started {
             Ok(guard) => {
-                hand_over::guarded(&guard);
+                hand_over::record_guard(&guard);
                 self.guard = Some(guard);
                 self.guards += 1;
             }
@@ -259,11 +259,11 @@ impl Trial {
     }
 
     /// Checks whether the guard has ended before the agent, and drops it then. `None`: it is running.
-    pub fn lost_guard(&mut self) -> Option<LostGuard> {
+    pub fn take_lost_guard(&mut self) -> Option<LostGuard> {
         let status = self.guard.as_mut()?.ended()?;
         self.guard = None;
         // After so many guards, the kills must be deliberate.
-        let replaced = self.on_agent_death.is_some() && self.guards < MOST_GUARDS;
+        let replaced = self.on_agent_death.is_some() && self.guards < MAX_GUARDS;
         Some(LostGuard { status, replaced })
     }
 
@@ -286,7 +286,7 @@ impl Trial {
             // After a shell's `fg`, the agent has the terminal.
             self.give_terminal();
         }
-        self.to_group(signal);
+        self.signal_group(signal);
     }
 
     /// Checks whether the trial's own process was stopped, for example by Ctrl-Z. If so, stops the agent too, until
@@ -301,7 +301,7 @@ impl Trial {
             }
             // The agent was continued in the foreground, or its process group is orphaned and cannot be stopped.
             if self.give_terminal() {
-                self.to_group(Signal::SIGCONT);
+                self.signal_group(Signal::SIGCONT);
             }
         }
     }
@@ -320,20 +320,20 @@ impl Trial {
     /// Sends SIGTERM to the whole tree. `reaped`: the trial's own process was reaped, so its pid may belong to another
     /// process.
     pub fn stop(&self, reaped: bool) {
-        self.to_tree(Signal::SIGTERM, reaped);
+        self.signal_tree(Signal::SIGTERM, reaped);
         // A stopped process receives SIGTERM only after it is continued.
-        self.to_tree(Signal::SIGCONT, reaped);
+        self.signal_tree(Signal::SIGCONT, reaped);
     }
 
     /// Sends SIGKILL to the whole tree and returns the processes that were alive.
     pub fn kill(&self, reaped: bool) -> Vec<Process> {
-        self.to_tree(Signal::SIGKILL, reaped)
+        self.signal_tree(Signal::SIGKILL, reaped)
     }
 
-    fn to_tree(&self, signal: Signal, reaped: bool) -> Vec<Process> {
+    fn signal_tree(&self, signal: Signal, reaped: bool) -> Vec<Process> {
         let tree = self.tree();
         if !reaped {
-            self.to_group(signal);
+            self.signal_group(signal);
         }
         for member in tree.iter().filter(|member| reaped || member.group != self.pid()) {
             if let Ok(pid) = i32::try_from(member.pid) {
@@ -344,7 +344,7 @@ impl Trial {
         tree
     }
 
-    fn to_group(&self, signal: Signal) {
+    fn signal_group(&self, signal: Signal) {
         // The trial's process may have moved to another group.
         if killpg(self.pid, signal) == Err(Errno::ESRCH) {
             kill(self.pid, signal).ok();

@@ -182,14 +182,14 @@ fn conclusion(observed: &Observations) -> Conclusion {
 }
 
 /// Returns a sentence about the leftover processes for each way in which they ended.
-fn leftovers_sentence(LeftoverCounts { asked, killed, alive }: LeftoverCounts) -> String {
+fn leftovers_sentence(LeftoverCounts { terminated, killed, alive }: LeftoverCounts) -> String {
     let some = |count: usize, one: &str, many: &str, what: &str| match count {
         0 => String::new(),
         1 => format!(" 1 leftover process {one}{what}."),
         _ => format!(" {count} leftover processes {many}{what}."),
     };
     [
-        some(asked, "", "", "ended on SIGTERM"),
+        some(terminated, "", "", "ended on SIGTERM"),
         some(killed, "", "", "had to be killed (SIGKILL)"),
         some(
             alive,

@@ -290,7 +290,7 @@ impl MinimalSupervisor {
         };
         let mut leftovers = std::mem::take(&mut self.leftovers);
         if self.status.is_none() || !leftovers.is_empty() {
-            leftovers.still_there(&self.trial.tree());
+            leftovers.record_survivors(&self.trial.tree());
         }
         let values = handed_over.secret_variables.iter().filter_map(std::env::var_os);
         let secrets = Secrets::new(values.map(OsString::into_vec));

@@ -96,7 +96,7 @@ impl LoopState {
         let leftovers = &mut self.ending.leftovers;
         // If there was no leftover process, none can have survived.
         if matches!(phase, Phase::Done(None)) || !leftovers.is_empty() {
-            leftovers.still_there(&trial.tree());
+            leftovers.record_survivors(&trial.tree());
         }
         self.ending
     }

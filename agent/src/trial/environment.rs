@@ -59,9 +59,9 @@ pub struct Facts<'a> {
 
 /// Returns the changes to make to the environment `inherited`.
 pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes {
-    let ours = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
+    let is_agents = |name: &OsStr| name.as_bytes().starts_with(b"TRIALKEEPER_");
     let remove =
-        inherited.iter().map(|(name, _)| name).filter(|name| ours(name)).cloned().collect();
+        inherited.iter().map(|(name, _)| name).filter(|name| is_agents(name)).cloned().collect();
     let mut set = Setter { inherited, set: Vec::new(), left: LONGEST_TOTAL };
 
     set.or_inherit("NNI_PLATFORM", facts.platform.map(OsString::from), "local");
@@ -93,13 +93,13 @@ pub fn changes(inherited: &[(OsString, OsString)], facts: &Facts<'_>) -> Changes
     for (name, value) in facts.peers {
         set.put(name, value);
     }
-    set.value("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
+    set.put_if_allowed("TRIALKEEPER_PARAMETERS", facts.parameters.to_json().into_bytes());
     if let Some(file) = facts.parameters_file {
         set.put("TRIALKEEPER_PARAMETERS_FILE", file.as_os_str());
     }
     for (name, value) in &facts.parameters.values {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        set.value(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
+        set.put_if_allowed(&format!("TRIALKEEPER_PARAM_{}", plain_name(name)), text.into_bytes());
     }
     Changes { remove, set: set.set }
 }
@@ -161,7 +161,7 @@ impl Setter<'_> {
 
     /// Sets the variable, unless the value contains a NUL or is so long that the kernel would refuse to start the
     /// program.
-    fn value(&mut self, name: &str, value: Vec<u8>) {
+    fn put_if_allowed(&mut self, name: &str, value: Vec<u8>) {
         let size = name.len() + value.len();
         if value.len() <= LONGEST_VALUE && size <= self.left && !value.contains(&0) {
             self.left -= size;

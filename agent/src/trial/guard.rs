@@ -61,13 +61,13 @@ pub enum GuardTask<'a> {
     },
 }
 
-/// The maximum number of checks, at intervals of [`HUNT_EVERY`], until the agent is gone. Its pipe closes shortly
-/// before its end.
-const GONE_CHECKS: u32 = 50;
+/// The maximum number of checks, at intervals of [`SEARCH_INTERVAL_MS`], until the agent is gone. Its pipe closes
+/// shortly before its end.
+const MAX_GONE_CHECKS: u32 = 50;
 
 /// The interval between two searches for the trial's processes, in milliseconds, and the maximum number of searches.
-const HUNT_EVERY: u16 = 20;
-const MOST_HUNTS: u32 = 500;
+const SEARCH_INTERVAL_MS: u16 = 20;
+const MAX_SEARCHES: u32 = 500;
 
 /// The agent's handle of the guard. Dropping it ends the guard.
 #[derive(Debug)]
@@ -80,13 +80,13 @@ pub struct Guard {
 
 impl Guard {
     /// Starts a guard.
-    pub fn start(reaper: &Reaper, duty: GuardTask<'_>) -> Result<Self, io::Error> {
-        let (theirs, pipe) = io::pipe()?;
+    pub fn start(reaper: &Reaper, task: GuardTask<'_>) -> Result<Self, io::Error> {
+        let (guard_end, pipe) = io::pipe()?;
         // The program's path is not used, because the file may have been replaced or removed.
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
-        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
-        match duty {
+        command.stdin(guard_end).stdout(Stdio::null()).stderr(Stdio::null());
+        match task {
             GuardTask::End { mark, group } => {
                 let group = group.map_or_else(String::new, |group| group.to_string());
                 command.args([GUARD_WORD, &agent, mark, &group]);
@@ -136,7 +136,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         // A bug that ends the agent is like a kill: the guard is needed.
         if !std::thread::panicking() {
-            self.reaper.end(self.process);
+            self.reaper.kill_helper(self.process);
         }
     }
 }
@@ -144,10 +144,10 @@ impl Drop for Guard {
 /// Runs the guard, if `words` (the arguments without the program's name) ask for it. Returns when the guard is no
 /// longer needed.
 pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
-    let duty = words.next().filter(|word| word == GUARD_WORD || word == DRAIN_WORD)?;
+    let task = words.next().filter(|word| word == GUARD_WORD || word == DRAIN_WORD)?;
     let agent = words.next()?.into_string().ok()?.parse().ok()?;
     let first = words.next()?;
-    let second = if duty == GUARD_WORD { Some(words.next()?.into_string().ok()?) } else { None };
+    let second = if task == GUARD_WORD { Some(words.next()?.into_string().ok()?) } else { None };
     // A SIGTERM to all processes ends the agent too, which then ends its guard.
     SigSet::all().thread_block().ok();
     // The name in process lists, which would otherwise be `exe`.
@@ -159,7 +159,7 @@ pub fn main(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     }
     if is_gone(agent) {
         if second.is_some() {
-            hunt(&[RUN_VARIABLE.as_bytes(), b"=", first.as_encoded_bytes()].concat(), group);
+            kill_all(&[RUN_VARIABLE.as_bytes(), b"=", first.as_encoded_bytes()].concat(), group);
         } else {
             drain(Some(Path::new(&first)).filter(|dir| !dir.as_os_str().is_empty()));
         }
@@ -199,13 +199,14 @@ fn drain(dir: Option<&Path>) {
         poll(&mut fds, PollTimeout::NONE).ok();
         let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
         let mut ready = ready.into_iter();
-        streams.retain_mut(|stream| !ready.next().unwrap_or(false) || stream.carry(&mut buffer));
+        streams
+            .retain_mut(|stream| !ready.next().unwrap_or(false) || stream.copy_chunk(&mut buffer));
     }
 }
 
 impl DrainedStream {
     /// Copies one chunk. Returns `false` at the end of the stream.
-    fn carry(&mut self, buffer: &mut [u8]) -> bool {
+    fn copy_chunk(&mut self, buffer: &mut [u8]) -> bool {
         match self.source.read(buffer) {
             Ok(length @ 1..) => {
                 if let Some(file) = &mut self.file {
@@ -222,7 +223,7 @@ impl DrainedStream {
 
 /// Returns whether the agent, the guard's parent, has ended or is about to.
 fn is_gone(agent: u32) -> bool {
-    (0..GONE_CHECKS).any(|_| {
+    (0..MAX_GONE_CHECKS).any(|_| {
         let gone = std::os::unix::process::parent_id() != agent || tree::is_ending(agent);
         if !gone {
             pause();
@@ -232,10 +233,10 @@ fn is_gone(agent: u32) -> bool {
 }
 
 /// Kills the trial's processes until two searches in a row find none: a process may be forked during the first.
-fn hunt(mark: &[u8], group: Option<u32>) {
+fn kill_all(mark: &[u8], group: Option<u32>) {
     let mut quiet = 0;
-    for _ in 0..MOST_HUNTS {
-        let found = tree::marked(mark, group);
+    for _ in 0..MAX_SEARCHES {
+        let found = tree::find_marked(mark, group);
         quiet = if found.is_empty() { quiet + 1 } else { 0 };
         if quiet == 2 {
             return;
@@ -252,7 +253,7 @@ fn hunt(mark: &[u8], group: Option<u32>) {
 
 fn pause() {
     // Waits for nothing but the timeout.
-    poll(&mut [], PollTimeout::from(HUNT_EVERY)).ok();
+    poll(&mut [], PollTimeout::from(SEARCH_INTERVAL_MS)).ok();
 }
 
 #[cfg(test)]

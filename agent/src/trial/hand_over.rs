@@ -72,13 +72,13 @@ struct HandOverPlan {
     /// The paths of this program. The second is used if the first fails.
     programs: [CString; 2],
     words: Vec<CString>,
-    outputs: [Option<Opened>; 2],
+    outputs: [Option<OpenDescriptor>; 2],
     /// The descriptor of the spool's lock.
     claim: Option<RawFd>,
 }
 
 /// A descriptor and its inode. After a close, the same number may refer to another file.
-struct Opened {
+struct OpenDescriptor {
     number: RawFd,
     inode: libc::ino_t,
 }
@@ -172,12 +172,12 @@ impl Live {
     }
 }
 
-impl Opened {
+impl OpenDescriptor {
     fn at(number: RawFd) -> Option<Self> {
         Some(Self { number, inode: inode(number)? })
     }
 
-    fn still(&self) -> Option<RawFd> {
+    fn unless_reused(&self) -> Option<RawFd> {
         (inode(self.number) == Some(self.inode)).then_some(self.number)
     }
 }
@@ -213,31 +213,31 @@ fn decimal(number: i32) -> Decimal {
 }
 
 /// Prepares the hand-over: from now on a fault of the agent hands over the trial, and `claim`, the spool's lock.
-pub fn arm(estate: &HandOver, claim: Option<RawFd>) {
+pub fn arm(state: &HandOver, claim: Option<RawFd>) {
     // Without /proc, the name with which the agent was started is used.
     let named = std::env::args_os().next().unwrap_or_default();
     let programs = [OWN_PROGRAM.as_bytes(), named.as_bytes()];
     let plan = HandOverPlan {
         process: nix::unistd::getpid().as_raw(),
         programs: programs.map(|name| CString::new(name).unwrap_or_default()),
-        words: estate.words(),
-        outputs: estate.live.outputs.map(|output| output.and_then(Opened::at)),
+        words: state.words(),
+        outputs: state.live.outputs.map(|output| output.and_then(OpenDescriptor::at)),
         claim,
     };
     // Never freed, because a fault may occur at any time.
     let before = PLAN.swap(Box::into_raw(Box::new(plan)), Ordering::AcqRel);
     if before.is_null() {
-        listen();
+        install_handlers();
     }
 }
 
 /// Records that the trial was requested to stop, so that `hold` completes the stop.
-pub fn stopping() {
+pub fn record_stop() {
     STOPPING.store(true, Ordering::Release);
 }
 
 /// Records that the trial has a guard.
-pub fn guarded(guard: &Guard) {
+pub fn record_guard(guard: &Guard) {
     let (process, pipe) = guard.parts();
     GUARD[1].store(pipe, Ordering::Release);
     GUARD[0].store(process.cast_signed(), Ordering::Release);
@@ -322,7 +322,10 @@ impl HandOverPlan {
     fn live(&self) -> Live {
         let [process, pipe] = GUARD.each_ref().map(|number| number.load(Ordering::Acquire));
         Live {
-            outputs: self.outputs.each_ref().map(|output| output.as_ref().and_then(Opened::still)),
+            outputs: self
+                .outputs
+                .each_ref()
+                .map(|output| output.as_ref().and_then(OpenDescriptor::unless_reused)),
             stopping: STOPPING.load(Ordering::Acquire),
             status: reap::trial_status(),
             guard: (process > 0).then_some((process, pipe)),
@@ -335,7 +338,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-extern "C" fn fault(signal: c_int) {
+extern "C" fn handle_fault(signal: c_int) {
     hand_over();
     #[expect(unsafe_code, reason = "to end by the signal's default action")]
     // SAFETY: both may be called in a handler of a signal.
@@ -346,14 +349,14 @@ extern "C" fn fault(signal: c_int) {
 }
 
 /// Installs the handlers of faults.
-fn listen() {
+fn install_handlers() {
     for signal in FAULTS {
         #[expect(unsafe_code, reason = "installing a signal handler is unsafe")]
-        // SAFETY: a zeroed `sigaction` is valid, and `fault` is async-signal-safe. SA_ONSTACK needs an alternate stack,
-        // which std sets for each of its threads.
+        // SAFETY: a zeroed `sigaction` is valid, and `handle_fault` is async-signal-safe. SA_ONSTACK needs an alternate
+        // stack, which std sets for each of its threads.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            let handler: extern "C" fn(c_int) = fault;
+            let handler: extern "C" fn(c_int) = handle_fault;
             #[expect(clippy::as_conversions, reason = "the C type of a handler is a number")]
             let handler = handler as libc::sighandler_t;
             action.sa_sigaction = handler;
@@ -400,10 +403,10 @@ mod tests {
             mapped: true,
             live,
         };
-        for estate in [full, HandOver { pid: 2, ..HandOver::default() }] {
-            let numbers = estate.live.numbers().map(decimal);
+        for state in [full, HandOver { pid: 2, ..HandOver::default() }] {
+            let numbers = state.live.numbers().map(decimal);
             let live = numbers.iter().map(|number| CStr::from_bytes_until_nul(number).unwrap());
-            let words = estate.words();
+            let words = state.words();
             assert_eq!(words.len(), FIXED);
             let words: Vec<&OsStr> = words[2..]
                 .iter()
@@ -411,7 +414,7 @@ mod tests {
                 .chain(live)
                 .map(|word| OsStr::from_bytes(word.to_bytes()))
                 .collect();
-            assert_eq!(HandOver::read(&words), Some(estate));
+            assert_eq!(HandOver::read(&words), Some(state));
         }
         for broken in [&["x"; 13][..], &["7"; 12], &[]] {
             assert_eq!(HandOver::read(broken), None, "{broken:?}");
@@ -436,10 +439,10 @@ mod tests {
     #[test]
     fn a_descriptor_that_was_closed_and_opened_anew_is_another() {
         let (first, _other) = std::io::pipe().unwrap();
-        let opened = Opened::at(first.as_raw_fd()).unwrap();
-        assert_eq!(opened.still(), Some(first.as_raw_fd()));
+        let opened = OpenDescriptor::at(first.as_raw_fd()).unwrap();
+        assert_eq!(opened.unless_reused(), Some(first.as_raw_fd()));
         let (second, _other) = std::io::pipe().unwrap();
-        let moved = Opened { number: second.as_raw_fd(), ..opened };
-        assert_eq!(moved.still(), None);
+        let moved = OpenDescriptor { number: second.as_raw_fd(), ..opened };
+        assert_eq!(moved.unless_reused(), None);
     }
 }

@@ -36,7 +36,7 @@ pub struct Reaper {
 #[derive(Debug)]
 struct ChildEntry {
     role: ChildRole,
-    tell: oneshot::Sender<ExitStatus>,
+    exit_sender: oneshot::Sender<ExitStatus>,
     /// The signal that stopped the child, until it is read.
     stopped: Option<i32>,
 }
@@ -66,11 +66,11 @@ impl Reaper {
         role: ChildRole,
     ) -> Result<(Child, oneshot::Receiver<ExitStatus>), io::Error> {
         let mut child = None;
-        let (_, told) = self.spawn_with(role, || {
+        let (_, exit) = self.spawn_with(role, || {
             let spawned = child.insert(command.spawn()?);
             Ok(Pid::from_raw(spawned.id().cast_signed()))
         })?;
-        Ok((child.expect("it was started"), told))
+        Ok((child.expect("it was started"), exit))
     }
 
     /// Starts a child with `start`. The child is reaped as for [`Self::spawn`]. If `start` fails, it must have reaped
@@ -80,26 +80,26 @@ impl Reaper {
         role: ChildRole,
         start: impl FnOnce() -> Result<Pid, io::Error>,
     ) -> Result<(Pid, oneshot::Receiver<ExitStatus>), io::Error> {
-        let (tell, told) = oneshot::channel();
+        let (exit_sender, exit) = oneshot::channel();
         // Locked during the start: a child that ends at once must find its entry. The lock also prevents `sweep` from
         // reaping a child whose exec failed.
         let mut table = self.lock();
         let pid = start()?;
-        table.insert(pid.as_raw().unsigned_abs(), ChildEntry { role, tell, stopped: None });
-        Ok((pid, told))
+        table.insert(pid.as_raw().unsigned_abs(), ChildEntry { role, exit_sender, stopped: None });
+        Ok((pid, exit))
     }
 
     /// Adds a child that this process's previous program started.
     pub fn adopt(&self, pid: u32, role: ChildRole) -> oneshot::Receiver<ExitStatus> {
-        let (tell, told) = oneshot::channel();
-        self.lock().insert(pid, ChildEntry { role, tell, stopped: None });
-        told
+        let (exit_sender, exit) = oneshot::channel();
+        self.lock().insert(pid, ChildEntry { role, exit_sender, stopped: None });
+        exit
     }
 
     /// Reaps all children that have ended. Returns whether any child other than a helper may still exist.
     pub fn sweep(&self) -> bool {
         let mut table = self.lock();
-        note_trial(&table);
+        store_trial_status(&table);
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) => {
@@ -110,11 +110,11 @@ impl Reaper {
                         }
                     } else if let Some(entry) = table.remove(&pid) {
                         if entry.role == ChildRole::Trial {
-                            // The process may have ended after the call of `note_trial`.
+                            // The process may have ended after the call of `store_trial_status`.
                             TRIAL_STATUS.store(status.as_raw(), Ordering::Release);
                         }
                         // The receiver of an abandoned helper no longer exists.
-                        entry.tell.send(ExitStatus::from_raw(status.as_raw())).ok();
+                        entry.exit_sender.send(ExitStatus::from_raw(status.as_raw())).ok();
                     }
                 }
                 Ok(None) => return !only_helpers(&table),
@@ -131,7 +131,7 @@ impl Reaper {
     }
 
     /// Kills a helper and reaps it, unless [`Self::sweep`] has reaped it: its pid may then belong to another process.
-    pub fn end(&self, helper: u32) {
+    pub fn kill_helper(&self, helper: u32) {
         let mut table = self.lock();
         let pid = i32::try_from(helper).ok().and_then(rustix::process::Pid::from_raw);
         let (Some(_), Some(pid)) = (table.remove(&helper), pid) else { return };
@@ -171,12 +171,12 @@ pub fn discard(child: Pid) {
 
 /// Stores the wait status of the trial's own process before the process is reaped. Otherwise, a thread that fails
 /// between the two would lose the status permanently.
-fn note_trial(table: &HashMap<u32, ChildEntry>) {
+fn store_trial_status(table: &HashMap<u32, ChildEntry>) {
     let trial = table.iter().find(|(_, entry)| entry.role == ChildRole::Trial);
     let pid = trial.and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.cast_signed()));
     let Some(pid) = pid else { return };
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let ended = rustix::process::waitid(WaitId::Pid(pid), look).ok().flatten();
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = rustix::process::waitid(WaitId::Pid(pid), options).ok().flatten();
     if let Some(status) = ended.as_ref().and_then(wait_status) {
         TRIAL_STATUS.store(status, Ordering::Release);
     }
@@ -219,8 +219,8 @@ mod tests {
         {
             let mut child = Command::new("sh").args(["-c", line]).spawn().unwrap();
             let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            let seen = rustix::process::waitid(WaitId::Pid(pid), look).unwrap().unwrap();
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let seen = rustix::process::waitid(WaitId::Pid(pid), options).unwrap().unwrap();
             assert_eq!(wait_status(&seen), Some(child.wait().unwrap().into_raw()), "{line}");
         }
     }

@@ -92,13 +92,13 @@ impl Signals {
 
     /// Waits for a signal that requests a stop. Cancel-safe.
     pub async fn wait_for_stop_signal(&mut self) {
-        let asks = |caught| {
+        let is_stop = |caught| {
             matches!(
                 caught,
                 ReceivedSignal::Sent(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP, _)
             )
         };
-        while !asks(self.next().await) {}
+        while !is_stop(self.next().await) {}
     }
 
     fn read(&mut self) {

@@ -45,16 +45,17 @@ pub(super) struct Outputs {
 /// the group moves to the foreground of the agent's terminal. Only for [`reap::Reaper::spawn_with`].
 pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Result<Pid, io::Error> {
     let environment = environment(env::vars_os(), &plan.environment)?;
-    let mut words = vec![text(&plan.program)?];
+    let mut words = vec![to_c_string(&plan.program)?];
     for argument in &plan.arguments {
-        words.push(text(argument)?);
+        words.push(to_c_string(argument)?);
     }
-    let directory = plan.directory.as_ref().map(|path| text(path.as_os_str())).transpose()?;
-    let child = Child {
+    let directory =
+        plan.directory.as_ref().map(|path| to_c_string(path.as_os_str())).transpose()?;
+    let child = ChildSetup {
         variables: Pointers::new(&environment),
         directory: directory.as_deref(),
         parent: getpid(),
-        die_with_us: !plan.detach_on_death,
+        die_with_agent: !plan.detach_on_death,
         outputs,
         take_terminal,
     };
@@ -62,7 +63,7 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
     let tried = AtomicUsize::new(0);
     let start = |paths: &[CString], words: &[CString]| {
         let words = Pointers::new(words);
-        in_child(&|| child.become_first(paths, &words, &tried))
+        in_child(&|| child.execute_first(paths, &words, &tried))
     };
     let mut started = start(&paths, &words);
     if started == Err(Errno::ENOEXEC) {
@@ -74,39 +75,39 @@ pub(super) fn spawn(plan: &Plan, outputs: &Outputs, take_terminal: bool) -> Resu
 }
 
 /// The data for the child, prepared before the child exists.
-struct Child<'a> {
+struct ChildSetup<'a> {
     variables: Pointers<'a>,
     directory: Option<&'a CStr>,
     /// The agent's pid.
     parent: Pid,
     /// `true` if the kernel kills the child when the agent is killed.
-    die_with_us: bool,
+    die_with_agent: bool,
     outputs: &'a Outputs,
     take_terminal: bool,
 }
 
-impl Child<'_> {
+impl ChildSetup<'_> {
     /// Executes the first program of `paths` that can be executed. Returns only on failure, with the reason; `tried` is
     /// then the index of the last path tried.
-    fn become_first(&self, paths: &[CString], words: &Pointers<'_>, tried: &AtomicUsize) -> Errno {
-        if let Err(error) = self.settle() {
+    fn execute_first(&self, paths: &[CString], words: &Pointers<'_>, tried: &AtomicUsize) -> Errno {
+        if let Err(error) = self.set_up() {
             return error;
         }
-        let mut refused = Errno::ENOENT;
+        let mut reported_error = Errno::ENOENT;
         for (at, path) in paths.iter().enumerate() {
             tried.store(at, Ordering::Release);
             let error = execute(path, words, &self.variables);
             if error == Errno::EACCES {
                 // A later path may work. If none does, this error is the most informative.
-                refused = error;
+                reported_error = error;
             } else if error != Errno::ENOENT && error != Errno::ENOTDIR {
                 return error;
             }
         }
-        refused
+        reported_error
     }
 
-    fn settle(&self) -> Result<(), Errno> {
+    fn set_up(&self) -> Result<(), Errno> {
         if let Some(stdout) = &self.outputs.stdout {
             dup2_stdout(stdout)?;
         }
@@ -117,7 +118,7 @@ impl Child<'_> {
         if let Some(directory) = self.directory {
             chdir(directory)?;
         }
-        if self.die_with_us {
+        if self.die_with_agent {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
             // The agent may have been killed before `set_pdeathsig` took effect. The trial must not start then.
             if getppid() != self.parent {
@@ -151,8 +152,8 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
     #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
     // SAFETY: with CLONE_VFORK this thread is suspended until the child has left the agent's memory. So the data that
     // the child borrows outlives it, and no thread shares its stack. Other threads continue, so the child must not lock
-    // or allocate. The only function ever run here is `Child::become_first`, which makes system calls with prepared
-    // data and returns a number. The agent's signal handlers are for faults only.
+    // or allocate. The only function ever run here is `ChildSetup::execute_first`, which makes system calls with
+    // prepared data and returns a number. The agent's signal handlers are for faults only.
     let pid = unsafe {
         clone(main, &mut stack, CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK, Some(libc::SIGCHLD))
     }?;
@@ -190,7 +191,7 @@ impl<'a> Pointers<'a> {
     }
 }
 
-fn text(text: &OsStr) -> Result<CString, io::Error> {
+fn to_c_string(text: &OsStr) -> Result<CString, io::Error> {
     Ok(CString::new(text.as_bytes())?)
 }
 
@@ -224,11 +225,11 @@ fn candidates(program: &OsStr, environment: &[CString]) -> Result<Vec<CString>, 
         return Ok(Vec::new());
     }
     if program.as_bytes().contains(&b'/') {
-        return Ok(vec![text(program)?]);
+        return Ok(vec![to_c_string(program)?]);
     }
     let path = environment.iter().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
     let path = OsString::from_vec(path.unwrap_or(DEFAULT_PATH.as_bytes()).to_owned());
-    env::split_paths(&path).map(|folder| text(folder.join(program).as_os_str())).collect()
+    env::split_paths(&path).map(|folder| to_c_string(folder.join(program).as_os_str())).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 use crate::trial::signals::number;
 
 /// The time to copy the trial's last output before a stop, in milliseconds.
-const PUMPED_IN: u8 = 20;
+const OUTPUT_WAIT_MS: u8 = 20;
 
 /// The agent's standard input, if it is the terminal of the agent's session.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Terminal {
     }
 
     /// Prepares the terminal for a child that will take it, see [`take_in_child`].
-    pub fn will_be_taken(&mut self) {
+    pub fn prepare_take(&mut self) {
         self.modes = tcgetattr(stdin()).ok();
         self.given = true;
     }
@@ -89,7 +89,7 @@ impl Terminal {
         if self.given || job_control.contains(&signal) {
             self.take_back(false);
             // The trial's output must appear before the shell's prompt. Other threads copy the output.
-            poll(&mut [], PUMPED_IN).ok();
+            poll(&mut [], OUTPUT_WAIT_MS).ok();
             // Stops the agent's whole group, like a terminal: the group may be a pipeline, and its shell waits for all
             // of it.
             kill(nix::unistd::Pid::from_raw(0), Signal::SIGTSTP).ok();

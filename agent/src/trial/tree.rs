@@ -28,31 +28,31 @@ pub struct Process {
 /// Returns all live descendants of `root`, except `helpers` and their descendants. Empty if `/proc` cannot be read or
 /// belongs to another PID namespace.
 pub fn descendants(root: u32, helpers: &[u32]) -> Vec<Process> {
-    select(everyone(), &[root], helpers, false)
+    select(all_processes(), &[root], helpers, false)
 }
 
 /// Returns all live processes that have `mark` (`NAME=value`) in their environment or are members of `group`, and all
 /// their descendants, except this process. An unreadable environment counts as unmarked.
-pub fn marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
-    let bears = |process: &Process| {
+pub fn find_marked(mark: &[u8], group: Option<u32>) -> Vec<Process> {
+    let is_marked = |process: &Process| {
         group == Some(process.group)
             || fs::read(format!("/proc/{}/environ", process.pid)).is_ok_and(|environment| {
                 environment.split(|byte| *byte == 0).any(|entry| entry == mark)
             })
     };
-    let everyone = everyone();
+    let processes = all_processes();
     let own = std::process::id();
-    let roots: Vec<u32> = everyone
+    let roots: Vec<u32> = processes
         .iter()
-        .filter(|process| process.pid != own && bears(process))
+        .filter(|process| process.pid != own && is_marked(process))
         .map(|process| process.pid)
         .collect();
-    select(everyone, &roots, &[own], true)
+    select(processes, &roots, &[own], true)
 }
 
 /// Returns whether process `pid` is about to end, has ended, or cannot be read.
 pub fn is_ending(pid: u32) -> bool {
-    fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| ends(&stat))
+    fs::read(format!("/proc/{pid}/stat")).ok().is_none_or(|stat| is_exiting(&stat))
 }
 
 /// Returns the name of process `pid`, if the process exists and can be read.
@@ -62,7 +62,7 @@ pub fn name(pid: u32) -> Option<String> {
 
 /// PURE: returns whether this line of `/proc/PID/stat` has the kernel's flag for an exiting process, in the ninth
 /// field.
-fn ends(stat: &[u8]) -> bool {
+fn is_exiting(stat: &[u8]) -> bool {
     const PF_EXITING: u64 = 4;
     let Some(Process { zombie: false, .. }) = parse(stat) else { return true };
     let rest =
@@ -71,7 +71,7 @@ fn ends(stat: &[u8]) -> bool {
     flags.is_some_and(|flags| flags & PF_EXITING != 0)
 }
 
-fn everyone() -> Vec<Process> {
+fn all_processes() -> Vec<Process> {
     // If `/proc` belongs to another PID namespace, this process's pid denotes another process there.
     let own = std::process::id().to_string();
     if fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() != own.as_str()) {
@@ -90,9 +90,9 @@ fn everyone() -> Vec<Process> {
 }
 
 /// PURE: returns the live descendants of `roots`, and with `with_roots` the roots too.
-fn select(everyone: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) -> Vec<Process> {
+fn select(all: Vec<Process>, roots: &[u32], except: &[u32], with_roots: bool) -> Vec<Process> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for process in &everyone {
+    for process in &all {
         children.entry(process.parent).or_default().push(process.pid);
     }
     let mut members: HashSet<u32> = roots.iter().copied().collect();
@@ -107,10 +107,7 @@ fn select(everyone: Vec<Process>, roots: &[u32], except: &[u32], with_roots: boo
     if !with_roots {
         members.retain(|pid| !roots.contains(pid));
     }
-    everyone
-        .into_iter()
-        .filter(|process| !process.zombie && members.contains(&process.pid))
-        .collect()
+    all.into_iter().filter(|process| !process.zombie && members.contains(&process.pid)).collect()
 }
 
 /// PURE: parses `/proc/PID/stat`: `pid (comm) state ppid pgrp ...`, where comm may contain any character, even `)`.
@@ -161,7 +158,7 @@ mod tests {
             (b"",                               true),
         ];
         for (stat, ending) in table {
-            assert_eq!(ends(stat), ending, "{}", String::from_utf8_lossy(stat));
+            assert_eq!(is_exiting(stat), ending, "{}", String::from_utf8_lossy(stat));
         }
         assert!(!is_ending(std::process::id()));
     }
@@ -202,7 +199,7 @@ mod tests {
         #[test]
         fn stat_lines_of_random_bytes_never_panic(stat: Vec<u8>) {
             drop(parse(&stat));
-            ends(&stat);
+            is_exiting(&stat);
         }
     }
 }

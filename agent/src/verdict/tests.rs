@@ -65,7 +65,7 @@ fn leaving(observed: Observations, asked: &[u32], killed: &[u32], there: &[u32])
     let mut leftovers = Leftovers::default();
     leftovers.add(&tree(asked));
     leftovers.add_killed(&tree(killed));
-    leftovers.still_there(&tree(there));
+    leftovers.record_survivors(&tree(there));
     Observations { leftovers, ..observed }
 }
 
@@ -79,7 +79,7 @@ fn the_cause_follows_the_table() {
     let start = |end| Observations { end, ..Observations::default() };
     #[rustfmt::skip]
     let table = vec![
-        // what it says                   known                                                          cause                class             confidence
+        // case                           known                                                          cause                class             confidence
         ("success",                       code(0),                                                       Cause::Succeeded,    Class::None,      Certain),
         ("success with noise",            saying(code(0), CUDA),                                         Cause::Succeeded,    Class::None,      Certain),
         ("success with a killed child",   kills(code(0), 0, 1),                                          Cause::Succeeded,    Class::None,      Certain),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::Process;
 
 /// The maximum number of named leftovers.
-const MOST_NAMED: usize = 64;
+const MAX_NAMED: usize = 64;
 
 /// The leftover processes of a trial. A fork bomb leaves thousands: all are counted, and the first are named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Leftovers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftoverCounts {
     /// The number of processes that ended after SIGTERM.
-    pub asked: usize,
+    pub terminated: usize,
     /// The number of processes that SIGKILL ended.
     pub killed: usize,
     /// The number of processes that survived.
@@ -32,7 +32,7 @@ impl Leftovers {
     /// Adds the new processes of `tree`, which will get SIGTERM.
     pub fn add(&mut self, tree: &[Process]) {
         for member in tree {
-            if self.seen.insert(member.pid) && self.named.len() < MOST_NAMED {
+            if self.seen.insert(member.pid) && self.named.len() < MAX_NAMED {
                 self.named.push(entry(member));
             }
         }
@@ -45,7 +45,7 @@ impl Leftovers {
     }
 
     /// Records the processes of `tree` as the survivors at the end of the wait.
-    pub fn still_there(&mut self, tree: &[Process]) {
+    pub fn record_survivors(&mut self, tree: &[Process]) {
         self.add(tree);
         self.alive = tree.iter().map(entry).collect();
     }
@@ -63,7 +63,7 @@ impl Leftovers {
             .iter()
             .filter(|pid| self.alive.iter().all(|(there, _)| there != *pid))
             .count();
-        LeftoverCounts { asked: self.seen.len() - killed - alive, killed, alive }
+        LeftoverCounts { terminated: self.seen.len() - killed - alive, killed, alive }
     }
 
     /// Returns each leftover as `pid name`, survivors first and marked. The last entry of a long list gives the number
@@ -73,7 +73,7 @@ impl Leftovers {
         let alive: HashSet<u32> = self.alive.iter().map(|(pid, _)| *pid).collect();
         let gone = self.named.iter().filter(|(pid, _)| !alive.contains(pid));
         let gone = gone.map(|(pid, name)| format!("{pid} {name}"));
-        let mut names: Vec<_> = there.chain(gone).take(MOST_NAMED).collect();
+        let mut names: Vec<_> = there.chain(gone).take(MAX_NAMED).collect();
         let more = self.seen.len() - names.len();
         if more > 0 {
             names.push(format!("and {more} more"));
@@ -113,10 +113,10 @@ mod tests {
             let mut left = Leftovers::default();
             left.add(&tree(asked.iter().copied()));
             left.add_killed(&tree(killed.iter().copied()));
-            left.still_there(&tree(there.iter().copied()));
+            left.record_survivors(&tree(there.iter().copied()));
             assert_eq!(
                 left.counts(),
-                LeftoverCounts { asked: ended, killed: by_kill, alive },
+                LeftoverCounts { terminated: ended, killed: by_kill, alive },
                 "{says}"
             );
             assert_eq!(left.names(), names, "{says}");
@@ -130,8 +130,8 @@ mod tests {
         for round in 0..3 {
             left.add_killed(&tree(1..=20_000 + round));
         }
-        left.still_there(&tree([20_002]));
-        assert_eq!(left.counts(), LeftoverCounts { asked: 0, killed: 20_001, alive: 1 });
+        left.record_survivors(&tree([20_002]));
+        assert_eq!(left.counts(), LeftoverCounts { terminated: 0, killed: 20_001, alive: 1 });
         let names = left.names();
         assert_eq!((names.len(), names[0].as_str()), (65, "20002 x (still there)"));
         assert_eq!((names[1].as_str(), names[64].as_str()), ("1 x", "and 19938 more"));
