@@ -200,7 +200,7 @@ impl Outlet {
 }
 
 /// Waits until all bytes read from the streams were passed on.
-pub async fn passed_on(outlets: &[Outlet]) {
+pub async fn wait_until_passed_on(outlets: &[Outlet]) {
     while outlets.iter().any(|outlet| outlet.held() > 0) {
         tokio::time::sleep(LOOK_EVERY).await;
     }

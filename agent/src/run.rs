@@ -71,7 +71,7 @@ const DISK_WAIT: Duration = Duration::from_secs(2);
 
 /// The maximum wait for the reader of the output at the end, without and with a requested stop.
 const READER_WAIT: Duration = Duration::from_mins(10);
-const HURRIED_READER_WAIT: Duration = Duration::from_secs(2);
+const STOPPED_READER_WAIT: Duration = Duration::from_secs(2);
 
 /// Runs a trial with the options `args`, and returns the exit code.
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> ExitCode {
     crate::util::log::start(args.log_file.as_deref(), args.verbose, Arc::clone(&clock));
     watch_panics();
     set_signal_actions();
-    let held_back = BlockedSignals::begin();
+    let blocked_signals = BlockedSignals::begin();
     let random = RandomState::new().build_hasher().finish();
     let runtime = LazyRuntime::new();
     let prepared = match prepare(args, clock.now_ms(), random, &runtime) {
@@ -104,10 +104,10 @@ pub fn run(args: &RunArgs) -> ExitCode {
         );
     }
     let (pod, dir) = (settings.pod.clone(), prepared.dir.clone());
-    let watch = StartedRun::start(prepared, claim, runtime);
+    let run = StartedRun::start(prepared, claim, runtime);
     // The trial runs from here on.
 
-    let code = watch.watch(held_back, clock);
+    let code = run.watch(blocked_signals, clock);
     remove_code(&pod, dir.as_deref());
     code
 }
@@ -198,15 +198,20 @@ impl StartedRun {
     }
 
     /// Watches the trial to its end, and returns the exit code.
-    fn watch(mut self, held_back: io::Result<BlockedSignals>, clock: Arc<dyn Clock>) -> ExitCode {
-        let held_back = match held_back {
-            Ok(held_back) => Some(held_back),
+    fn watch(
+        mut self,
+        blocked_signals: io::Result<BlockedSignals>,
+        clock: Arc<dyn Clock>,
+    ) -> ExitCode {
+        let blocked_signals = match blocked_signals {
+            Ok(blocked_signals) => Some(blocked_signals),
             Err(source) => {
                 tracing::warn!("signals are handled only after start-up: {source}");
                 None
             }
         };
-        if let Some(code) = held_back.as_ref().and_then(|held_back| self.try_fast_path(held_back)) {
+        if let Some(code) = blocked_signals.as_ref().and_then(|signals| self.try_fast_path(signals))
+        {
             return code;
         }
         let runtime = std::mem::take(&mut self.runtime).into_inner();
@@ -219,7 +224,7 @@ impl StartedRun {
                 return ExitCode::from(KEEPER_FAULT);
             }
         };
-        let code = runtime.block_on(self.keep(clock));
+        let code = runtime.block_on(self.supervise(clock));
         // A pending host name lookup, for example, must not delay the exit.
         runtime.shutdown_background();
         code
@@ -227,7 +232,7 @@ impl StartedRun {
 
     /// Watches a short trial to its end, and returns its exit code. `None`: the trial must be supervised, because it
     /// runs too long or produced output, or because a signal arrived.
-    fn try_fast_path(&mut self, held_back: &BlockedSignals) -> Option<ExitCode> {
+    fn try_fast_path(&mut self, blocked_signals: &BlockedSignals) -> Option<ExitCode> {
         let settings = &self.prepared.settings;
         if settings.identity != Identity::None || settings.sdk_channel {
             return None;
@@ -236,7 +241,7 @@ impl StartedRun {
         let (trial, exit) = started.as_mut().ok()?;
         let (observer, files) = (&mut self.observer, &self.metric_files);
         let status = fast_path::wait(
-            held_back,
+            blocked_signals,
             outputs,
             exit,
             &self.reaper,
@@ -263,7 +268,7 @@ impl StartedRun {
     }
 
     /// Watches a trial to its end, and returns the exit code.
-    async fn keep(mut self, clock: Arc<dyn Clock>) -> ExitCode {
+    async fn supervise(mut self, clock: Arc<dyn Clock>) -> ExitCode {
         self.observer.begin();
         let signals = match self.prepared.signals.take().map_or_else(Signals::listen, Ok) {
             Ok(signals) => signals,

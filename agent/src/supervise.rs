@@ -43,7 +43,7 @@ pub use status_snapshot::StatusSource;
 pub use streams::TrialStreams;
 
 /// The interval at which killed trees are searched again for processes forked meanwhile.
-const HUNT_EVERY: Duration = Duration::from_millis(20);
+const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The time for which complete log lines may wait for more.
 const LOG_LINGER: Duration = Duration::from_millis(250);
@@ -53,7 +53,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(100);
 
 /// The interval at which a provisional verdict is written while the trial runs: since Kubernetes 1.28, an out-of-memory
 /// kill ends the whole container, including the agent.
-const AHEAD_EVERY: Duration = Duration::from_secs(3);
+const PROVISIONAL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The time that the trial's output may stay open after the trial's end before another thread reads the rest.
 const READ_OUT_AFTER: Duration = Duration::from_millis(20);
@@ -127,9 +127,9 @@ enum LoopEvent {
 #[derive(Clone, Copy)]
 enum Timer {
     Deadline,
-    Hunt,
+    RepeatKill,
     Watch,
-    Ahead,
+    ProvisionalVerdict,
     Sample,
     Log,
     ReadOut,
@@ -141,7 +141,7 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
     let mut phase = Phase::Running;
     let now = Instant::now();
     let mut state = LoopState {
-        ahead_at: Some(now + AHEAD_EVERY),
+        provisional_at: Some(now + PROVISIONAL_INTERVAL),
         sample_at: supervisor.intake.next_sample(now),
         log_at: supervisor.next_log(),
         ..LoopState::new(now)
@@ -163,7 +163,7 @@ pub async fn supervise(supervisor: &mut Supervisor) -> Ending {
         if let Some(effect) = effect {
             supervisor.perform(effect, &phase, &mut state);
         }
-        state.hunt_at = phase.hunts().then(|| Instant::now() + HUNT_EVERY);
+        state.repeat_kill_at = phase.is_killing().then(|| Instant::now() + REPEAT_KILL_INTERVAL);
     }
     supervisor.intake.end_observing();
     supervisor.end_logs();
@@ -183,9 +183,9 @@ impl Supervisor {
             biased;
             signal = self.signals.next() => LoopEvent::Signal(signal),
             () = until(deadline) => LoopEvent::Due(Timer::Deadline),
-            () = until(state.hunt_at) => LoopEvent::Due(Timer::Hunt),
+            () = until(state.repeat_kill_at) => LoopEvent::Due(Timer::RepeatKill),
             () = until(state.watch_at) => LoopEvent::Due(Timer::Watch),
-            () = until(state.ahead_at) => LoopEvent::Due(Timer::Ahead),
+            () = until(state.provisional_at) => LoopEvent::Due(Timer::ProvisionalVerdict),
             () = until(state.sample_at) => LoopEvent::Due(Timer::Sample),
             () = until(state.log_at) => LoopEvent::Due(Timer::Log),
             () = until(state.read_out_at) => LoopEvent::Due(Timer::ReadOut),
@@ -215,7 +215,7 @@ impl Supervisor {
             LoopEvent::Directive(directive) => self.apply(directive, state),
             LoopEvent::Intake(PumpEvent::Closed(stream)) => {
                 self.streams.close(stream);
-                phase.reaped().then(|| Event::Looked(self.remaining()))
+                phase.reaped().then(|| Event::Checked(self.remaining()))
             }
             LoopEvent::Intake(event) => {
                 self.intake.record(event);
@@ -256,9 +256,9 @@ impl Supervisor {
                 let left = if phase.reaped() { self.remaining() } else { Remaining::ANYTHING };
                 return Some(Event::DeadlinePassed(left));
             }
-            Timer::Hunt => {
+            Timer::RepeatKill => {
                 self.trial.kill(phase.reaped());
-                state.hunt_at = Some(now + HUNT_EVERY);
+                state.repeat_kill_at = Some(now + REPEAT_KILL_INTERVAL);
                 return self.reap(phase, state);
             }
             Timer::Watch => {
@@ -266,8 +266,8 @@ impl Supervisor {
                 self.start_guard();
                 state.watching = self.watch_metric_files();
             }
-            Timer::Ahead => {
-                state.ahead_at = Some(now + AHEAD_EVERY);
+            Timer::ProvisionalVerdict => {
+                state.provisional_at = Some(now + PROVISIONAL_INTERVAL);
                 let observed = self.intake.observer().observations_so_far();
                 let observed = Observations { stop: state.ending.stop, ..observed };
                 self.capture.verdict(&conclude(&observed));
@@ -312,7 +312,7 @@ impl Supervisor {
             return Some(Event::Exited { exit, left });
         }
         self.trial.follow_stop();
-        phase.reaped().then_some(Event::Looked(left))
+        phase.reaped().then_some(Event::Checked(left))
     }
 
     fn remaining(&self) -> Remaining {

@@ -28,7 +28,9 @@ use trial_protocol::{
 
 use crate::trial::tree::{LeftoverCounts, Leftovers};
 
-use evidence::{evidence, is_near_limit, is_near_limit_now, last_words, memory_figures, oom_kills};
+use evidence::{
+    evidence, is_near_limit, is_near_limit_now, last_output, memory_figures, oom_kills,
+};
 use phrases::Hint;
 use stop::stopped;
 
@@ -141,7 +143,7 @@ pub fn conclude(observed: &Observations) -> Verdict {
 /// Returns the conclusion from the trial's end, without the sentence about leftover processes.
 fn conclusion(observed: &Observations) -> Conclusion {
     match &observed.end {
-        TrialEnd::Running => written_ahead(observed),
+        TrialEnd::Running => conclude_provisionally(observed),
         TrialEnd::Exited { exit, .. } => match observed.stop {
             Some(Stop { by, signal: Some(signal) }) => stopped(observed, by, signal, *exit),
             Some(Stop { signal: None, .. }) | None => exited(observed, *exit),
@@ -215,8 +217,8 @@ fn exited(observed: &Observations, exit: TrialExit) -> Conclusion {
     }
     oom_kernel(observed, exit)
         .or_else(|| gpu_lost(observed))
-        .or_else(|| said(observed, exit))
-        .unwrap_or_else(|| plain(observed, exit))
+        .or_else(|| conclude_from_output(observed, exit))
+        .unwrap_or_else(|| conclude_from_exit(observed, exit))
 }
 
 /// Concludes that the kernel's out-of-memory killer ended the trial, from its counter or from the signs of a kill at
@@ -231,7 +233,7 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
         Some(kills) if kills > 0 => {
             let what = format!(
                 "The kernel killed {kills} of the trial's processes for memory, and {}",
-                ended(exit)
+                describe_exit(exit)
             );
             (Confidence::Likely, what)
         }
@@ -245,7 +247,7 @@ fn oom_kernel(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
         None if !killed && hint(observed, &[Hint::ChildKilled]) == Some(Hint::ChildKilled) => {
             let what = format!(
                 "One of the trial's processes was killed, probably for memory, and {}",
-                ended(exit)
+                describe_exit(exit)
             );
             (Confidence::Possible, what)
         }
@@ -273,7 +275,7 @@ fn gpu_lost(observed: &Observations) -> Option<Conclusion> {
 }
 
 /// Concludes from the trial's last output.
-fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
+fn conclude_from_output(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
     let shell = match exit {
         TrialExit::Code(127) => Some(Hint::NotFound),
         TrialExit::Code(126) => Some(Hint::NotExecutable),
@@ -289,7 +291,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             message: format!(
                 "The GPU ran out of memory and {}: use a smaller batch or model, or check whether \
                  another process holds the GPU's memory.",
-                ended(exit)
+                describe_exit(exit)
             ),
         }),
         Hint::DiskFull => Some(Conclusion {
@@ -298,7 +300,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             confidence,
             message: format!(
                 "A disk (or /dev/shm) was full and {}: free some space, or write elsewhere.",
-                ended(exit)
+                describe_exit(exit)
             ),
         }),
         Hint::NotFound => Some(Conclusion {
@@ -307,7 +309,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             confidence,
             message: format!(
                 "The shell did not find the program{}: check the trial command and the image.",
-                last_words(observed)
+                last_output(observed)
             ),
         }),
         Hint::NotExecutable => Some(Conclusion {
@@ -317,7 +319,7 @@ fn said(observed: &Observations, exit: TrialExit) -> Option<Conclusion> {
             message: format!(
                 "The shell could not execute the program{}: check its mode, its first line and for which \
                  processor it was built.",
-                last_words(observed)
+                last_output(observed)
             ),
         }),
         Hint::ChildKilled | Hint::GpuLost => None,
@@ -333,11 +335,11 @@ fn hint(observed: &Observations, also: &[Hint]) -> Option<Hint> {
 }
 
 /// Concludes from the exit alone.
-fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
-    let words = last_words(observed);
+fn conclude_from_exit(observed: &Observations, exit: TrialExit) -> Conclusion {
+    let words = last_output(observed);
     match exit {
         TrialExit::Signal(signal) => {
-            let (class, advice) = meaning(signal);
+            let (class, advice) = retry_advice(signal);
             let message = format!(
                 "The trial was ended by {}, which trialkeeper did not send{words}: {advice}.",
                 signal_name(signal)
@@ -347,7 +349,7 @@ fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
         // The exit code with which a shell reports that a signal ended its child.
         TrialExit::Code(code @ 129..=159) => {
             let signal = code - 128;
-            let (class, advice) = meaning(signal);
+            let (class, advice) = retry_advice(signal);
             let message = format!(
                 "The trial exited with code {code}, which stands for {}{words}: {advice}.",
                 signal_name(signal)
@@ -363,7 +365,7 @@ fn plain(observed: &Observations, exit: TrialExit) -> Conclusion {
 }
 
 /// Concludes for the case that no process can write a better verdict.
-fn written_ahead(observed: &Observations) -> Conclusion {
+fn conclude_provisionally(observed: &Observations) -> Conclusion {
     let killed = oom_kills(observed).is_some_and(|kills| kills > 0);
     if killed || is_near_limit_now(observed) {
         let confidence = if killed { Confidence::Likely } else { Confidence::Possible };
@@ -390,7 +392,7 @@ fn written_ahead(observed: &Observations) -> Conclusion {
 }
 
 /// Returns the prospect of a retry after `signal`, and the remedy.
-fn meaning(signal: u8) -> (Class, &'static str) {
+fn retry_advice(signal: u8) -> (Class, &'static str) {
     match Signal::try_from(i32::from(signal)) {
         Ok(Signal::SIGKILL) => (
             Class::Transient,
@@ -425,7 +427,7 @@ fn signal_name(signal: u8) -> String {
     }
 }
 
-fn ended(exit: TrialExit) -> String {
+fn describe_exit(exit: TrialExit) -> String {
     match exit {
         TrialExit::Code(code) => format!("the trial exited with code {code}"),
         TrialExit::Signal(signal) => format!("the trial ended by {}", signal_name(signal)),

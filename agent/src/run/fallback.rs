@@ -37,13 +37,13 @@ use crate::verdict::{
 };
 
 /// The interval at which killed trees are searched for processes forked meanwhile.
-const HUNT_EVERY: Duration = Duration::from_millis(20);
+const REPEAT_KILL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of bytes to read at once.
 const CHUNK: usize = 64 * 1024;
 
 /// The number of bytes that a writable pipe accepts without blocking (`PIPE_BUF`).
-const ATOMIC: usize = 4096;
+const PIPE_BUF: usize = 4096;
 
 /// The stop that SIGTERM requests.
 const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
@@ -51,10 +51,10 @@ const STOP_BY_TERM: Stop = Stop { by: StopBy::Signal(15), signal: None };
 /// Holds the trial described by `words`, and returns its exit code.
 pub fn main(words: &[OsString]) -> ExitCode {
     let Some(handed_over) = HandOver::read(words) else {
-        say("error: --hold is for internal use only");
+        print_error("error: --hold is for internal use only");
         return ExitCode::from(KEEPER_FAULT);
     };
-    say(
+    print_error(
         "error: trialkeeper has failed. The trial continues. Its output and exit code are passed on, but \
          nothing more is collected or delivered",
     );
@@ -64,13 +64,13 @@ pub fn main(words: &[OsString]) -> ExitCode {
             ExitCode::from(holder.conclude(&handed_over))
         }
         Err(error) => {
-            say(&format!("error: cannot supervise the trial: {error}"));
+            print_error(&format!("error: cannot supervise the trial: {error}"));
             ExitCode::from(KEEPER_FAULT)
         }
     }
 }
 
-fn say(text: &str) {
+fn print_error(text: &str) {
     // Ignored: stderr may be closed.
     io::stderr().write_all(format!("trialkeeper: {text}\n").as_bytes()).ok();
 }
@@ -167,12 +167,12 @@ impl MinimalSupervisor {
             self.wait(&phase);
             // Before the signals, so that the event for the trial's end includes the current state of the streams. A
             // stream that ended in between would otherwise never be seen to end.
-            self.streams.iter_mut().for_each(Stream::carry);
+            self.streams.iter_mut().for_each(Stream::copy);
             self.handle_signals(&phase, &mut events);
-            if phase.hunts() {
+            if phase.is_killing() {
                 self.trial.kill(phase.reaped());
             }
-            if phase.hunts() || open != self.open() {
+            if phase.is_killing() || open != self.open() {
                 events.extend(self.reap(&phase));
             }
             if phase.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
@@ -186,8 +186,11 @@ impl MinimalSupervisor {
     /// Waits until there is something to do.
     fn wait(&self, phase: &Phase) {
         let left = phase.deadline().map(|at| at.saturating_duration_since(Instant::now()));
-        let wait =
-            if phase.hunts() { Some(left.unwrap_or(HUNT_EVERY).min(HUNT_EVERY)) } else { left };
+        let wait = if phase.is_killing() {
+            Some(left.unwrap_or(REPEAT_KILL_INTERVAL).min(REPEAT_KILL_INTERVAL))
+        } else {
+            left
+        };
         // Rounded up, so that the deadline has passed when it is checked.
         let millis = wait.map(|wait| i32::try_from(wait.as_millis() + 1).unwrap_or(i32::MAX));
         let timeout = millis.and_then(|millis| PollTimeout::try_from(millis).ok());
@@ -199,13 +202,14 @@ impl MinimalSupervisor {
 
     fn handle_signals(&mut self, phase: &Phase, events: &mut Vec<Event>) {
         let mut ended = false;
-        while let Ok(Some(heard)) = self.signals.read_signal() {
-            if heard.ssi_pid == std::process::id() {
+        while let Ok(Some(received)) = self.signals.read_signal() {
+            if received.ssi_pid == std::process::id() {
                 // Another thread of the previous program failed too, and sent its signal for the hand-over.
                 continue;
             }
-            let heard = i32::try_from(heard.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
-            match heard {
+            let received =
+                i32::try_from(received.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
+            match received {
                 Some(Signal::SIGCHLD) => ended = true,
                 Some(Signal::SIGTERM) => {
                     events.push(match self.stop {
@@ -239,7 +243,7 @@ impl MinimalSupervisor {
             self.trial.record_reaped(false);
             return Some(Event::Exited { exit: trial_exit(status), left });
         }
-        phase.reaped().then_some(Event::Looked(left))
+        phase.reaped().then_some(Event::Checked(left))
     }
 
     fn remaining(&self) -> Remaining {
@@ -313,7 +317,7 @@ impl MinimalSupervisor {
         if let Some(dir) = &handed_over.dir {
             let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
             if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
-                say(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
+                print_error(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }
         }
         if let Some(path) = &handed_over.termination_log {
@@ -362,7 +366,7 @@ impl Stream {
     }
 
     /// Copies all bytes that need no wait, up to a limit, so that signals are handled in time.
-    fn carry(&mut self) {
+    fn copy(&mut self) {
         for _ in 0..64 {
             if !self.is_ready() {
                 return;
@@ -392,7 +396,7 @@ impl Stream {
 
     fn write(&mut self) {
         let Some(sink) = &mut self.sink else { return };
-        let length = self.waiting.len().min(ATOMIC);
+        let length = self.waiting.len().min(PIPE_BUF);
         match sink.write(&self.waiting[..length]) {
             Ok(length) => drop(self.waiting.drain(..length)),
             Err(error)

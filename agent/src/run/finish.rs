@@ -7,9 +7,9 @@ use tokio::time::sleep;
 use trial_protocol::ReportBody;
 
 use super::delivery::DeliveryShutdown;
-use super::{DISK_WAIT, HURRIED_READER_WAIT, READER_WAIT, summary};
+use super::{DISK_WAIT, READER_WAIT, STOPPED_READER_WAIT, summary};
 use crate::output::capture::Capture;
-use crate::output::{Outlet, passed_on};
+use crate::output::{Outlet, wait_until_passed_on};
 use crate::run::settings::Settings;
 use crate::spool::Spool;
 use crate::supervise::recorder::Recorder;
@@ -84,11 +84,11 @@ async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bo
         if !hurried {
             signals.wait_for_stop_signal().await;
         }
-        sleep(HURRIED_READER_WAIT).await;
+        sleep(STOPPED_READER_WAIT).await;
     };
     tokio::select! {
         biased;
-        () = passed_on(outlets) => return,
+        () = wait_until_passed_on(outlets) => return,
         () = hurry => {}
         () = sleep(READER_WAIT) => {}
     }

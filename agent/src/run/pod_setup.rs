@@ -37,8 +37,8 @@ struct SetupSession<'a> {
 impl<'a> PodSetup<'a> {
     pub(super) fn new(settings: &'a Settings, runtime: &'a LazyRuntime) -> Self {
         let pod = &settings.pod;
-        let asked = pod.fetch_code || pod.fetch_parameters || pod.meeting.is_some();
-        let Some(address) = settings.manager.clone().filter(|_| asked) else {
+        let is_requested = pod.fetch_code || pod.fetch_parameters || pod.rendezvous.is_some();
+        let Some(address) = settings.manager.clone().filter(|_| is_requested) else {
             return Self { settings, session: None, obstacle: None };
         };
         let open = || {
@@ -85,8 +85,8 @@ impl<'a> PodSetup<'a> {
             self.obstacle.get_or_insert(Obstacle::Unready(chain(&error)));
         }
         let fetched = into.as_deref().filter(|_| pod.fetch_code && !is_unpacked);
-        let meeting = pod.meeting.as_ref();
-        let members = self.step(fetched.is_some() || meeting.is_some(), async |manager| {
+        let rendezvous = pod.rendezvous.as_ref();
+        let members = self.step(fetched.is_some() || rendezvous.is_some(), async |manager| {
             let code = async {
                 match fetched {
                     Some(into) => manager.code(into).await,
@@ -94,8 +94,8 @@ impl<'a> PodSetup<'a> {
                 }
             };
             let members = async {
-                match meeting {
-                    Some(meeting) => meet(manager, meeting).await.map(Some),
+                match rendezvous {
+                    Some(rendezvous) => meet(manager, rendezvous).await.map(Some),
                     None => Ok(None),
                 }
             };
@@ -117,8 +117,8 @@ impl<'a> PodSetup<'a> {
             ("TRIALKEEPER_ROLE".to_owned(), own.role.clone()),
             ("TRIALKEEPER_ROLE_INDEX".to_owned(), own.index.to_string()),
         ];
-        if let Some((meeting, members)) = self.settings.pod.meeting.as_ref().zip(members) {
-            variables.extend(peers::variables(own, &meeting.roles, members));
+        if let Some((rendezvous, members)) = self.settings.pod.rendezvous.as_ref().zip(members) {
+            variables.extend(peers::variables(own, &rendezvous.roles, members));
         }
         variables
     }

@@ -66,9 +66,9 @@ pub(super) fn prepare(
     if let Some(legacy) = &settings.legacy {
         prepare_legacy(legacy);
     }
-    let their_sys_dir =
+    let inherited_sys_dir =
         variable("NNI_SYS_DIR").map(PathBuf::from).filter(|_| args.output_dir.is_none());
-    let sys_dir = their_sys_dir.as_deref().or(settings.output_dir.as_deref());
+    let sys_dir = inherited_sys_dir.as_deref().or(settings.output_dir.as_deref());
     let mut setup = PodSetup::new(&settings, runtime);
     let fetched = setup.parameters();
     let parameters = match &fetched {
@@ -97,7 +97,7 @@ pub(super) fn prepare(
     Ok(Prepared {
         plan,
         record: parameters.record,
-        sys_dir: their_sys_dir.or_else(|| dir.clone()),
+        sys_dir: inherited_sys_dir.or_else(|| dir.clone()),
         dir,
         earlier,
         parameter_id,

@@ -48,7 +48,7 @@ pub(super) fn recorder(
     let live = settings.verbose >= 1;
     let mut recorder =
         Recorder::new(&settings.collect, spool.clone(), clock, live, secrets.clone());
-    if !settings.pod.bears_metrics {
+    if !settings.pod.reports_metrics {
         recorder = recorder.without_metrics();
     }
     let Some(legacy) = &settings.legacy else { return recorder };

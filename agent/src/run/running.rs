@@ -61,7 +61,7 @@ impl Running {
         let Served { findings, shutdown: channel } = run.channel.serve(record);
         let recorder = recorder(&settings, &spool, clock, parameter_id);
         let trial = started.as_ref().ok().map(|(trial, _)| trial);
-        recorder.report(ReportBody::Started(summary::announcement(&settings, trial)));
+        recorder.report(ReportBody::Started(summary::started_report(&settings, trial)));
         if let Some(earlier) = earlier {
             recorder.note("earlier-attempt", summary::earlier_attempt(&earlier));
         }

@@ -121,10 +121,10 @@ pub enum Error {
     },
     /// A stop condition needs samples, and samples are disabled.
     #[error("--{0} needs samples, but --sample-interval 0 disables them; remove one of the two")]
-    Unseen(&'static str),
+    NeedsSamples(&'static str),
     /// A stop condition needs a time, and the time is zero.
     #[error("--{0} needs a time above 0 in --{1}")]
-    Never(&'static str, &'static str),
+    ZeroTime(&'static str, &'static str),
     /// The options of a pod do not fit together.
     #[error(transparent)]
     Pod(#[from] pod::Error),
@@ -266,21 +266,21 @@ fn check_stops(watch: &WatchArgs) -> Result<(), Error> {
         (idle, "gpu-idle-after", watch.gpu_idle_after),
         (hang, "gpu-hang-after", watch.gpu_hang_after),
     ];
-    for (name, asked) in [("stop-on-stall", watch.stop_on_stall), idle, hang] {
-        if asked && watch.sample_interval.is_zero() {
-            return Err(Error::Unseen(name));
+    for (name, enabled) in [("stop-on-stall", watch.stop_on_stall), idle, hang] {
+        if enabled && watch.sample_interval.is_zero() {
+            return Err(Error::NeedsSamples(name));
         }
     }
-    match never.into_iter().find(|((_, asked), _, after)| *asked && after.is_zero()) {
-        Some(((name, _), after, _)) => Err(Error::Never(name, after)),
+    match never.into_iter().find(|((_, enabled), _, after)| *enabled && after.is_zero()) {
+        Some(((name, _), after, _)) => Err(Error::ZeroTime(name, after)),
         None => Ok(()),
     }
 }
 
 fn observation(watch: &WatchArgs, own_gpus: GpuAllotment, secrets: Secrets) -> observe::Spec {
     let unless_zero = |time: Duration| Some(time).filter(|time| !time.is_zero());
-    let asks = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
-    let gpu_program = Some(watch.gpu_program.clone()).filter(asks);
+    let is_enabled = |program: &PathBuf| *program != Path::new("none") && !own_gpus.is_none();
+    let gpu_program = Some(watch.gpu_program.clone()).filter(is_enabled);
     let detect = DetectSpec {
         stall_after: unless_zero(watch.stall_after),
         gpu_idle_after: unless_zero(watch.gpu_idle_after),

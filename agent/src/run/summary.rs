@@ -21,7 +21,7 @@ const STOPPED_CODE: u8 = 143;
 /// The maximum wait for the reader of the summary.
 const SUMMARY_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) fn announcement(settings: &Settings, trial: Option<&Trial>) -> Started {
+pub(super) fn started_report(settings: &Settings, trial: Option<&Trial>) -> Started {
     let task = settings.pod.task.as_ref();
     let secrets = &settings.observe.secrets;
     let words = settings.command.iter().map(|word| word.to_string_lossy().into_owned());

@@ -40,7 +40,7 @@ pub enum Phase {
         /// The exit of the process.
         exit: TrialExit,
         /// The time at which the leftover processes get SIGTERM.
-        ask_at: Instant,
+        terminate_at: Instant,
         /// The time at which they get SIGKILL.
         kill_at: Instant,
     },
@@ -80,7 +80,7 @@ pub enum Event {
         left: Remaining,
     },
     /// The rest of the trial was checked, or has changed.
-    Looked(Remaining),
+    Checked(Remaining),
     /// [`Phase::deadline`] has passed, with this rest of the trial.
     DeadlinePassed(Remaining),
 }
@@ -118,7 +118,7 @@ impl Phase {
             Self::Running | Self::Done(_) => None,
             Self::Stopping { kill_at } | Self::Clearing { kill_at, .. } => Some(*kill_at),
             Self::Killing { give_up_at } | Self::Verifying { give_up_at, .. } => Some(*give_up_at),
-            Self::Draining { ask_at, .. } => Some(*ask_at),
+            Self::Draining { terminate_at, .. } => Some(*terminate_at),
         }
     }
 
@@ -133,7 +133,7 @@ impl Phase {
     }
 
     /// Returns whether SIGKILL was sent, so that the agent must search repeatedly for processes forked meanwhile.
-    pub fn hunts(&self) -> bool {
+    pub fn is_killing(&self) -> bool {
         matches!(self, Self::Killing { .. } | Self::Verifying { .. })
     }
 
@@ -177,7 +177,7 @@ impl Phase {
                 Event::Exited { exit, left: Remaining::NOTHING },
             ) => (Done(Some(exit)), None),
             (Running, Event::Exited { exit, left: Remaining { output: true, .. } }) => {
-                (Draining { exit, ask_at: now + drain / 2, kill_at: now + drain }, None)
+                (Draining { exit, terminate_at: now + drain / 2, kill_at: now + drain }, None)
             }
             (Running, Event::Exited { exit, left: Remaining { output: false, .. } }) => {
                 (Clearing { exit, kill_at: now + drain }, Some(Effect::Stop))
@@ -193,12 +193,12 @@ impl Phase {
 
             (
                 Draining { exit, .. } | Clearing { exit, .. } | Verifying { exit, .. },
-                Event::Looked(Remaining::NOTHING),
+                Event::Checked(Remaining::NOTHING),
             ) => (Done(Some(exit)), None),
             // The leftover processes have closed the output, so no more output is possible.
             (
                 Draining { exit, kill_at, .. },
-                Event::Looked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
+                Event::Checked(Remaining { output: false, .. }) | Event::DeadlinePassed(_),
             ) => (Clearing { exit, kill_at }, Some(Effect::Stop)),
             (Draining { exit, kill_at, .. }, Event::StopRequested { grace }) => {
                 (Clearing { exit, kill_at: kill_at.min(now + grace) }, Some(Effect::Stop))
@@ -206,7 +206,7 @@ impl Phase {
             (Draining { exit, kill_at, .. }, Event::StopHurried) => {
                 (Clearing { exit, kill_at: kill_at.min(now + HURRIED_GRACE) }, Some(Effect::Stop))
             }
-            (Clearing { exit, kill_at }, Event::Looked(Remaining { processes: false, .. })) => {
+            (Clearing { exit, kill_at }, Event::Checked(Remaining { processes: false, .. })) => {
                 (Clearing { exit, kill_at: kill_at.min(now + drain) }, None)
             }
             (Clearing { exit, kill_at }, Event::StopRequested { grace }) => {

@@ -114,10 +114,10 @@ impl Recorder {
             match finding {
                 Finding::Metric(found) => {
                     // The SDK's own line was already sent as printed.
-                    let told = from_lines && found.source == Source::Sdk;
+                    let already_sent = from_lines && found.source == Source::Sdk;
                     if let Some(metric) = self.registry.enter(found) {
                         self.count(&metric);
-                        if !told && !self.quiet {
+                        if !already_sent && !self.quiet {
                             self.report(ReportBody::Metric(metric));
                         }
                     }

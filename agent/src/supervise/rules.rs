@@ -53,7 +53,12 @@ impl MetricHistory {
     }
 
     /// Returns a description if the best result is worse than the bound for this number of results.
-    fn worse(&self, better: Better, from_results: u64, bounds: &[f64]) -> Option<String> {
+    fn worse_than_bound(
+        &self,
+        better: Better,
+        from_results: u64,
+        bounds: &[f64],
+    ) -> Option<String> {
         let at = usize::try_from(self.results.checked_sub(from_results.max(1))?).ok()?;
         let bound = *bounds.get(at)?;
         let (best, worse) = match better {
@@ -136,7 +141,9 @@ impl Rules {
                     })
                 }
                 StopWhen::Best { name, better, from_results, bounds } if *name == metric.name => {
-                    history.and_then(|history| history.worse(*better, *from_results, bounds))
+                    history.and_then(|history| {
+                        history.worse_than_bound(*better, *from_results, bounds)
+                    })
                 }
                 StopWhen::Metric { .. }
                 | StopWhen::Best { .. }

@@ -61,7 +61,7 @@ pub(super) fn memory_figures(observed: &Observations) -> String {
 }
 
 /// Returns the last line of standard error, or else of standard output, for the end of a sentence.
-pub(super) fn last_words(observed: &Observations) -> String {
+pub(super) fn last_output(observed: &Observations) -> String {
     let tails = [&observed.stderr_tail, &observed.stdout_tail];
     match tails.iter().find_map(|tail| phrases::last_line(tail)) {
         Some(line) => format!("; its last output was {line:?}"),

@@ -75,7 +75,8 @@ fn request(observed: &Observations, by: StopBy) -> (Cause, Class, String) {
         }
         // A deleted pod, a drained node and a batch system at its limit all send only SIGTERM.
         StopBy::Signal(received) => {
-            let from = observed.sender.as_ref().map_or_else(|| "outside".to_owned(), named);
+            let from =
+                observed.sender.as_ref().map_or_else(|| "outside".to_owned(), describe_sender);
             let what = format!("{} reached trialkeeper from {from}", signal_name(received));
             (Cause::Stopped, Class::Transient, what)
         }
@@ -131,7 +132,7 @@ fn manager_request(reason: StopReason) -> (Cause, Class, &'static str) {
 }
 
 /// Describes a sender for the user.
-fn named(sender: &SignalSender) -> String {
+fn describe_sender(sender: &SignalSender) -> String {
     match sender {
         SignalSender { kernel: true, .. } => "the terminal".to_owned(),
         SignalSender { pid: 0, .. } => "outside its container".to_owned(),

@@ -28,9 +28,9 @@ pub struct Pod {
     /// The role and index of this pod, if they are known.
     pub task: Option<Task>,
     /// The rendezvous of the pods, if the trial has several.
-    pub meeting: Option<RendezvousSpec>,
+    pub rendezvous: Option<RendezvousSpec>,
     /// `true` if this pod's metrics are the trial's.
-    pub bears_metrics: bool,
+    pub reports_metrics: bool,
 }
 
 /// The errors of a pod's options.
@@ -95,33 +95,33 @@ pub(super) fn resolve(
     let task = role.zip(index).map(|(role, index)| Task { role, index });
 
     let incarnation = pod.incarnation.as_deref();
-    let again = PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
-    let again = again.unwrap_or_default();
-    let attempt = again.reports_as(attempt).map_err(Error::Attempt)?;
+    let retry = PodAttempt::of(variable, incarnation).filter(|_| managed && args.attempt.is_some());
+    let retry = retry.unwrap_or_default();
+    let attempt = retry.attempt_of_reports(attempt).map_err(Error::Attempt)?;
 
     let first = || Some(Task { role: pod.roles.first()?.name.clone(), index: 0 });
-    let bearer = pod.metrics_from.clone().or_else(first);
+    let metrics_task = pod.metrics_from.clone().or_else(first);
     let flag = if pod.roles.is_empty() { "metrics-from" } else { "roles" };
     let own = || task.clone().ok_or(Error::NoRole { flag });
-    let meeting = match pod.roles.as_slice() {
+    let rendezvous = match pod.roles.as_slice() {
         [] => None,
         roles => {
             let own = own()?;
-            check(roles, &own, bearer.as_ref())?;
+            check(roles, &own, metrics_task.as_ref())?;
             let attempt = args.attempt.clone().ok_or(Error::NoAttempt)?;
-            let attempt = again.meets_as(&attempt).map_err(Error::Attempt)?;
+            let attempt = retry.attempt_of_rendezvous(&attempt).map_err(Error::Attempt)?;
             let incarnation = pod.incarnation.clone();
             let (roles, address) = (roles.to_vec(), pod.pod_ip);
             Some(RendezvousSpec { attempt, own, roles, incarnation, address })
         }
     };
-    let bears_metrics = match &bearer {
+    let reports_metrics = match &metrics_task {
         None => true,
-        Some(bearer) => *bearer == own()?,
+        Some(metrics_task) => *metrics_task == own()?,
     };
     let attempt = match &task {
         // Each other pod has an attempt of its own, so that the report numbers of two pods do not clash.
-        Some(Task { role, index }) if !bears_metrics => {
+        Some(Task { role, index }) if !reports_metrics => {
             AttemptId::new(format!("{attempt}-{role}-{index}")).map_err(Error::Attempt)?
         }
         Some(_) | None => attempt,
@@ -134,8 +134,8 @@ pub(super) fn resolve(
         code_base: pod.code_base.clone(),
         start_timeout: pod.start_timeout,
         task,
-        meeting,
-        bears_metrics,
+        rendezvous,
+        reports_metrics,
     };
     Ok((pod, attempt))
 }
@@ -185,7 +185,7 @@ impl PodAttempt {
     }
 
     /// Returns the attempt of a pod's reports: `k3f9a-1`, `k3f9a-1_0_1`, `k3f9a-1_p4c7e2b9d1f0a`, ...
-    fn reports_as(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
+    fn attempt_of_reports(&self, attempt: AttemptId) -> Result<AttemptId, IdError> {
         match self {
             Self::First | Self::Numbered { framework: 0, task: 0 } => Ok(attempt),
             Self::Numbered { framework, task } => {
@@ -196,12 +196,12 @@ impl PodAttempt {
     }
 
     /// Returns the attempt for the rendezvous. A pod that restarts alone keeps the attempt of the other pods.
-    fn meets_as(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
+    fn attempt_of_rendezvous(&self, attempt: &AttemptId) -> Result<AttemptId, IdError> {
         let whole = match self {
             Self::Numbered { framework, .. } => Self::Numbered { framework: *framework, task: 0 },
             Self::First | Self::Pod(_) => Self::First,
         };
-        whole.reports_as(attempt.clone())
+        whole.attempt_of_reports(attempt.clone())
     }
 }
 
@@ -213,7 +213,7 @@ fn short(incarnation: &str) -> Option<String> {
     Some(last.into_iter().collect::<String>().to_ascii_lowercase()).filter(|id| !id.is_empty())
 }
 
-fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error> {
+fn check(roles: &[Role], own: &Task, metrics_task: Option<&Task>) -> Result<(), Error> {
     for (place, role) in roles.iter().enumerate() {
         if roles.iter().take(place).any(|other| other.name == role.name) {
             return Err(Error::DuplicateRole { role: role.name.clone() });
@@ -221,7 +221,7 @@ fn check(roles: &[Role], own: &Task, bearer: Option<&Task>) -> Result<(), Error>
     }
     let known =
         |task: &Task| roles.iter().any(|role| role.name == task.role && task.index < role.number);
-    let tasks = [(Some(own), "--role and --role-index"), (bearer, "--metrics-from")];
+    let tasks = [(Some(own), "--role and --role-index"), (metrics_task, "--metrics-from")];
     for (task, flag) in tasks.into_iter().filter_map(|(task, flag)| Some((task?, flag))) {
         if !known(task) {
             let roles = roles.iter().map(|role| format!("{}:{}", role.name, role.number));
@@ -240,7 +240,7 @@ mod tests {
     use crate::cli::{Cli, Command};
     use crate::run::settings::{Settings, Start};
 
-    fn settle(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
+    fn resolve(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
         let variables: HashMap<&str, &str> = variables.iter().copied().collect();
         let words = ["trialkeeper", "run"].iter().chain(words).map(OsString::from);
         let Ok(Cli { command: Command::Run(args) }) = crate::cli::parse(words) else {
@@ -259,7 +259,7 @@ mod tests {
     type Row<'a> = (&'a str, Vec<&'a str>, [(&'a str, &'a str); 2], bool, &'a str);
 
     #[test]
-    fn one_pod_bears_the_metrics_and_the_others_are_attempts_of_their_own() {
+    fn one_pod_reports_the_metrics_and_the_others_are_separate_attempts() {
         let managed =
             ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
         let roles = ["--roles", "worker:2,ps:1"];
@@ -274,18 +274,18 @@ mod tests {
             ("one that was named",    [roles, from].concat(),  fc("ps", "0"),     true,  "t-1"),
             ("behind a barrier",      from.to_vec(),           fc("worker", "0"), false, "t-1-worker-0"),
         ];
-        for (says, words, variables, bears, attempt) in table {
+        for (says, words, variables, reports, attempt) in table {
             let words = [&managed, words.as_slice(), &["x"]].concat();
             let settings =
-                settle(&words, &variables).unwrap_or_else(|error| panic!("{says}: {error}"));
+                resolve(&words, &variables).unwrap_or_else(|error| panic!("{says}: {error}"));
             assert_eq!(
-                (settings.pod.bears_metrics, settings.attempt.as_str()),
-                (bears, attempt),
+                (settings.pod.reports_metrics, settings.attempt.as_str()),
+                (reports, attempt),
                 "{says}"
             );
-            assert_eq!(settings.pod.meeting.is_some(), words.contains(&"--roles"), "{says}");
-            if let Some(meeting) = settings.pod.meeting {
-                assert_eq!(meeting.attempt.as_str(), "t-1", "{says}: all meet as one");
+            assert_eq!(settings.pod.rendezvous.is_some(), words.contains(&"--roles"), "{says}");
+            if let Some(rendezvous) = settings.pod.rendezvous {
+                assert_eq!(rendezvous.attempt.as_str(), "t-1", "{says}: all meet as one");
             }
         }
     }
@@ -321,9 +321,9 @@ mod tests {
                 ("FC_FRAMEWORK_ATTEMPT_ID", framework),
                 ("FC_TASK_ATTEMPT_ID", task),
             ];
-            let settings = settle(&words, &variables).unwrap();
+            let settings = resolve(&words, &variables).unwrap();
             assert_eq!(settings.attempt.as_str(), reports, "{variables:?}");
-            assert_eq!(settings.pod.meeting.unwrap().attempt.as_str(), meets, "{variables:?}");
+            assert_eq!(settings.pod.rendezvous.unwrap().attempt.as_str(), meets, "{variables:?}");
         }
     }
 
@@ -342,7 +342,7 @@ mod tests {
         for (incarnation, attempt) in table {
             let incarnation = format!("--incarnation={incarnation}");
             let words = [&words[..], &[incarnation.as_str(), "x"]].concat();
-            let settings = settle(&words, &[("A", ""), ("B", "")]).unwrap();
+            let settings = resolve(&words, &[("A", ""), ("B", "")]).unwrap();
             assert_eq!(settings.attempt.as_str(), attempt, "{incarnation}");
         }
     }
@@ -365,7 +365,7 @@ mod tests {
             ([&attempt[..], &own, &["--roles", "worker:1,worker:2"]].concat(), "the role worker is named twice"),
         ];
         for (words, refusal) in table {
-            let refused = settle(&[&words[..], &["x"]].concat(), &[]).unwrap_err();
+            let refused = resolve(&[&words[..], &["x"]].concat(), &[]).unwrap_err();
             assert!(refused.contains(refusal), "{words:?}: {refused}");
         }
     }

@@ -7,7 +7,7 @@ const STOP_GRACE: Duration = Duration::from_secs(20);
 
 #[test]
 fn step_follows_the_table() {
-    use Event::{DeadlinePassed, Exited, Looked, StopHurried, StopRequested};
+    use Event::{Checked, DeadlinePassed, Exited, StopHurried, StopRequested};
     use Phase::{Clearing, Done, Draining, Killing, Running, Stopping, Verifying};
 
     let t = Instant::now();
@@ -23,7 +23,7 @@ fn step_follows_the_table() {
 
     let asked = |seconds| Stopping { kill_at: later(seconds) };
     let killing = Killing { give_up_at: t + KILL_WAIT };
-    let draining = Draining { exit, ask_at: later(1), kill_at: later(2) };
+    let draining = Draining { exit, terminate_at: later(1), kill_at: later(2) };
     let clearing = |seconds| Clearing { exit, kill_at: later(seconds) };
     let verifying = Verifying { exit, give_up_at: t + KILL_WAIT };
     let done = Done(Some(exit));
@@ -47,24 +47,24 @@ fn step_follows_the_table() {
         ("after a stop the tree keeps its grace",   asked(20),    Exited { exit, left: both },   clearing(20), None),
         ("an output alone gets the drain",          asked(20),    Exited { exit, left: output }, clearing(2),  None),
         ("a kill is repeated for leftovers",        killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
-        ("the drain ends when nothing is left",     draining.clone(), Looked(nothing),           done.clone(), None),
-        ("the drain continues during output",       draining.clone(), Looked(both),              draining.clone(), None),
-        ("the output's end sends SIGTERM",          draining.clone(), Looked(tree),              clearing(2),  ask),
+        ("the drain ends when nothing is left",     draining.clone(), Checked(nothing),          done.clone(), None),
+        ("the drain continues during output",       draining.clone(), Checked(both),             draining.clone(), None),
+        ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             clearing(2),  ask),
         ("or at half time",                         draining.clone(), late,                      clearing(2),  ask),
         ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
         ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  ask),
-        ("clearing ends when nothing is left",      clearing(20), Looked(nothing),               done.clone(), None),
-        ("with the tree gone only output counts",   clearing(20), Looked(output),                clearing(2),  None),
-        ("with the tree alive the grace continues", clearing(20), Looked(tree),                  clearing(20), None),
+        ("clearing ends when nothing is left",      clearing(20), Checked(nothing),              done.clone(), None),
+        ("with the tree gone only output counts",   clearing(20), Checked(output),               clearing(2),  None),
+        ("with the tree alive the grace continues", clearing(20), Checked(tree),                 clearing(20), None),
         ("a second TERM hurries it too",            clearing(20), StopHurried,                       clearing(1),  None),
         ("a stop in it shortens at most",           clearing(20), StopRequested { grace: DRAIN }, clearing(2), None),
         ("clearing ends in a kill",                 clearing(20), late,                          verifying.clone(), kill),
         ("output held outside the tree is ignored", clearing(20), DeadlinePassed(output),        done.clone(), None),
-        ("verified is done",                        verifying.clone(), Looked(nothing),          done.clone(), None),
-        ("a survivor delays the end",               verifying.clone(), Looked(both),             verifying.clone(), None),
+        ("verified is done",                        verifying.clone(), Checked(nothing),         done.clone(), None),
+        ("a survivor delays the end",               verifying.clone(), Checked(both),            verifying.clone(), None),
         ("until the deadline",                      verifying.clone(), late,                     done.clone(), None),
         ("done stays done",                         done.clone(), stop,                          done.clone(), None),
-        ("an output's end alone changes nothing",   Running,      Looked(nothing),               Running,      None),
+        ("an output's end alone changes nothing",   Running,      Checked(nothing),              Running,      None),
     ];
     for (says, from, event, to, effect) in table {
         assert_eq!(from.step(event, t, DRAIN), (to, effect), "{says}");
@@ -79,7 +79,7 @@ fn every_waiting_phase_has_a_deadline() {
     for phase in [
         Phase::Stopping { kill_at: t },
         Phase::Killing { give_up_at: t },
-        Phase::Draining { exit, ask_at: t, kill_at: t + DRAIN },
+        Phase::Draining { exit, terminate_at: t, kill_at: t + DRAIN },
         Phase::Clearing { exit, kill_at: t },
         Phase::Verifying { exit, give_up_at: t },
     ] {
