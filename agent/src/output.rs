@@ -8,7 +8,7 @@
 //!   the agent's stdout blocks or has no reader. A fault (such as a panic in a collector) loses at most the current
 //!   portion, see [`hand_over`](crate::trial::hand_over).
 //! * After the trial's end, a stalled reader of the agent's output cannot keep the agent from reading to the end.
-//!   Another thread continues to read, and keeps the bytes for the pump ([`Outlet::read_out`]).
+//!   Another thread continues to read, and keeps the bytes for the pump ([`Outlet::read_rest`]).
 //! * The inherited descriptors keep their flags, because other processes may share them.
 
 pub mod capture;
@@ -44,10 +44,10 @@ const CHUNK: usize = 64 * 1024;
 pub const READER_STACK: usize = 2 * 1024 * 1024;
 
 /// The maximum number of bytes stored for a blocked pump: Linux's default maximum for a pipe.
-const LATE: usize = 1024 * 1024;
+const MAX_LATE_BYTES: usize = 1024 * 1024;
 
 /// The interval at which the agent checks whether all output was passed on.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A message of a pump.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ struct Flow {
     source: Arc<File>,
     intake: Mutex<StreamIntake>,
     /// Number of bytes that were read and not yet passed on.
-    held: AtomicUsize,
+    pending_bytes: AtomicUsize,
 }
 
 /// The reader's state of a stream. The lock keeps the portions in order.
@@ -139,14 +139,14 @@ impl Pump {
                 late: Vec::new(),
                 ended: false,
             }),
-            held: AtomicUsize::new(0),
+            pending_bytes: AtomicUsize::new(0),
         });
         let outlet = Outlet(Arc::clone(&flow));
         // The thread is never joined. It ends with the trial's last writer, for which the agent does not wait without
         // limit.
         thread::Builder::new().name(name.to_owned()).stack_size(READER_STACK).spawn(move || {
             drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
-            flow.carry(File::from(sink), &events);
+            flow.copy_to(File::from(sink), &events);
         })?;
         Ok(outlet)
     }
@@ -181,7 +181,7 @@ fn send(to: &mpsc::Sender<PumpEvent>, event: PumpEvent) {
 
 impl Outlet {
     /// Starts a thread that reads the rest of the stream while the pump is blocked. The caller does not wait for it.
-    pub fn read_out(&self) -> Result<(), io::Error> {
+    pub fn read_rest(&self) -> Result<(), io::Error> {
         let flow = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("late".to_owned()).stack_size(READER_STACK);
         thread.spawn(move || flow.read_late()).map(drop)
@@ -194,20 +194,20 @@ impl Outlet {
     }
 
     /// Returns the number of bytes that were read and not yet passed on.
-    pub fn held(&self) -> usize {
-        self.0.held.load(Ordering::Acquire)
+    pub fn pending_bytes(&self) -> usize {
+        self.0.pending_bytes.load(Ordering::Acquire)
     }
 }
 
 /// Waits until all bytes read from the streams were passed on.
 pub async fn wait_until_passed_on(outlets: &[Outlet]) {
-    while outlets.iter().any(|outlet| outlet.held() > 0) {
-        tokio::time::sleep(LOOK_EVERY).await;
+    while outlets.iter().any(|outlet| outlet.pending_bytes() > 0) {
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 impl Flow {
-    fn carry(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
+    fn copy_to(&self, sink: File, events: &mpsc::Sender<PumpEvent>) {
         let mut sink = Sink { file: sink, open: true, received: false };
         let mut buffer = vec![0; FIRST_CHUNK];
         loop {
@@ -225,7 +225,7 @@ impl Flow {
                 let message = format!("cannot pass the output on: {source}");
                 send(events, PumpEvent::Trouble { code: "output-closed", message });
             }
-            self.held.fetch_sub(length, Ordering::AcqRel);
+            self.pending_bytes.fetch_sub(length, Ordering::AcqRel);
             if length == FIRST_CHUNK && buffer.len() == FIRST_CHUNK {
                 buffer.resize(CHUNK, 0);
             }
@@ -238,7 +238,7 @@ impl Flow {
             // Without the lock: the trial's last writers may be silent, and the pump must be able to continue.
             self.wait(PollTimeout::NONE);
             let mut intake = self.lock();
-            if intake.ended || intake.late.len() >= LATE {
+            if intake.ended || intake.late.len() >= MAX_LATE_BYTES {
                 return;
             }
             // Unless the pump has read the bytes already.
@@ -276,7 +276,7 @@ impl Flow {
             return None;
         }
         crate::util::faults::inject_at("pump");
-        self.held.fetch_add(length, Ordering::AcqRel);
+        self.pending_bytes.fetch_add(length, Ordering::AcqRel);
         intake.take(&buffer[..length]);
         Some(length)
     }
@@ -415,9 +415,9 @@ mod tests {
         let bytes: Vec<u8> = (0..CHUNK * 7 / 4).map(|n| n.to_le_bytes()[0]).collect();
         trial.write_all(&bytes).unwrap();
         drop(trial);
-        outlet.read_out().unwrap();
+        outlet.read_rest().unwrap();
         assert!(matches!(received.blocking_recv(), Some(PumpEvent::Closed(Stream::Stdout))));
-        assert!(outlet.held() > 0);
+        assert!(outlet.pending_bytes() > 0);
         assert_eq!(tail.lock().unwrap().total(), u64::try_from(bytes.len()).unwrap());
         let mut passed = Vec::new();
         ours.read_to_end(&mut passed).unwrap();

@@ -246,7 +246,7 @@ impl StartedRun {
             exit,
             &self.reaper,
             || observer.begin(),
-            || !files.any_is_there(),
+            || !files.any_exists(),
         )?;
         trial.record_reaped(false);
         let ending = Ending { status: Some(status), ..Ending::default() };
@@ -259,7 +259,7 @@ impl StartedRun {
         let verdict = conclude(&observations);
         let code = summary::exit_code(&observations.end, &verdict, settings.exit_code_map);
         disarm(code);
-        if let Err(error) = self.capture.only_verdict(&verdict) {
+        if let Err(error) = self.capture.write_verdict(&verdict) {
             tracing::warn!("{error}");
         }
         let dir = self.prepared.dir.as_deref();

@@ -56,7 +56,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(100);
 const PROVISIONAL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The time that the trial's output may stay open after the trial's end before another thread reads the rest.
-const READ_OUT_AFTER: Duration = Duration::from_millis(20);
+const READ_REST_AFTER: Duration = Duration::from_millis(20);
 
 /// The signals that the user of a terminal sends to the trial directly: INT and QUIT.
 const TYPED_SIGNALS: [u8; 2] = [2, 3];
@@ -132,7 +132,7 @@ enum Timer {
     ProvisionalVerdict,
     Sample,
     Log,
-    ReadOut,
+    ReadRest,
     Rule,
 }
 
@@ -188,7 +188,7 @@ impl Supervisor {
             () = until(state.provisional_at) => LoopEvent::Due(Timer::ProvisionalVerdict),
             () = until(state.sample_at) => LoopEvent::Due(Timer::Sample),
             () = until(state.log_at) => LoopEvent::Due(Timer::Log),
-            () = until(state.read_out_at) => LoopEvent::Due(Timer::ReadOut),
+            () = until(state.read_rest_at) => LoopEvent::Due(Timer::ReadRest),
             () = until(rule_at) => LoopEvent::Due(Timer::Rule),
             Some(directive) = self.directives.recv() => LoopEvent::Directive(directive),
             Some(request) = self.status.requests.recv() => LoopEvent::StatusRequest(request),
@@ -270,7 +270,7 @@ impl Supervisor {
                 state.provisional_at = Some(now + PROVISIONAL_INTERVAL);
                 let observed = self.intake.observer().observations_so_far();
                 let observed = Observations { stop: state.ending.stop, ..observed };
-                self.capture.verdict(&conclude(&observed));
+                self.capture.queue_verdict(&conclude(&observed));
             }
             Timer::Sample => {
                 state.sample_at = self.intake.next_sample(now);
@@ -281,9 +281,9 @@ impl Supervisor {
                 self.streams.ship_logs(false);
                 state.log_at = self.next_log();
             }
-            Timer::ReadOut => {
-                state.read_out_at = None;
-                self.streams.read_out();
+            Timer::ReadRest => {
+                state.read_rest_at = None;
+                self.streams.read_rest();
             }
             Timer::Rule => {
                 return directives::check_running_time(&mut self.intake, self.grace, state);
@@ -308,7 +308,7 @@ impl Supervisor {
             let now = Instant::now();
             let by_term = exit == TrialExit::Signal(byte(Signal::SIGTERM));
             state.shared_term_until = by_term.then(|| now + SHARED_TERM_WAIT);
-            state.read_out_at = left.output.then(|| now + READ_OUT_AFTER);
+            state.read_rest_at = left.output.then(|| now + READ_REST_AFTER);
             return Some(Event::Exited { exit, left });
         }
         self.trial.follow_stop();
@@ -429,7 +429,7 @@ impl Supervisor {
     async fn record_rest(&mut self, watching: Option<MetricFileWatcher>) {
         // A trial that ended before it was watched has usually written no metric file. A thread only to check this
         // would be the most expensive part of its end.
-        self.metric_files = self.metric_files.take().filter(MetricFiles::any_is_there);
+        self.metric_files = self.metric_files.take().filter(MetricFiles::any_exists);
         if let Some(watching) = watching.or_else(|| self.watch_metric_files()) {
             drop(watching);
             self.intake.record_last_reading().await;

@@ -18,7 +18,7 @@ use crate::output::PumpEvent;
 pub(super) struct Cards {
     root: PathBuf,
     /// Requests a reading from the thread. `None`: there is no thread, because no card was found yet.
-    ask: Option<blocking::SyncSender<()>>,
+    request: Option<blocking::SyncSender<()>>,
     events: mpsc::Sender<PumpEvent>,
     /// The last readings.
     pub(super) board: Board,
@@ -32,34 +32,34 @@ impl Cards {
         own: GpuAllotment,
         events: mpsc::Sender<PumpEvent>,
     ) -> Self {
-        Self { root: root.to_owned(), ask: None, events, board: Board::new(interval, own) }
+        Self { root: root.to_owned(), request: None, events, board: Board::new(interval, own) }
     }
 
     /// Requests another reading, unless one is in progress. It arrives as [`PumpEvent::Cards`].
     pub(super) fn tick(&mut self) {
-        if self.ask.is_none() && amd::is_there(&self.root) {
-            self.ask = self.start();
+        if self.request.is_none() && amd::is_present(&self.root) {
+            self.request = self.start();
         }
-        if let Some(ask) = &self.ask {
+        if let Some(request) = &self.request {
             // The queue is full while the thread waits for the driver.
-            ask.try_send(()).ok();
+            request.try_send(()).ok();
         }
     }
 
     fn start(&self) -> Option<blocking::SyncSender<()>> {
-        let (ask, asked) = blocking::sync_channel(1);
+        let (request, requests) = blocking::sync_channel(1);
         let (root, events) = (self.root.clone(), self.events.clone());
         let named = thread::Builder::new().name("cards".to_owned()).stack_size(128 * 1024);
         // The thread ends with its receiver, or never, if the driver hangs. It is never joined.
         let work = move || {
-            while asked.recv().is_ok() {
+            while requests.recv().is_ok() {
                 if events.blocking_send(PumpEvent::Cards(amd::read(&root))).is_err() {
                     return;
                 }
             }
         };
         // If no thread can be started, the next sample tries again.
-        named.spawn(work).is_ok().then_some(ask)
+        named.spawn(work).is_ok().then_some(request)
     }
 
     /// Processes a reading.
@@ -122,6 +122,6 @@ mod tests {
         let mut cards =
             Cards::new(root.path(), INTERVAL, GpuAllotment::default(), mpsc::channel(1).0);
         cards.tick();
-        assert!(cards.ask.is_none());
+        assert!(cards.request.is_none());
     }
 }

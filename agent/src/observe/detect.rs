@@ -25,8 +25,8 @@ const GPU_WORK_PERCENT: f64 = 1.0;
 const GPU_FULL_PERCENT: f64 = 99.0;
 
 /// The maximum and minimum number of steps for the median.
-const STEPS_MOST: usize = 31;
-const STEPS_LEAST: usize = 5;
+const MAX_STEPS: usize = 31;
+const MIN_STEPS: usize = 5;
 
 /// The limits of the detection.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,8 +184,8 @@ struct Episode {
 
 impl Episode {
     /// Updates the episode. Returns the duration if it reaches `limit` and was not reported yet.
-    fn step(&mut self, is_so: bool, now: Duration, limit: Option<Duration>) -> Option<Duration> {
-        if !is_so {
+    fn step(&mut self, holds: bool, now: Duration, limit: Option<Duration>) -> Option<Duration> {
+        if !holds {
             *self = Self::default();
             return None;
         }
@@ -227,7 +227,7 @@ impl Detectors {
             DetectorInput::Metric => {
                 if let Some(last) = self.last_metric.replace(now) {
                     self.steps.push_back(now.saturating_sub(last));
-                    if self.steps.len() > STEPS_MOST {
+                    if self.steps.len() > MAX_STEPS {
                         self.steps.pop_front();
                     }
                 }
@@ -289,7 +289,7 @@ impl Detectors {
     fn median_step(&self) -> Option<Duration> {
         let mut steps: Vec<_> = self.steps.iter().copied().collect();
         steps.sort_unstable();
-        (steps.len() >= STEPS_LEAST).then(|| steps[steps.len() / 2])
+        (steps.len() >= MIN_STEPS).then(|| steps[steps.len() / 2])
     }
 
     /// Returns the time without a sign of life that is a stall.

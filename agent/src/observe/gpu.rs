@@ -78,7 +78,7 @@ impl Gpus {
                 let events = self.events.clone();
                 let named = thread::Builder::new().name("gpu".to_owned()).stack_size(128 * 1024);
                 // Without the thread, the pipe is closed. The tool then ends, and is started again later.
-                named.spawn(move || carry(reader, &events)).ok();
+                named.spawn(move || copy_lines(reader, &events)).ok();
                 self.running = Some(running);
                 ProbeEvent::Started
             }
@@ -106,7 +106,7 @@ impl Gpus {
     }
 }
 
-fn carry(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
+fn copy_lines(pipe: impl Read, events: &mpsc::Sender<PumpEvent>) {
     let mut reader = BufReader::with_capacity(4096, pipe);
     let mut line = Vec::new();
     loop {

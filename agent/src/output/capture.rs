@@ -128,7 +128,7 @@ impl Capture {
     }
 
     /// Replaces the verdict on disk, without waiting for the write.
-    pub fn verdict(&self, verdict: &Verdict) {
+    pub fn queue_verdict(&self, verdict: &Verdict) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
         shared.start(&mut state);
@@ -137,7 +137,7 @@ impl Capture {
     }
 
     /// Writes the verdict of a trial that printed nothing, and waits for the write.
-    pub fn only_verdict(&self, verdict: &Verdict) -> Result<(), String> {
+    pub fn write_verdict(&self, verdict: &Verdict) -> Result<(), String> {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.publish(verdict))
     }
 
@@ -149,14 +149,14 @@ impl Capture {
     /// Writes the queued bytes, and returns the result. Waits at most `bound`.
     pub async fn finish(&self, bound: Duration) -> CaptureOutcome {
         let Some(shared) = &self.shared else { return CaptureOutcome::default() };
-        let (tell, told) = oneshot::channel();
+        let (sender, outcome) = oneshot::channel();
         {
             let mut state = shared.lock();
             shared.start(&mut state);
-            state.finish = Some(tell);
+            state.finish = Some(sender);
             shared.work.notify_one();
         }
-        match tokio::time::timeout(bound, told).await {
+        match tokio::time::timeout(bound, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) | Err(_) => {
                 let state = shared.lock();
@@ -192,16 +192,16 @@ impl CaptureShared {
         state.started = true;
         let shared = Arc::clone(self);
         let thread = thread::Builder::new().name("capture".to_owned()).stack_size(128 * 1024);
-        if let Err(source) = thread.spawn(move || shared.work_off()) {
+        if let Err(source) = thread.spawn(move || shared.run()) {
             state.outcome.error = Some(format!("cannot start a thread for the files: {source}"));
             state.spent = DISK_TIMEOUT;
         }
     }
 
-    fn work_off(&self) {
+    fn run(&self) {
         let (dir, limit) = (self.paths.dir.as_ref(), self.paths.rotate_bytes);
         let file = |name| dir.map(|dir| RotatingFile::open(dir, name, limit));
-        self.keep_collectors();
+        self.write_collectors();
         let mut files = [file("stdout"), file("stderr")];
         let mut spare = [Vec::new(), Vec::new()];
         loop {
@@ -232,7 +232,7 @@ impl CaptureShared {
     }
 
     /// Writes the collectors' file of this run, or removes that of an earlier attempt.
-    fn keep_collectors(&self) {
+    fn write_collectors(&self) {
         let Some(dir) = &self.paths.dir else { return };
         let path = dir.join(COLLECTORS_FILE);
         let kept = match &self.paths.collectors {
@@ -272,15 +272,15 @@ impl CaptureShared {
     /// Writes the verdict to both files. If the disk is full, the termination log may be the only one that works.
     fn publish(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
-        let kept = self.paths.dir.as_ref().map_or(Ok(()), |dir| {
+        let written = self.paths.dir.as_ref().map_or(Ok(()), |dir| {
             let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
             replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
         });
-        let told = self.paths.termination_log.as_ref().map_or(Ok(()), |path| {
+        let logged = self.paths.termination_log.as_ref().map_or(Ok(()), |path| {
             std::fs::write(path, termination_message(verdict))
                 .map_err(|source| failed(&path.display().to_string(), source))
         });
-        kept.and(told)
+        written.and(logged)
     }
 }
 

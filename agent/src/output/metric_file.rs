@@ -22,13 +22,13 @@ use crate::collect::{CollectSpec, Finding};
 use crate::output::{PumpEvent, READER_STACK};
 
 /// The time between checks if no change is reported.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest pause between two checks.
-const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The pause after a check, in multiples of the check's duration.
-const PAUSE_PER_LOOK: u32 = 20;
+const PAUSE_PER_CHECK: u32 = 20;
 
 /// The files, before their thread is started.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl MetricFiles {
     }
 
     /// Returns whether any of the files or directories exists by now.
-    pub fn any_is_there(&self) -> bool {
+    pub fn any_exists(&self) -> bool {
         self.wanted.iter().any(|path| path.exists())
     }
 
@@ -112,7 +112,7 @@ impl MetricFiles {
         loop {
             let begun = Instant::now();
             is_woken.store(false, Ordering::Release);
-            self.watch_what_is_there(&mut watcher, changed, &is_woken);
+            self.watch_existing_dirs(&mut watcher, changed, &is_woken);
             self.collectors.poll(&mut found);
             self.send_found(std::mem::take(&mut found));
             if wait(woken, pause_after(begun.elapsed())) == WatcherCommand::Stop {
@@ -126,19 +126,19 @@ impl MetricFiles {
 
     /// Watches the directories that exist by now. If they cannot be watched (for example without a free inotify
     /// instance), the check every second must suffice.
-    fn watch_what_is_there(
+    fn watch_existing_dirs(
         &mut self,
         watcher: &mut Option<RecommendedWatcher>,
         changed: &blocking::Sender<WatcherCommand>,
         is_woken: &Arc<AtomicBool>,
     ) {
-        let (there, absent) =
+        let (existing, absent) =
             std::mem::take(&mut self.places).into_iter().partition(|(dir, _)| dir.is_dir());
         self.places = absent;
-        let there: Vec<(PathBuf, RecursiveMode)> = there;
-        for (dir, mode) in there {
+        let existing: Vec<(PathBuf, RecursiveMode)> = existing;
+        for (dir, mode) in existing {
             if watcher.is_none() {
-                *watcher = waker(changed.clone(), Arc::clone(is_woken)).ok();
+                *watcher = create_watcher(changed.clone(), Arc::clone(is_woken)).ok();
             }
             if let Some(watcher) = watcher {
                 watcher.watch(&dir, mode).ok();
@@ -156,7 +156,7 @@ impl MetricFiles {
 
 /// Creates a watcher that wakes the thread on a change, and sets `is_woken`. While it is set, no further wake is
 /// needed. The opening of a file is not a change: the agent itself may have opened it.
-fn waker(
+fn create_watcher(
     wake: blocking::Sender<WatcherCommand>,
     is_woken: Arc<AtomicBool>,
 ) -> notify::Result<RecommendedWatcher> {
@@ -173,7 +173,7 @@ fn waker(
 /// trial's end ends the wait at once.
 fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherCommand {
     let begun = Instant::now();
-    let mut left = LOOK_EVERY.max(pause);
+    let mut left = CHECK_INTERVAL.max(pause);
     // One check covers all wakes so far.
     while let Ok(wake) = woken.recv_timeout(left) {
         left = pause.saturating_sub(begun.elapsed());
@@ -186,7 +186,7 @@ fn wait(woken: &blocking::Receiver<WatcherCommand>, pause: Duration) -> WatcherC
 
 /// PURE: returns the pause after a check of the given duration.
 fn pause_after(look: Duration) -> Duration {
-    (look * PAUSE_PER_LOOK).clamp(MIN_LOOK_INTERVAL, LOOK_EVERY)
+    (look * PAUSE_PER_CHECK).clamp(MIN_CHECK_INTERVAL, CHECK_INTERVAL)
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
         }
         let (wake, woken) = blocking::channel();
         let is_woken = Arc::<AtomicBool>::default();
-        let mut watcher = waker(wake, Arc::clone(&is_woken)).unwrap();
+        let mut watcher = create_watcher(wake, Arc::clone(&is_woken)).unwrap();
         watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
         // Alternately, because the kernel merges equal events.
         for file in files.iter().cycle().take(100) {

@@ -46,7 +46,7 @@ impl Finish {
         let code = summary::exit_code(&observed.end, &verdict, settings.exit_code_map);
         disarm(code);
 
-        capture.verdict(&verdict);
+        capture.queue_verdict(&verdict);
         if capture.shed_bytes() > 0 {
             let message = format!("{} bytes of output are not in the files", capture.shed_bytes());
             recorder.note("output-shed", message);
@@ -92,6 +92,6 @@ async fn wait_for_readers(outlets: &[Outlet], signals: &mut Signals, hurried: bo
         () = hurry => {}
         () = sleep(READER_WAIT) => {}
     }
-    let held: usize = outlets.iter().map(Outlet::held).sum();
-    tracing::warn!("{held} bytes of output were not read by the receiver");
+    let pending: usize = outlets.iter().map(Outlet::pending_bytes).sum();
+    tracing::warn!("{pending} bytes of output were not read by the receiver");
 }

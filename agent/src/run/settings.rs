@@ -191,7 +191,7 @@ impl Settings {
             drain: args.drain,
             flush: args.flush,
             heartbeat: args.heartbeat,
-            observe: observation(&args.watch, GpuAllotment::by(variable), secrets),
+            observe: observation(&args.watch, GpuAllotment::from_variables(variable), secrets),
             secret_variables: args.mask_env.clone(),
             listen: args.listen,
             detach_on_death: args.detach_on_death,

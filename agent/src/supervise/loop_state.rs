@@ -27,7 +27,7 @@ pub(super) struct LoopState {
     pub(super) provisional_at: Option<Instant>,
     pub(super) sample_at: Option<Instant>,
     pub(super) log_at: Option<Instant>,
-    pub(super) read_out_at: Option<Instant>,
+    pub(super) read_rest_at: Option<Instant>,
 }
 
 impl LoopState {
@@ -44,7 +44,7 @@ impl LoopState {
             provisional_at: None,
             sample_at: None,
             log_at: None,
-            read_out_at: None,
+            read_rest_at: None,
         }
     }
 

@@ -43,9 +43,9 @@ impl TrialStreams {
     }
 
     /// Reads the streams to their ends while the pumps are blocked, because the reader of the output may not read it.
-    pub(super) fn read_out(&self) {
+    pub(super) fn read_rest(&self) {
         for outlet in &self.outlets {
-            if let Err(source) = outlet.read_out() {
+            if let Err(source) = outlet.read_rest() {
                 tracing::warn!("the end of the output may be missing: {source}");
             }
         }

@@ -17,7 +17,7 @@ pub fn read(root: &Path) -> Vec<GpuSample> {
 }
 
 /// Returns whether there is an AMD GPU. Does not wait for a driver: the bus provides the vendor of a card.
-pub fn is_there(root: &Path) -> bool {
+pub fn is_present(root: &Path) -> bool {
     cards(root).next().is_some()
 }
 

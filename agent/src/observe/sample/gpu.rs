@@ -13,7 +13,7 @@ mod probe;
 pub use allotment::GpuAllotment;
 pub use probe::{Probe, ProbeAction, ProbeCommand, ProbeEvent};
 
-use probe::fresh_for;
+use probe::freshness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -146,7 +146,7 @@ impl Board {
 
     /// Returns the last reading of each GPU, unless it is outdated.
     pub fn current(&self, now: Duration) -> Vec<GpuSample> {
-        let fresh = self.read_at.is_some_and(|read| now <= read + fresh_for(self.interval));
+        let fresh = self.read_at.is_some_and(|read| now <= read + freshness(self.interval));
         if fresh { self.last() } else { Vec::new() }
     }
 

@@ -32,20 +32,20 @@ impl RotatingFile {
             };
             let room =
                 usize::try_from(self.rotate_bytes.saturating_sub(length)).unwrap_or(usize::MAX);
-            let fits = fitting(bytes, room, length == 0);
+            let fits = fitting_length(bytes, room, length == 0);
             file.write_all(&bytes[..fits])?;
             bytes = &bytes[fits..];
             let length = length.saturating_add(u64::try_from(fits).unwrap_or(u64::MAX));
             if bytes.is_empty() {
                 self.open = Some((file, length));
             } else {
-                fs::rename(&self.path, self.aside())?;
+                fs::rename(&self.path, self.rotated_path())?;
             }
         }
         Ok(())
     }
 
-    fn aside(&self) -> PathBuf {
+    fn rotated_path(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(".1");
         name.into()
@@ -59,7 +59,7 @@ fn open_at_end(path: &Path) -> Result<(File, u64), io::Error> {
 }
 
 /// PURE: returns how many of `bytes` fit into `room`: whole lines, or at least one byte if the file is empty.
-fn fitting(bytes: &[u8], room: usize, empty: bool) -> usize {
+fn fitting_length(bytes: &[u8], room: usize, empty: bool) -> usize {
     if bytes.len() <= room {
         return bytes.len();
     }
@@ -86,7 +86,7 @@ mod tests {
             ("always something",        "abc\n",  0, true,  1),
         ];
         for (says, bytes, room, empty, fits) in table {
-            assert_eq!(fitting(bytes.as_bytes(), room, empty), fits, "{says}");
+            assert_eq!(fitting_length(bytes.as_bytes(), room, empty), fits, "{says}");
         }
     }
 

@@ -22,7 +22,7 @@ async fn both_streams_and_the_verdict_are_kept_in_order() {
     }
     capture.output(Stream::Stderr, b"\xff no newline");
     let verdict = conclude(&Observations::default());
-    capture.verdict(&verdict);
+    capture.queue_verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert_eq!(outcome, CaptureOutcome::default());
     assert!(std::fs::read(dir.path().join("stdout")).unwrap() == expected);
@@ -83,7 +83,7 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
     let capture = Capture::new(paths);
     capture.output(Stream::Stdout, b"nowhere to keep this");
     let verdict = conclude(&Observations::default());
-    capture.verdict(&verdict);
+    capture.queue_verdict(&verdict);
     assert_eq!(capture.finish(Duration::from_secs(30)).await, CaptureOutcome::default());
     let kept = std::fs::read(&log).unwrap();
     assert_eq!(serde_json::from_slice::<Verdict>(&kept).unwrap(), verdict);
@@ -100,7 +100,7 @@ async fn the_termination_log_is_written_where_the_directory_cannot_be() {
     let capture =
         Capture::new(CapturePaths { termination_log: Some(log.clone()), ..paths(&absent) });
     let verdict = conclude(&Observations::default());
-    capture.verdict(&verdict);
+    capture.queue_verdict(&verdict);
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert!(outcome.error.unwrap().contains("cannot write verdict.json"));
     let kept = std::fs::read(&log).unwrap();

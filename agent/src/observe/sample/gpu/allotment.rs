@@ -19,7 +19,7 @@ pub struct GpuAllotment {
 impl GpuAllotment {
     /// Returns the allotment according to the trial's variables. Parts of a GPU (MIG) have ids of their own, which no
     /// reading contains. If such an id is present, all GPUs may be the trial's.
-    pub fn by(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
+    pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let Some(list) = VARIABLES.into_iter().find_map(variable) else { return Self::default() };
         let list = list.to_string_lossy();
         let entries = list.split(',').map(str::trim);
@@ -84,7 +84,7 @@ mod tests {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            let own = GpuAllotment::by(&set);
+            let own = GpuAllotment::from_variables(&set);
             let has = [0, 1].map(|index: u32| {
                 let uuid = gpus[usize::try_from(index).unwrap()].clone();
                 own.has(&GpuSample { index, uuid, ..GpuSample::default() })

@@ -13,12 +13,12 @@ const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_mi
 const SILENT_INTERVALS: u32 = 3;
 
 /// The minimum time until the probe counts as hung. On a machine with many GPUs, the first row takes seconds.
-const SILENT_LEAST: Duration = Duration::from_secs(30);
+const MIN_SILENCE: Duration = Duration::from_secs(30);
 
 /// Returns the time for which a reading counts as current, if one is taken every `interval`. After it, the reader of
 /// the GPUs counts as hung.
-pub(super) fn fresh_for(interval: Duration) -> Duration {
-    SILENT_LEAST.max(interval.saturating_mul(SILENT_INTERVALS))
+pub(super) fn freshness(interval: Duration) -> Duration {
+    MIN_SILENCE.max(interval.saturating_mul(SILENT_INTERVALS))
 }
 
 /// The program that reads the GPUs, and its arguments.
@@ -97,7 +97,7 @@ enum ProbeState {
 impl Probe {
     /// Creates a probe that is due at once and prints every `interval`.
     pub fn new(interval: Duration) -> Self {
-        let silence = fresh_for(interval);
+        let silence = freshness(interval);
         let [first, longest] = RESTART_PAUSES;
         let restarts = DoublingBackoff::new(first, longest);
         Self { silence, restarts, state: ProbeState::Due(Duration::ZERO) }

@@ -144,7 +144,9 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         ("all at once",                vec![gone("Failed to initialize NVML")],    &["GPU-0"]),
     ];
     for (says, rows, lost) in table {
-        let own = GpuAllotment::by(&|name| (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into()));
+        let own = GpuAllotment::from_variables(&|name| {
+            (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into())
+        });
         let mut board = Board::new(INTERVAL, own);
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
             board.enter(row, Duration::ZERO);
