@@ -14,7 +14,7 @@ fn result(ended: &Ended) -> Option<&str> {
 }
 
 #[test]
-fn options_say_what_is_collected() {
+fn options_select_what_is_collected() {
     #[rustfmt::skip]
     let table: [(&str, &[&str], &str, Option<&str>); 8] = [
         ("text",              &[],                                        "echo loss=1",                  Some("loss = 1")),
@@ -67,7 +67,7 @@ fn a_deeply_nested_object_does_not_hide_the_next_metric() {
 }
 
 #[test]
-fn a_pattern_that_names_nothing_is_refused() {
+fn a_pattern_without_a_metric_name_is_refused() {
     let ended = Keeper::shell(&["--metric-pattern", "x"], "true").run();
     assert_eq!(ended.code, Some(125));
     assert!(ended.stderr.contains("names no metric"), "{}", ended.stderr);

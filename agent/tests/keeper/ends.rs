@@ -17,7 +17,7 @@ fn every_exit_code_is_passed_on() {
 }
 
 #[test]
-fn every_signal_that_kills_gives_128_and_its_number() {
+fn a_fatal_signal_gives_128_plus_its_number() {
     // Signals 1 to 64 without those that are ignored, stop or continue, and without the two that the C library
     // reserves.
     let harmless = [17, 18, 19, 20, 21, 22, 23, 28, 32, 33];
@@ -51,7 +51,7 @@ fn commands_that_cannot_run_have_codes_of_their_own() {
 }
 
 #[test]
-fn a_script_that_names_no_interpreter_is_the_shells() {
+fn a_script_without_an_interpreter_line_runs_in_the_shell() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("train");
     std::fs::write(&script, "[ \"$1\" = 'a b' ] && exit \"$2\"\n").unwrap();
@@ -85,7 +85,7 @@ fn a_bad_command_line_is_a_fault_of_the_agent() {
 }
 
 #[test]
-fn the_program_says_what_it_is_without_being_asked_to_run() {
+fn version_and_help_need_no_trial() {
     for (words, code) in
         [(&["--version"][..], 0), (&["--help"], 0), (&[], 125), (&["nonsense"], 125)]
     {
@@ -103,14 +103,14 @@ fn a_bare_command_is_run() {
 }
 
 #[test]
-fn a_shell_line_may_be_as_wild_as_the_shell_allows() {
+fn a_shell_line_may_use_any_shell_syntax() {
     let ended = Keeper::shell(&[], r#"x="it's"; echo "$x" | tr s S && (exit 3)"#).run();
     assert_eq!((ended.code, ended.stdout()), (Some(3), "it'S\n"));
 }
 
 /// Lines that `sh` need not understand. With some of them, `sh` would succeed without doing anything.
 #[test]
-fn a_shell_line_is_for_bash() {
+fn bash_runs_a_shell_line() {
     if !Path::new("/bin/bash").exists() {
         return;
     }
@@ -169,7 +169,7 @@ fn the_metric_file_is_read_while_the_trial_runs() {
 }
 
 #[test]
-fn exit_codes_can_speak_frameworkcontrollers_language() {
+fn exit_codes_can_follow_frameworkcontroller() {
     #[rustfmt::skip]
     let table = [
         ("exit 0",           0),

@@ -29,7 +29,7 @@ fn until_held(keeper: u32) {
 }
 
 #[test]
-fn the_trial_runs_on_and_its_end_is_ours() {
+fn the_trial_continues_and_its_exit_code_is_passed_on() {
     for fault in FAULTS {
         let line = format!("{WAITING} echo out; echo err >&2; exit 7");
         let running = failing(fault, &line).start().wait_for("pid");
@@ -58,7 +58,7 @@ fn a_secret_is_masked_in_the_verdict_of_a_held_trial_too() {
 }
 
 #[test]
-fn a_held_trial_is_asked_to_end_and_then_killed() {
+fn a_held_trial_gets_sigterm_and_then_sigkill() {
     for (line, code) in [("", 143), ("trap 'exit 3' TERM;", 3), ("trap '' TERM;", 137)] {
         let running = failing("pump", &format!("{line} {WAITING}")).start().wait_for("pid");
         until_held(running.pid());
@@ -70,7 +70,7 @@ fn a_held_trial_is_asked_to_end_and_then_killed() {
 }
 
 #[test]
-fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
+fn a_stop_before_the_fault_is_completed() {
     let line = "trap 'echo asked; trap : TERM' TERM; touch ready; while :; do sleep 0.01; done";
     let running = failing("pump", line).start().wait_for("ready");
     // The trial's output after the signal is the first that the pump reads.
@@ -83,7 +83,7 @@ fn a_trial_that_was_asked_to_end_before_the_fault_ends_all_the_same() {
 
 /// Each of two threads that fail at once signals the main thread; the second signal may come too late.
 #[test]
-fn two_faults_at_once_are_one() {
+fn two_faults_at_once_cause_one_hand_over() {
     for _ in 0..20 {
         let ended = failing("pump", "echo out & echo err >&2; wait; sleep 0.05; exit 5").run();
         assert_eq!(ended.code, Some(5), "{}", ended.stderr);
@@ -93,7 +93,7 @@ fn two_faults_at_once_are_one() {
 
 /// The trial ends while the agent fails at the trial's last output.
 #[test]
-fn a_trial_that_ends_at_the_moment_of_the_fault_has_its_exit_code() {
+fn a_trial_that_ends_during_the_fault_keeps_its_exit_code() {
     for _ in 0..20 {
         let ended = failing("pump", "sleep 0.02; echo out; exit 5").run();
         assert_eq!(ended.code, Some(5), "{}", ended.stderr);
@@ -140,7 +140,7 @@ fn a_lot_of_output_passes_through_a_held_trial() {
 }
 
 #[test]
-fn a_fault_without_a_trial_is_the_agents_own() {
+fn a_fault_before_the_trial_is_an_agent_error() {
     let mut keeper = Keeper::new(&["--", "true"]);
     keeper.command.args(["x"]).env("TRIALKEEPER_FAULT", "prepare");
     let ended = keeper.run();

@@ -29,7 +29,7 @@ fn ask(address: &str, line: &str) -> String {
 }
 
 #[test]
-fn health_and_metrics_can_be_looked_at() {
+fn health_and_metrics_are_served() {
     let line =
         r#"echo loss=0.5; printf '%s\n' '{"bad \"na\\me": 2}'; touch ready; exec sleep 1000"#;
     let options = ["-vv", "--listen", "127.0.0.1:0", "--sample-interval", "50ms"];

@@ -16,34 +16,34 @@ use crate::bed::{Keeper, program, until};
 
 /// The state of the scripted manager, and its directives.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ManagerState {
     pub(crate) facts: Vec<Report>,
     pub(crate) bulk: Vec<Report>,
-    orders: Vec<Directive>,
+    directives: Vec<Directive>,
     obeyed: Vec<u64>,
     /// `true` if the manager accepts connections and answers nothing.
-    cut_off: bool,
+    unresponsive: bool,
 }
 
 pub(crate) struct Manager {
     url: String,
-    pub(crate) desk: Arc<Mutex<Desk>>,
+    pub(crate) state: Arc<Mutex<ManagerState>>,
 }
 
 impl Manager {
-    pub(crate) fn start(orders: Vec<Directive>) -> Self {
+    pub(crate) fn start(directives: Vec<Directive>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let desk = Arc::new(Mutex::new(Desk { orders, ..Desk::default() }));
-        let shared = Arc::clone(&desk);
+        let state = Arc::new(Mutex::new(ManagerState { directives, ..ManagerState::default() }));
+        let shared = Arc::clone(&state);
         // The thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let desk = Arc::clone(&shared);
-                thread::spawn(move || serve(&stream.unwrap(), &desk));
+                let state = Arc::clone(&shared);
+                thread::spawn(move || serve(&stream.unwrap(), &state));
             }
         });
-        Self { url, desk }
+        Self { url, state }
     }
 
     pub(crate) fn options<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
@@ -52,17 +52,17 @@ impl Manager {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let desk = self.desk.lock().unwrap();
+        let state = self.state.lock().unwrap();
         let metric = |report: &Report| {
             let ReportBody::Metric(metric) = &report.body else { return None };
             Some(metric.clone())
         };
-        desk.facts.iter().filter_map(metric).collect()
+        state.facts.iter().filter_map(metric).collect()
     }
 }
 
 /// Answers the requests of one connection.
-fn serve(stream: &TcpStream, desk: &Mutex<Desk>) {
+fn serve(stream: &TcpStream, state: &Mutex<ManagerState>) {
     let mut reader = BufReader::new(stream);
     let mut stream = stream;
     loop {
@@ -85,10 +85,10 @@ fn serve(stream: &TcpStream, desk: &Mutex<Desk>) {
             return;
         }
         let batch: ReportBatch = serde_json::from_slice(&body).unwrap();
-        if desk.lock().unwrap().cut_off {
+        if state.lock().unwrap().unresponsive {
             return;
         }
-        let answer = serde_json::to_vec(&file(batch, &mut desk.lock().unwrap())).unwrap();
+        let answer = serde_json::to_vec(&acknowledge(batch, &mut state.lock().unwrap())).unwrap();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             answer.len()
@@ -99,11 +99,11 @@ fn serve(stream: &TcpStream, desk: &Mutex<Desk>) {
     }
 }
 
-fn file(batch: ReportBatch, desk: &mut Desk) -> ReportAck {
-    desk.obeyed.extend(&batch.obeyed);
+fn acknowledge(batch: ReportBatch, state: &mut ManagerState) -> ReportAck {
+    state.obeyed.extend(&batch.obeyed);
     let lane = match batch.lane {
-        Lane::Facts => &mut desk.facts,
-        Lane::Bulk => &mut desk.bulk,
+        Lane::Facts => &mut state.facts,
+        Lane::Bulk => &mut state.bulk,
     };
     for report in batch.reports {
         if lane.iter().all(|known| known.seq != report.seq) {
@@ -111,9 +111,9 @@ fn file(batch: ReportBatch, desk: &mut Desk) -> ReportAck {
         }
     }
     let through = lane.last().map(|report| report.seq);
-    let obeyed = &desk.obeyed;
+    let obeyed = &state.obeyed;
     let directives =
-        desk.orders.iter().filter(|order| !obeyed.contains(&order.id)).cloned().collect();
+        state.directives.iter().filter(|order| !obeyed.contains(&order.id)).cloned().collect();
     let offer = Offer {
         oldest: VERSION_OLDEST,
         newest: VERSION_NEWEST,
@@ -139,16 +139,16 @@ fn every_fact_arrives_in_order_before_the_keeper_ends() {
     assert_eq!(ended.stderr, "", "with a manager there is no summary");
     let values: Vec<_> = manager.metrics().iter().map(|metric| metric.value.number()).collect();
     assert_eq!(values, [Some(0.1), Some(0.2), Some(0.3), Some(0.3)]);
-    let desk = manager.desk.lock().unwrap();
-    let numbers: Vec<u64> = desk.facts.iter().map(|report| report.seq).collect();
+    let state = manager.state.lock().unwrap();
+    let numbers: Vec<u64> = state.facts.iter().map(|report| report.seq).collect();
     assert_eq!(numbers, (numbers[0]..).take(6).collect::<Vec<_>>());
-    assert!(matches!(desk.facts[0].body, ReportBody::Started(_)));
-    let ReportBody::Ended(verdict) = &desk.facts[5].body else { panic!("{:?}", desk.facts[5]) };
+    assert!(matches!(state.facts[0].body, ReportBody::Started(_)));
+    let ReportBody::Ended(verdict) = &state.facts[5].body else { panic!("{:?}", state.facts[5]) };
     assert_eq!(**verdict, ended.verdict());
 }
 
 #[test]
-fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
+fn a_stop_directive_is_obeyed_and_its_reason_reported() {
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: Some(200) };
     let manager = Manager::start(vec![Directive { id: 7, body }]);
     let line = r#"trap "" TERM; while :; do sleep 0.05; done"#;
@@ -157,7 +157,7 @@ fn a_stop_ordered_by_the_manager_is_obeyed_and_named() {
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
     until("the report that the directive was obeyed", || {
-        manager.desk.lock().unwrap().obeyed.contains(&7)
+        manager.state.lock().unwrap().obeyed.contains(&7)
     });
 }
 
@@ -168,9 +168,9 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
     let options = manager.options(&["--heartbeat", "1h"]);
     let line = "touch ready; exec sleep 1000";
     let running = Keeper::shell(&options, line).start().wait_for("ready");
-    until("the report of the start", || !manager.desk.lock().unwrap().facts.is_empty());
+    until("the report of the start", || !manager.state.lock().unwrap().facts.is_empty());
     let body = DirectiveBody::Stop { reason: StopReason::EarlyStop, grace_ms: None };
-    manager.desk.lock().unwrap().orders.push(Directive { id: 1, body });
+    manager.state.lock().unwrap().directives.push(Directive { id: 1, body });
     running.send(nix::sys::signal::Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(143));
@@ -180,7 +180,7 @@ fn a_signal_that_is_faster_than_the_managers_reason_does_not_hide_it() {
 }
 
 #[test]
-fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
+fn an_assessors_rule_applies_while_the_manager_is_unreachable() {
     let when = StopWhen::Best {
         name: "score".to_owned(),
         better: Better::Larger,
@@ -193,19 +193,19 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
     let options = manager.options(&["--heartbeat", "100ms", "--flush", "100ms"]);
     let line = "echo score=0.3; until [ -e go ]; do sleep 0.02; done; echo score=0.2; sleep 1000";
     let running = Keeper::shell(&options, line).start();
-    until("the agent has the rule", || manager.desk.lock().unwrap().obeyed.contains(&3));
-    manager.desk.lock().unwrap().cut_off = true;
+    until("the agent has the rule", || manager.state.lock().unwrap().obeyed.contains(&3));
+    manager.state.lock().unwrap().unresponsive = true;
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     let verdict = ended.verdict();
     assert_eq!((verdict.cause, verdict.stop), (Cause::EarlyStopped, Some(StopReason::EarlyStop)));
 
-    manager.desk.lock().unwrap().cut_off = false;
+    manager.state.lock().unwrap().unresponsive = false;
     let mut replay = program();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]);
     assert_eq!(replay.output().unwrap().status.code(), Some(0));
-    let desk = manager.desk.lock().unwrap();
-    let why = desk.facts.iter().find_map(|report| {
+    let state = manager.state.lock().unwrap();
+    let why = state.facts.iter().find_map(|report| {
         let ReportBody::Note { code, message } = &report.body else { return None };
         (code == "early-stop").then(|| message.clone())
     });
@@ -214,9 +214,9 @@ fn a_rule_of_the_assessors_is_kept_while_the_manager_is_cut_off() {
 }
 
 #[test]
-fn a_term_after_the_trial_cuts_short_what_is_delivered() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{nobody}");
+fn sigterm_after_the_trial_shortens_the_delivery() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}");
     let manager = Manager::start(vec![]);
     let mut options = manager.options(&["--flush", "1h"]);
     options[1] = &url;
@@ -228,9 +228,9 @@ fn a_term_after_the_trial_cuts_short_what_is_delivered() {
 }
 
 #[test]
-fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{nobody}");
+fn an_unreachable_manager_does_not_affect_the_trial_and_replay_delivers_later() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}");
     let manager = Manager::start(vec![]);
     let mut options = manager.options(&["--flush", "100ms"]);
     options[1] = &url;
@@ -243,12 +243,12 @@ fn a_manager_that_is_gone_costs_the_trial_nothing_and_replay_delivers_later() {
         replay.arg("replay").arg(ended.path("out")).args(["--manager", &manager.url]).output();
     assert_eq!(output.unwrap().status.code(), Some(0));
     assert_eq!(manager.metrics().len(), 1);
-    let desk = manager.desk.lock().unwrap();
-    assert!(matches!(desk.facts.last().unwrap().body, ReportBody::Ended(_)));
+    let state = manager.state.lock().unwrap();
+    assert!(matches!(state.facts.last().unwrap().body, ReportBody::Ended(_)));
 }
 
 #[test]
-fn an_attempt_that_runs_is_not_run_twice() {
+fn a_running_attempt_is_not_started_twice() {
     let manager = Manager::start(vec![]);
     let running = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000")
         .start()
@@ -264,7 +264,7 @@ fn an_attempt_that_runs_is_not_run_twice() {
 
 /// Returns the joined log that has arrived.
 fn log(manager: &Manager, wanted: Stream) -> String {
-    let desk = manager.desk.lock().unwrap();
+    let state = manager.state.lock().unwrap();
     let piece = |report: &Report| {
         let ReportBody::Log(LogChunk { stream, text: LogText::Text(text), .. }) = &report.body
         else {
@@ -272,11 +272,11 @@ fn log(manager: &Manager, wanted: Stream) -> String {
         };
         (*stream == wanted).then(|| text.clone())
     };
-    desk.bulk.iter().filter_map(piece).collect()
+    state.bulk.iter().filter_map(piece).collect()
 }
 
 #[test]
-fn logs_are_sent_when_asked_for_whole_in_order_and_without_secrets() {
+fn requested_logs_arrive_whole_in_order_and_masked() {
     let manager = Manager::start(vec![]);
     let line = r#"seq 1 200000; echo "token $SECRET" >&2; printf '1%%\r2%%\rdone\n' >&2"#;
     let options = manager.options(&["--log-collection", "http", "--mask-env", "OTHER,SECRET"]);
@@ -292,22 +292,22 @@ fn logs_are_sent_when_asked_for_whole_in_order_and_without_secrets() {
 }
 
 #[test]
-fn logs_are_not_sent_unless_asked_for() {
+fn logs_are_not_sent_by_default() {
     let manager = Manager::start(vec![]);
     assert_eq!(Keeper::shell(&manager.options(&[]), "echo hello").run().code, Some(0));
     assert_eq!(log(&manager, Stream::Stdout), "");
 }
 
 #[test]
-fn the_end_of_each_stream_arrives_where_no_logs_are_asked_for() {
+fn the_end_of_each_stream_arrives_without_log_collection() {
     let manager = Manager::start(vec![]);
     let ended = Keeper::shell(&manager.options(&[]), "seq 1 200000; seq 1 2000 >&2").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let printed =
         |last: u32| (1..=last).fold(String::new(), |text, n| text + &n.to_string() + "\n");
     let (stdout, stderr) = (printed(200_000), printed(2_000));
-    let desk = manager.desk.lock().unwrap();
-    let sent: Vec<_> = desk.bulk.iter().filter_map(|report| as_log(&report.body)).collect();
+    let state = manager.state.lock().unwrap();
+    let sent: Vec<_> = state.bulk.iter().filter_map(|report| as_log(&report.body)).collect();
     let [(Stream::Stdout, at, end), (Stream::Stderr, 0, whole)] = sent.as_slice() else {
         panic!("{} pieces", sent.len())
     };
@@ -331,10 +331,10 @@ fn logs_beyond_the_rate_are_counted() {
     let manager = Manager::start(vec![]);
     let options = manager.options(&["--log-collection", "http", "--log-rate", "1000"]);
     assert_eq!(Keeper::shell(&options, "seq 1 100000").run().code, Some(0));
-    let desk = manager.desk.lock().unwrap();
-    let shed = desk
+    let state = manager.state.lock().unwrap();
+    let shed = state
         .facts
         .iter()
         .any(|report| matches!(&report.body, ReportBody::Note { code, .. } if code == "log-shed"));
-    assert!(shed, "{:?}", desk.facts);
+    assert!(shed, "{:?}", state.facts);
 }

@@ -233,7 +233,7 @@ fn the_manager_gets_the_requests_of_nnis_own_keeper() {
 type Row<'a> = (&'a str, &'a [&'a str], &'a str, Vec<&'a str>, i32);
 
 #[test]
-fn its_defects_are_not_copied() {
+fn nnis_defects_are_not_copied() {
     let quoted = &["--log_collection", "\"none\""][..];
     #[rustfmt::skip]
     let table: [Row<'_>; 5] = [
@@ -309,7 +309,7 @@ fn an_answer_that_is_lost_repeats_one_line_at_most() {
 }
 
 #[test]
-fn a_line_that_the_server_cannot_take_holds_up_no_other() {
+fn a_refused_line_does_not_delay_other_lines() {
     let server = Server::start(&[Answer::Status(200), Answer::Status(500), Answer::Status(413)]);
     let ended = keeper(server.port, &[], "echo one; echo two; echo three").run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -377,7 +377,7 @@ fn secrets_are_masked_in_lines() {
 }
 
 #[test]
-fn a_mismatch_is_reported_and_stops_nothing() {
+fn a_version_mismatch_is_only_reported() {
     let server = Server::start(&[]);
     let ended = keeper(server.port, &["--nni_manager_version", "4.1"], "exit 4").run();
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
@@ -421,7 +421,7 @@ fn run_without_a_manager() -> (Ended, u16) {
 }
 
 #[test]
-fn lines_that_a_manager_did_not_take_are_replayed_unchanged() {
+fn undelivered_lines_are_replayed_unchanged() {
     let (ended, _) = run_without_a_manager();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("were not delivered"), "{}", ended.stderr);
@@ -437,7 +437,7 @@ fn lines_that_a_manager_did_not_take_are_replayed_unchanged() {
 }
 
 #[test]
-fn a_command_is_for_the_shell_that_nnis_own_keeper_has() {
+fn commands_run_in_the_shell_of_nnis_own_keeper() {
     let server = Server::start(&[]);
     let ended = keeper(server.port, &[], "[ \"$0\" = /bin/sh ] && exit 7").run();
     assert_eq!(ended.code, Some(7), "{}", ended.stderr);

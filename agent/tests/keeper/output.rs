@@ -19,7 +19,7 @@ fn same(got: &[u8], expected: &[u8]) {
 }
 
 #[test]
-fn bytes_pass_as_they_are() {
+fn bytes_pass_unchanged() {
     let long = "x".repeat(10_000_000);
     #[rustfmt::skip]
     let table = [
@@ -67,7 +67,7 @@ fn wherever_descriptors_run_out_no_output_is_lost() {
 }
 
 #[test]
-fn the_two_streams_stay_apart() {
+fn the_two_streams_stay_separate() {
     let line = "for i in 1 2 3; do echo out $i; echo err $i >&2; done";
     let ended = Keeper::shell(&[], line).run();
     assert_eq!(ended.stdout(), "out 1\nout 2\nout 3\n");
@@ -78,7 +78,7 @@ fn the_two_streams_stay_apart() {
 }
 
 #[test]
-fn a_closed_stdout_does_not_disturb_the_trial() {
+fn a_closed_stdout_does_not_affect_the_trial() {
     let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
     let (reader, writer) = pipe().unwrap();
     drop(reader);
@@ -101,7 +101,7 @@ fn a_stalled_reader_of_the_agents_messages_delays_nothing() {
 }
 
 #[test]
-fn a_reader_that_is_slow_at_the_end_costs_nothing() {
+fn a_slow_reader_at_the_end_loses_no_output() {
     // More than one pipe holds, but not more than the pipes of the agent and the trial together.
     let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
     let (mut reader, writer) = pipe().unwrap();
@@ -127,7 +127,7 @@ fn a_reader_that_is_slow_at_the_end_costs_nothing() {
 }
 
 #[test]
-fn a_reader_that_takes_nothing_is_left_at_a_term() {
+fn sigterm_ends_the_wait_for_a_stalled_reader() {
     let mut keeper = Keeper::shell(&[], "seq 1 20000; echo acc=0.9");
     let (reader, writer) = pipe().unwrap();
     keeper.command.stdout(writer);
@@ -148,7 +148,7 @@ fn a_reader_that_takes_nothing_is_left_at_a_term() {
 }
 
 #[test]
-fn a_reader_that_leaves_in_the_middle_does_not_either() {
+fn a_reader_that_closes_early_does_not_affect_the_trial() {
     let mut keeper = Keeper::shell(&[], "seq 1 100000 && exit 5");
     let (mut reader, writer) = pipe().unwrap();
     keeper.command.stdout(writer);
@@ -162,7 +162,7 @@ fn a_reader_that_leaves_in_the_middle_does_not_either() {
 }
 
 #[test]
-fn stdin_is_the_callers() {
+fn the_trial_reads_the_callers_stdin() {
     let mut keeper = Keeper::new(&["--", "cat"]);
     let (reader, mut writer) = pipe().unwrap();
     keeper.command.stdin(reader);

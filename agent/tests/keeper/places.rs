@@ -11,7 +11,7 @@ fn seen<'a>(ended: &'a Ended, name: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn the_trial_sees_its_place_and_its_parameters() {
+fn the_trial_gets_its_directories_and_parameters() {
     let parameters =
         r#"{"parameter_id": 4, "parameters": {"lr": 0.1, "opt": "it's"}, "parameter_index": 0}"#;
     let mut keeper = Keeper::new(&[
@@ -68,7 +68,7 @@ fn parameters_may_be_in_a_file() {
 }
 
 #[test]
-fn a_directory_that_is_used_again_has_the_parameters_that_were_given() {
+fn a_reused_directory_gets_the_given_parameters() {
     let first = Keeper::shell(&["--parameters", r#"{"x":1}"#], "cat out/parameter.cfg").run();
     assert!(first.stdout().contains(r#""x":1"#), "{}", first.stdout());
     let again = |parameters: &[&str]| {
@@ -85,7 +85,7 @@ fn a_directory_that_is_used_again_has_the_parameters_that_were_given() {
 }
 
 #[test]
-fn without_a_directory_a_new_one_is_made() {
+fn without_a_directory_a_new_one_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program();
     let output = command.args(["--", "echo", "hi"]).current_dir(&dir).output().unwrap();
@@ -121,7 +121,7 @@ fn a_directory_that_cannot_be_written_is_replaced() {
 }
 
 #[test]
-fn without_any_place_to_write_the_trial_runs_all_the_same() {
+fn the_trial_runs_without_a_writable_directory() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program();
     command.args(["run", "--output-dir", "/proc/none", "--", "sh", "-c", "echo loss=1; exit 6"]);
@@ -132,7 +132,7 @@ fn without_any_place_to_write_the_trial_runs_all_the_same() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_costs_copies_and_nothing_else() {
+fn a_file_size_limit_affects_only_the_copies() {
     let dir = tempfile::tempdir().unwrap();
     // The limit is in blocks of 512 bytes.
     let line = format!(
@@ -154,7 +154,7 @@ fn messages_can_go_to_a_file() {
 }
 
 #[test]
-fn a_full_pipe_for_messages_delays_nothing() {
+fn a_log_pipe_without_a_reader_delays_nothing() {
     let keeper = Keeper::new(&["--log-file", "pipe", "--", "no-such-program-here"]);
     let pipe = keeper.dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -165,7 +165,7 @@ fn a_full_pipe_for_messages_delays_nothing() {
 }
 
 #[test]
-fn the_verdict_is_there_before_the_end() {
+fn a_provisional_verdict_is_written_before_the_end() {
     let line = "echo working; exec sleep 1000";
     let running =
         Keeper::shell(&["--termination-log", "log"], line).start().wait_for("out/verdict.json");
@@ -181,7 +181,7 @@ fn the_verdict_is_there_before_the_end() {
 }
 
 #[test]
-fn output_files_can_be_kept_small() {
+fn output_files_are_rotated() {
     let ended = Keeper::shell(&["--rotate-bytes", "4096"], "seq 1 10000").run();
     let (aside, last) = (ended.file("out/stdout.1"), ended.file("out/stdout"));
     assert!(aside.len() <= 4096 && last.len() <= 4096 && last.ends_with(b"\n10000\n"));

@@ -8,7 +8,7 @@ use trial_protocol::{Cause, Class};
 use crate::bed::Keeper;
 
 /// Nothing listens at this address.
-const NOBODY: [&str; 8] =
+const UNREACHABLE: [&str; 8] =
     ["--manager", "http://127.0.0.1:9", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
 
 #[test]
@@ -17,7 +17,7 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
         [("code", "cannot fetch the code"), ("parameters", "cannot fetch the parameters")]
     {
         let options = ["--fetch", kind, "--start-timeout", "300ms", "--flush", "0"];
-        let keeper = Keeper::shell(&[&NOBODY[..], &options].concat(), "touch started");
+        let keeper = Keeper::shell(&[&UNREACHABLE[..], &options].concat(), "touch started");
         let ended = keeper.run();
         assert_eq!(ended.code, Some(125), "{}", ended.stderr);
         assert!(!ended.path("started").exists());
@@ -32,7 +32,7 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
 }
 
 #[test]
-fn code_that_was_fetched_before_is_unpacked_and_fetched_anew_where_it_is_damaged() {
+fn a_code_archive_is_unpacked_and_fetched_again_if_damaged() {
     let make = "mkdir pack && echo 'touch ran' >pack/train.sh && tar -czf code.tar.gz -C pack .";
     for (prepare, runs) in [
         (make.to_owned(), true),
@@ -41,7 +41,7 @@ fn code_that_was_fetched_before_is_unpacked_and_fetched_anew_where_it_is_damaged
     ] {
         let options = ["--fetch", "code", "--code-archive", "code.tar.gz", "--code-dir", "code"];
         let bounds = ["--start-timeout", "300ms", "--flush", "0"];
-        let keeper = Keeper::shell(&[&NOBODY[..], &options, &bounds].concat(), "sh train.sh");
+        let keeper = Keeper::shell(&[&UNREACHABLE[..], &options, &bounds].concat(), "sh train.sh");
         let prepared = Command::new("sh").args(["-c", &prepare]).current_dir(&keeper.dir).status();
         assert!(prepared.unwrap().success(), "{prepare}");
         let ended = keeper.run();
@@ -57,7 +57,7 @@ fn code_that_was_fetched_before_is_unpacked_and_fetched_anew_where_it_is_damaged
 fn a_pod_that_waits_for_others_can_be_stopped() {
     let options = ["--roles", "worker:2", "--role", "worker", "--role-index", "0", "--flush", "0"];
     let log = ["--log-file", "log", "-vv"];
-    let keeper = Keeper::shell(&[&NOBODY[..], &options, &log].concat(), "touch started");
+    let keeper = Keeper::shell(&[&UNREACHABLE[..], &options, &log].concat(), "touch started");
     let running = keeper.start();
     let log = running.path("log");
     crate::bed::until("the first try", || {

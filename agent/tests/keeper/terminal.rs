@@ -122,7 +122,7 @@ fn the_trial_reads_from_the_terminal_and_gives_it_back() {
 }
 
 #[test]
-fn in_a_pipeline_the_terminal_is_the_pagers() {
+fn in_a_pipeline_the_pager_gets_the_terminal() {
     let mut session = Session::new();
     // Acts like a pager: reads a line, configures the terminal, which would stop a background job, and reads the rest.
     let pager = "sh -c 'read x; stty -echo </dev/tty; wc -c; stty echo </dev/tty'";
@@ -131,7 +131,7 @@ fn in_a_pipeline_the_terminal_is_the_pagers() {
 }
 
 #[test]
-fn a_trial_in_a_pipeline_may_read_all_the_same() {
+fn a_trial_in_a_pipeline_can_read_from_the_terminal() {
     let mut session = Session::new();
     session.trial("echo who; read x; echo it is $x", "| cat").expect("who\r\n").press("me\n");
     session.expect_all(&["it is me\r\n", "exit code  0"]).expect("ready> ").answers();
@@ -154,7 +154,7 @@ fn a_trial_that_is_stopped_and_continued_has_the_terminal_again() {
 }
 
 #[test]
-fn a_trial_in_the_background_leaves_the_terminal_to_the_shell_until_it_is_called() {
+fn a_background_trial_leaves_the_terminal_to_the_shell_until_fg() {
     let mut session = Session::new();
     // The trial reads only after the shell has registered the job, because Bash loses an earlier stop.
     let line = "echo who; until [ -e ready ]; do sleep 0.01; done; read x; echo it is $x";
@@ -170,7 +170,7 @@ fn a_trial_in_the_background_leaves_the_terminal_to_the_shell_until_it_is_called
 }
 
 #[test]
-fn a_trial_that_is_killed_leaves_the_terminal_as_it_was() {
+fn the_terminal_modes_are_restored_after_a_kill() {
     let mut session = Session::new();
     session.trial("stty -echo -icanon; kill -9 $$", "; echo code $?").expect("code 137");
     session.expect("ready> ").press("stty -a\n").expect(" icanon ").expect(" echo ").answers();

@@ -38,7 +38,7 @@ fn a_runs_directory_can_be_inspected() {
 }
 
 #[test]
-fn a_runs_metrics_are_found_again_as_they_were_found() {
+fn inspect_finds_the_same_metrics_without_the_spool() {
     let options = ["--metric-pattern", r"auc is (?P<auc>\S+)", "--objective", "auc"];
     let options = [&options[..], &["--collect", "none", "--metric-file", "more"]].concat();
     let options = [&options[..], &["--tensorboard", "logs", "--mask-env", "KEY"]].concat();
@@ -83,7 +83,7 @@ fn a_runs_metrics_are_found_again_as_they_were_found() {
 }
 
 #[test]
-fn another_directory_cannot() {
+fn another_directory_cannot_be_inspected() {
     let dir = tempfile::tempdir().unwrap();
     let output = trialkeeper(&["inspect", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(125));
@@ -107,7 +107,7 @@ fn the_program_installs_itself() {
 }
 
 #[test]
-fn shells_can_complete() {
+fn each_shell_has_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = trialkeeper(&["completions", shell]);
         assert_eq!(output.status.code(), Some(0), "{shell}");
@@ -122,7 +122,7 @@ fn setting(ended: &crate::bed::Ended, name: &str) -> String {
 }
 
 #[test]
-fn each_setting_comes_from_the_highest_place_that_names_it() {
+fn each_setting_comes_from_its_highest_source() {
     let mut keeper = Keeper::new(&["--config", "keeper.toml", "--drain", "3s", "--print-config"]);
     let file =
         "# a comment\ngrace = \"1s\"\ndrain = \"1s\"\nflush = \"1s\"\ndetach-on-death = true\n";
@@ -145,7 +145,7 @@ fn each_setting_comes_from_the_highest_place_that_names_it() {
 }
 
 #[test]
-fn a_flag_outranks_a_variable_that_says_the_same_in_another_way() {
+fn a_flag_outranks_a_conflicting_variable() {
     #[rustfmt::skip]
     let table: [(&[&str], _, _); 3] = [
         (&["--manager-file", "m"],        ("TRIALKEEPER_MANAGER", "http://a"), r#"manager-file = "m"  # flag"#),
@@ -165,7 +165,7 @@ fn a_flag_outranks_a_variable_that_says_the_same_in_another_way() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_read_is_named() {
+fn an_invalid_variable_is_named() {
     #[rustfmt::skip]
     let table = [
         ("TRIALKEEPER_GRACE",       "5 parsecs", "'5 parsecs' for 'TRIALKEEPER_GRACE (--grace <TIME>)'"),
@@ -182,7 +182,7 @@ fn a_variable_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_settings_file_counts_and_its_faults_are_named() {
+fn a_settings_file_applies_and_its_errors_are_named() {
     let run = |text: &str| {
         let keeper = Keeper::new(&["--config", "keeper.toml", "--", "true"]);
         fs::write(keeper.dir.path().join("keeper.toml"), text).unwrap();
@@ -203,7 +203,7 @@ fn a_settings_file_counts_and_its_faults_are_named() {
 }
 
 #[test]
-fn a_misspelt_variable_is_reported_once_and_stops_nothing() {
+fn a_misspelt_variable_is_only_reported_once() {
     let mut keeper = Keeper::shell(&[], "exit 3");
     keeper.command.env("TRIALKEEPER_MANGER", "http://m");
     // Kubernetes sets these variables in every pod beside a Service called `trialkeeper`.

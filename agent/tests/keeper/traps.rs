@@ -34,7 +34,7 @@ fn a_term_during_the_start_is_not_lost() {
 /// Since Kubernetes 1.28, a process that uses too much memory takes down its whole container, including the agent. The
 /// next attempt finds and reports the provisional verdict.
 #[test]
-fn the_next_attempt_reports_what_a_killed_agent_knew() {
+fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
     let manager = Manager::start(vec![]);
     let first = Keeper::shell(&manager.options(&[]), "touch ready; exec sleep 1000").start();
     let first = first.wait_for("ready");
@@ -47,8 +47,8 @@ fn the_next_attempt_reports_what_a_killed_agent_knew() {
     again.arg("run").args(manager.options(&["--output-dir"])).arg(first.path("out"));
     again.args(["--shell", "exit 0"]).stdout(Stdio::null()).stderr(Stdio::null());
     assert_eq!(again.status().unwrap().code(), Some(0));
-    let desk = manager.desk.lock().unwrap();
-    let told = desk.facts.iter().find_map(|report| match &report.body {
+    let state = manager.state.lock().unwrap();
+    let told = state.facts.iter().find_map(|report| match &report.body {
         ReportBody::Note { code, message } if code == "earlier-attempt" => Some(message.clone()),
         ReportBody::Note { .. }
         | ReportBody::Started(_)
@@ -65,7 +65,7 @@ fn the_next_attempt_reports_what_a_killed_agent_knew() {
 
 /// A driver call can hang permanently, together with the program that makes it, even on SIGTERM.
 #[test]
-fn a_program_that_reads_gpus_and_hangs_or_vanishes_does_not_disturb_the_trial() {
+fn a_gpu_program_that_hangs_or_disappears_does_not_affect_the_trial() {
     for (says, script) in [
         (
             "it hangs and ignores SIGTERM",
@@ -91,10 +91,10 @@ fn a_program_that_reads_gpus_and_hangs_or_vanishes_does_not_disturb_the_trial() 
 /// A manager that is unreachable for days fills the spool: logs are dropped, metrics and the verdict are not, and the
 /// trial succeeds.
 #[test]
-fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
+fn a_full_spool_keeps_metrics_and_the_verdict() {
     let manager = Manager::start(vec![]);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{nobody}");
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{address}");
     let small = ["--spool-bytes", "20000", "--log-collection", "http", "--flush", "100ms"];
     let mut options = manager.options(&small);
     let real = std::mem::replace(&mut options[1], &url).to_owned();
@@ -106,9 +106,9 @@ fn a_full_spool_keeps_metrics_and_verdict_for_a_manager_that_comes_back() {
     let mut replay = program();
     replay.arg("replay").arg(ended.path("out")).args(["--manager", &real]);
     assert!(replay.output().unwrap().status.success());
-    let desk = manager.desk.lock().unwrap();
+    let state = manager.state.lock().unwrap();
     let count =
-        |is: fn(&ReportBody) -> bool| desk.facts.iter().filter(|report| is(&report.body)).count();
+        |is: fn(&ReportBody) -> bool| state.facts.iter().filter(|report| is(&report.body)).count();
     assert_eq!(count(|body| matches!(body, ReportBody::Metric(_))), 301, "and the result");
     assert_eq!(count(|body| matches!(body, ReportBody::Ended(_))), 1);
     assert!(

@@ -5,7 +5,7 @@ use trial_protocol::Cause;
 
 use crate::bed::{Keeper, children, lives, send, state, until};
 
-const DEAF: &str = r#"trap "" TERM; touch ready; while :; do sleep 0.05; done"#;
+const IGNORES_TERM: &str = r#"trap "" TERM; touch ready; while :; do sleep 0.05; done"#;
 
 #[test]
 fn orphans_are_reaped() {
@@ -22,7 +22,7 @@ fn orphans_are_reaped() {
 }
 
 #[test]
-fn a_polite_trial_ends_as_it_likes() {
+fn a_trial_may_handle_sigterm() {
     let line = r#"trap "echo bye; exit 7" TERM; touch ready; while :; do sleep 0.05; done"#;
     let running = Keeper::shell(&[], line).start().wait_for("ready");
     running.send(Signal::SIGTERM);
@@ -32,8 +32,8 @@ fn a_polite_trial_ends_as_it_likes() {
 }
 
 #[test]
-fn a_deaf_trial_is_killed_after_its_grace() {
-    let running = Keeper::shell(&["--grace", "200ms"], DEAF).start().wait_for("ready");
+fn a_trial_that_ignores_sigterm_is_killed_after_its_grace() {
+    let running = Keeper::shell(&["--grace", "200ms"], IGNORES_TERM).start().wait_for("ready");
     running.send(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code, Some(137));
@@ -41,7 +41,7 @@ fn a_deaf_trial_is_killed_after_its_grace() {
 }
 
 #[test]
-fn processes_killed_with_a_deaf_trial_are_named() {
+fn processes_killed_with_a_trial_are_named() {
     let line = r#"trap "" TERM; setsid sh -c 'echo $$ > inner; while :; do sleep 0.05; done' &
         while :; do sleep 0.05; done"#;
     let running = Keeper::shell(&["--grace", "200ms"], line).start();
@@ -55,7 +55,7 @@ fn processes_killed_with_a_deaf_trial_are_named() {
 }
 
 #[test]
-fn a_verdict_names_who_sent_the_signal() {
+fn a_verdict_names_the_sender_of_the_signal() {
     let running = Keeper::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
     running.send(Signal::SIGTERM);
     let sender = running.wait().verdict().evidence.signal_sender.expect("the test has sent it");
@@ -66,7 +66,7 @@ fn a_verdict_names_who_sent_the_signal() {
 
 /// Otherwise the kernel would reap the trial itself, and the exit code would be lost.
 #[test]
-fn a_launcher_that_ignores_the_end_of_children_is_not_followed() {
+fn a_launcher_that_ignores_sigchld_does_not_hide_the_exit_code() {
     for line in ["exit 3", "echo x; sleep 0.1; exit 3"] {
         let keeper = Keeper::shell(&[], line);
         let mut shell = std::process::Command::new("sh");
@@ -88,7 +88,7 @@ fn a_second_term_shortens_the_grace() {
 }
 
 #[test]
-fn a_stopped_trial_can_be_stopped_for_good() {
+fn a_suspended_trial_can_be_ended() {
     let running = Keeper::shell(&[], "touch ready; kill -STOP $$").start().wait_for("ready");
     let keeper = running.pid();
     until("the trial is stopped", || children(keeper).iter().any(|(_, state)| *state == 'T'));
@@ -143,7 +143,7 @@ fn a_helper_behind_a_pipe_may_finish_its_work() {
 }
 
 #[test]
-fn leftovers_that_end_when_asked_are_named_too() {
+fn leftovers_that_end_on_sigterm_are_named() {
     let line = "setsid sh -c 'echo $$ > inner; exec sleep 1000' & while ! test -s inner; do sleep 0.02; done";
     let ended = Keeper::shell(&["--drain", "200ms"], line).run();
     assert_eq!(ended.code, Some(0));
@@ -212,7 +212,7 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
 }
 
 #[test]
-fn the_guard_is_no_part_of_the_trial_and_goes_with_its_keeper() {
+fn the_guard_is_not_part_of_the_trial_and_ends_with_its_keeper() {
     let line = "touch ready; while ! test -e go; do sleep 0.02; done";
     let running = Keeper::shell(&["--drain", "1h"], line).start().wait_for("ready");
     let keeper = running.pid();
@@ -225,7 +225,7 @@ fn the_guard_is_no_part_of_the_trial_and_goes_with_its_keeper() {
 }
 
 #[test]
-fn a_guard_that_is_killed_is_replaced_and_missed() {
+fn a_killed_guard_is_replaced() {
     let line =
         "echo $$ > trial; (setsid sleep 600 >/dev/null 2>&1 & echo $! > inner); exec sleep 600";
     let mut keeper = Keeper::shell(&[], line);
@@ -245,7 +245,7 @@ fn a_guard_that_is_killed_is_replaced_and_missed() {
 }
 
 #[test]
-fn guards_that_are_killed_again_and_again_are_given_up_with_a_word() {
+fn repeatedly_killed_guards_are_abandoned_with_a_warning() {
     let line = "touch ready; while ! test -e go; do sleep 0.02; done";
     let running = Keeper::shell(&[], line).start().wait_for("ready");
     let keeper = running.pid();
@@ -276,7 +276,7 @@ fn a_trial_that_kills_itself_is_named_as_a_possible_sender() {
 }
 
 #[test]
-fn unless_it_is_to_live_on() {
+fn a_detached_trial_survives_its_keeper() {
     // The trial prints before and after the agent's end. A line without a reader would end it.
     let line = r"echo $$ > trial; until [ -e killed ]; do echo before; sleep 0.02; done
         seq 1 20000; echo after; echo error >&2; touch printed; exec sleep 1000";

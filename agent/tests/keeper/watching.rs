@@ -35,7 +35,7 @@ fn fake_smi(keeper: &Keeper, rows: &[&str]) {
 }
 
 #[test]
-fn samples_tell_of_processes_and_gpus() {
+fn samples_contain_processes_and_gpus() {
     let manager = Manager::start(vec![]);
     let options = ["--sample-interval", "100ms", "--gpu-program", "./fake-smi"];
     let keeper = Keeper::shell(&manager.options(&options), "sleep 1000 & exec sleep 1000");
@@ -48,7 +48,7 @@ fn samples_tell_of_processes_and_gpus() {
             && sample.process.as_ref().is_some_and(|process| process.processes == 2)
     };
     until("samples with both", || {
-        samples(&manager.desk.lock().unwrap().bulk).iter().filter(is_whole).count() >= 3
+        samples(&manager.state.lock().unwrap().bulk).iter().filter(is_whole).count() >= 3
     });
     running.send(Signal::SIGTERM);
     let ended = running.wait();
@@ -62,7 +62,7 @@ fn samples_tell_of_processes_and_gpus() {
 }
 
 #[test]
-fn a_trial_without_a_sign_of_life_is_warned_of_and_ended_if_that_is_wanted() {
+fn a_stalled_trial_is_reported_and_stopped_on_request() {
     let options = ["--sample-interval", "100ms", "--stall-after", "500ms", "--stop-on-stall"];
     let ended = Keeper::shell(&options, "exec sleep 1000").run();
     assert_eq!(ended.code, Some(143));
@@ -71,7 +71,7 @@ fn a_trial_without_a_sign_of_life_is_warned_of_and_ended_if_that_is_wanted() {
 }
 
 #[test]
-fn work_on_a_gpu_that_the_trial_may_not_see_is_not_its_own() {
+fn work_on_a_hidden_gpu_does_not_count() {
     let options = ["--sample-interval", "100ms", "--stall-after", "2s", "--stop-on-stall"];
     let options = [&options[..], &["--gpu-program", "./fake-smi"]].concat();
     let mut keeper = Keeper::shell(&options, "exec sleep 1000");
@@ -84,7 +84,7 @@ fn work_on_a_gpu_that_the_trial_may_not_see_is_not_its_own() {
 }
 
 #[test]
-fn a_trial_that_leaves_its_gpus_idle_or_hanging_is_ended_if_that_is_wanted() {
+fn a_trial_with_idle_or_hanging_gpus_is_stopped_on_request() {
     let (idle, hung) = (gpu(0, "GPU-1", 0, 90), gpu(0, "GPU-1", 100, 120));
     #[rustfmt::skip]
     let table = [
