@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn output_without_a_reader_is_read_to_the_end_and_passed_on_later() {
+    fn output_is_read_to_the_end_without_a_reader_and_passed_on_later() {
         let (events, mut received) = mpsc::channel(8);
         let (pump, tail) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_does_not_block_is_waited_for() {
+    fn a_full_non_blocking_sink_is_waited_for() {
         let (events, _received) = mpsc::channel(8);
         let (pump, _) = pump(events);
         let ((source, mut trial), (mut ours, sink)) = (pipe().unwrap(), pipe().unwrap());

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_admit_what_their_rule_says() {
+    fn ids_follow_their_rule() {
         let long = "a".repeat(33);
         #[rustfmt::skip]
         let table = [
@@ -104,11 +104,11 @@ mod tests {
             ("not ASCII",          "é",            false),
             ("too long",           long.as_str(),  false),
         ];
-        for (says, text, good) in table {
-            assert_eq!(ExperimentId::new(text).is_ok(), good, "{says}");
-            assert_eq!(TrialJobId::new(text).is_ok(), good, "{says}");
+        for (case, text, good) in table {
+            assert_eq!(ExperimentId::new(text).is_ok(), good, "{case}");
+            assert_eq!(TrialJobId::new(text).is_ok(), good, "{case}");
             let json = serde_json::Value::from(text);
-            assert_eq!(serde_json::from_value::<TrialJobId>(json).is_ok(), good, "{says}, as JSON");
+            assert_eq!(serde_json::from_value::<TrialJobId>(json).is_ok(), good, "{case}, as JSON");
         }
     }
 }

@@ -155,10 +155,10 @@ mod tests {
             ("null",                 "null",                         json!(null),                   None),
             ("an apostrophe",        r#""it's""#,                    json!("it's"),                 None),
         ];
-        for (says, text, value, number) in table {
+        for (case, text, value, number) in table {
             let read = MetricValue::parse(text).unwrap();
-            assert_eq!(read.as_json(), &value, "{says}");
-            assert_eq!(read.number().map(f64::to_bits), number.map(f64::to_bits), "{says}");
+            assert_eq!(read.as_json(), &value, "{case}");
+            assert_eq!(read.number().map(f64::to_bits), number.map(f64::to_bits), "{case}");
         }
     }
 

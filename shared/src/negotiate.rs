@@ -96,8 +96,8 @@ mod tests {
             ("ranges that just meet",  offer(1, 2), offer(2, 3), Some(2)),
             ("ranges that do not",     offer(1, 2), offer(3, 4), None),
         ];
-        for (says, ours, theirs, version) in table {
-            assert_eq!(ours.agree(&theirs).ok().map(|agreed| agreed.version), version, "{says}");
+        for (case, ours, theirs, version) in table {
+            assert_eq!(ours.agree(&theirs).ok().map(|agreed| agreed.version), version, "{case}");
         }
     }
 

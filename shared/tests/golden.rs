@@ -56,7 +56,7 @@ fn document(name: &str) -> Value {
 }
 
 #[test]
-fn every_document_means_the_same_after_a_round_trip() {
+fn every_document_survives_a_round_trip() {
     for (name, document) in documents() {
         assert_eq!(message(&name)(document.clone()).unwrap(), document, "{name}");
     }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_replaced_by_a_temporary_one() {
+    fn an_unwritable_directory_is_replaced_by_a_temporary_one() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();

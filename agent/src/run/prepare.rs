@@ -210,8 +210,8 @@ mod tests {
             ("one that cannot be run",    false, "/proc/version",  "/bin/sh"),
             ("the place of NNI's keeper", true,  "/proc/self/exe", "/bin/sh"),
         ];
-        for (says, legacy, bash, runs) in table {
-            assert_eq!(shell(legacy, bash), runs, "{says}");
+        for (case, legacy, bash, runs) in table {
+            assert_eq!(shell(legacy, bash), runs, "{case}");
         }
     }
 }

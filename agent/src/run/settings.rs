@@ -374,13 +374,13 @@ mod tests {
             ("and valid ids",                  &manager, &bad, None),
             ("standalone needs no valid ids",  &["x"],   &bad, Some(["standalone", "t1", "0000000000000007"])),
         ];
-        for (says, words, variables, ids) in table {
+        for (case, words, variables, ids) in table {
             let found = resolve(words, variables).ok();
             let found = found.as_ref().map(|settings| {
                 let Sender { experiment, trial, .. } = &settings.sender;
                 [experiment.as_str(), trial.as_str(), settings.attempt.as_str()]
             });
-            assert_eq!(found, ids, "{says}");
+            assert_eq!(found, ids, "{case}");
         }
     }
 
@@ -403,13 +403,13 @@ mod tests {
             let refused = resolve(&words, &[]).err().map(|error| error.to_string());
             match refusal {
                 None => assert_eq!(refused, None, "{line}"),
-                Some(says) => assert!(refused.unwrap_or_default().contains(says), "{line}"),
+                Some(text) => assert!(refused.unwrap_or_default().contains(text), "{line}"),
             }
         }
     }
 
     #[test]
-    fn a_shell_line_is_for_the_shell() {
+    fn a_shell_line_becomes_a_shell_command() {
         let settings = resolve(&["--shell", "a | b"], &[]).unwrap();
         assert_eq!(settings.command, ["/any/sh", "-c", "a | b"]);
     }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_overdue_by_the_table() {
+    fn overdue_trials_follow_the_table() {
         let started = Instant::now();
         let hour = || vec![rule(StopReason::Deadline, StopWhen::RunningFor { ms: 3_600_000 })];
         #[rustfmt::skip]
@@ -183,20 +183,20 @@ mod tests {
             ("no rules",             Vec::new(), 7200, 7000, None,                       None),
             ("unknown",              vec![rule(StopReason::User, StopWhen::Unknown)], 7200, 7000, None, None),
         ];
-        for (says, given, lease, gone, overdue, due) in table {
+        for (case, given, lease, gone, overdue, due) in table {
             let mut rules = Rules::default();
             rules.replace(given, lease * SECOND, started);
-            assert_eq!(rules.overdue(started, started + gone * SECOND), overdue, "{says}");
+            assert_eq!(rules.overdue(started, started + gone * SECOND), overdue, "{case}");
             let due = due.map(|due| started + due * SECOND);
-            assert_eq!(rules.next_due(started, started), due, "{says}");
-            assert_eq!(rules.next_due(started, started + lease * SECOND), None, "{says}: expired");
+            assert_eq!(rules.next_due(started, started), due, "{case}");
+            assert_eq!(rules.next_due(started, started + lease * SECOND), None, "{case}: expired");
             rules.replace(Vec::new(), SECOND, started);
-            assert_eq!(rules.overdue(started, started + gone * SECOND), None, "{says}: replaced");
+            assert_eq!(rules.overdue(started, started + gone * SECOND), None, "{case}: replaced");
         }
     }
 
     #[test]
-    fn rules_that_last_for_ever_overflow_nothing() {
+    fn a_very_long_lease_does_not_overflow() {
         let mut rules = Rules::default();
         let now = Instant::now();
         let never = rule(StopReason::Deadline, StopWhen::RunningFor { ms: u64::MAX });
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_breaks_a_rule_by_the_table() {
+    fn rule_violations_follow_the_table() {
         use MetricKind::{Final, Intermediate};
         let now = Instant::now();
         let mut rules = Rules::default();
@@ -233,12 +233,12 @@ mod tests {
             ("beyond all numbers", "loss", Intermediate, 0, f64::INFINITY, Some(StopReason::Budget)),
             ("no number",          "loss", Intermediate, 0, f64::NAN,      Some(StopReason::Budget)),
         ];
-        for (says, name, kind, sequence, value, expected) in table {
+        for (case, name, kind, sequence, value, expected) in table {
             let name = name.to_owned();
             let metric = Metric { name, kind, sequence, value: value.into(), derived: false };
             let broken = rules.violation_of(&metric, now).map(|broken| broken.reason);
-            assert_eq!(broken, expected, "{says}");
-            assert_eq!(rules.violation_of(&metric, now + 10 * SECOND), None, "{says}: expired");
+            assert_eq!(broken, expected, "{case}");
+            assert_eq!(rules.violation_of(&metric, now + 10 * SECOND), None, "{case}: expired");
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
     type Row<'a> = (&'a str, Better, &'a [(u64, f64)], Option<usize>);
 
     #[test]
-    fn the_best_so_far_is_held_against_a_bound_by_the_table() {
+    fn bounds_on_the_best_result_follow_the_table() {
         use Better::{Larger, Other, Smaller};
         const NAN: f64 = f64::NAN;
         #[rustfmt::skip]
@@ -269,25 +269,25 @@ mod tests {
             ("a gap stops the count",    Larger,  &[(0, 0.1), (2, 0.1), (3, 0.1)],            None),
         ];
         let now = Instant::now();
-        for (says, better, results, breaks) in table {
+        for (case, better, results, breaks) in table {
             let mut rules = Rules::default();
             // Results before the rule count too.
             let (before, after) = results.split_at(1);
             assert_eq!(
                 rules.violation_of(&step("m", before[0].0, before[0].1), now),
                 None,
-                "{says}"
+                "{case}"
             );
             let bounds = if better == Smaller { vec![0.5, 0.5] } else { vec![0.5, 0.7] };
             let when = StopWhen::Best { name: "m".to_owned(), better, from_results: 2, bounds };
             rules.replace(vec![rule(StopReason::EarlyStop, when)], SECOND, now);
             let mut broken = None;
             for (at, (sequence, value)) in (1..).zip(after) {
-                assert_eq!(rules.violation_of(&step("other", at, -1.0), now), None, "{says}");
+                assert_eq!(rules.violation_of(&step("other", at, -1.0), now), None, "{case}");
                 let breaks = rules.violation_of(&step("m", *sequence, *value), now);
                 broken = broken.or(breaks.map(|_| usize::try_from(at).unwrap()));
             }
-            assert_eq!(broken, breaks, "{says}");
+            assert_eq!(broken, breaks, "{case}");
         }
     }
 

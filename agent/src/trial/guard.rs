@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_word_makes_a_guard() {
+    fn only_complete_arguments_make_a_guard() {
         for words in [
             &[][..],
             &["run"],

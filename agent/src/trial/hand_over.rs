@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_over_is_read_as_it_was_written() {
+    fn a_hand_over_survives_a_round_trip() {
         let live = Live {
             outputs: [Some(5), None],
             stopping: true,
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_was_closed_and_opened_anew_is_another() {
+    fn a_reused_descriptor_is_detected() {
         let (first, _other) = std::io::pipe().unwrap();
         let opened = OpenDescriptor::at(first.as_raw_fd()).unwrap();
         assert_eq!(opened.unless_reused(), Some(first.as_raw_fd()));

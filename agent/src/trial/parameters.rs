@@ -102,11 +102,11 @@ mod tests {
             ("a parameter called parameters",     r#"{"parameters": {}}"#, json!({"parameters": {}})),
             ("an empty object",                   "{}",                    json!({})),
         ];
-        for (says, text, values) in table {
+        for (case, text, values) in table {
             let read = Parameters::parse(text).unwrap();
-            assert_eq!(Value::Object(read.values.clone()), values, "{says}");
+            assert_eq!(Value::Object(read.values.clone()), values, "{case}");
             let again = Parameters::parse(&read.record).unwrap();
-            assert_eq!(again.values, read.values, "{says}: the record says the same");
+            assert_eq!(again.values, read.values, "{case}: the record has the same values");
         }
         assert_eq!(
             Parameters::parse(record).unwrap().record,

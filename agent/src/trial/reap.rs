@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_status_reads_the_same_before_and_after_reaping() {
+    fn a_wait_status_is_the_same_before_and_after_reaping() {
         for line in
             ["exit 0", "exit 7", "exit 255", "kill -TERM $$", "kill -KILL $$", "kill -64 $$"]
         {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_as_execvp_does() {
+    fn the_search_path_is_that_of_execvp() {
         #[rustfmt::skip]
         let table: [(&str, &[&str], &[&str]); 7] = [
             ("",       &["PATH=/a"],           &[]),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_what_was_inherited_with_the_changes_made() {
+    fn the_changes_apply_to_the_inherited_environment() {
         let pair = |(name, value): (&str, &str)| (OsString::from(name), OsString::from(value));
         let inherited = [("A", "1"), ("B", "2"), ("C", "=3")].map(pair);
         let changes = Changes {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_fails_tells_why() {
+    fn a_failed_child_returns_its_error() {
         for why in [Errno::ENOTDIR, Errno::EAGAIN] {
             assert_eq!(in_child(&|| why), Err(why));
         }

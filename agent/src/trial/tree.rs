@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_name() {
+    fn a_stat_line_is_parsed_with_any_name() {
         let stat = b"12 (a) (b c) S 3 4 5 0 -1\n";
         let read = parse(stat).unwrap();
         assert_eq!((read.pid, read.parent, read.group, read.zombie), (12, 3, 4, false));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_has_all_descendants_and_no_other_process() {
+    fn the_tree_consists_of_all_descendants() {
         let mut ended = process(13, 10);
         ended.zombie = true;
         let all = vec![

@@ -159,8 +159,8 @@ mod tests {
             ("one survived",          "CUDA out of memory, trying half\nNo space left on device\n",           Some(Hint::DiskFull)),
             ("and the other way",     "No space left on device\nCUDA out of memory\n",                        Some(Hint::GpuMemory)),
         ];
-        for (says, tail, expected) in table {
-            assert_eq!(hint(tail.as_bytes(), &ALL), expected, "{says}");
+        for (case, tail, expected) in table {
+            assert_eq!(hint(tail.as_bytes(), &ALL), expected, "{case}");
         }
         let long_ago = format!("CUDA out of memory\n{}", "fine\n".repeat(4_000));
         assert_eq!(hint(long_ago.as_bytes(), &ALL), None);
@@ -182,8 +182,8 @@ mod tests {
             ("a metric of NNI's",  &metric,                      Some("bad")),
             ("metrics only",       &metric[4..],                 None),
         ];
-        for (says, tail, expected) in table {
-            assert_eq!(last_line(tail).as_deref(), expected, "{says}");
+        for (case, tail, expected) in table {
+            assert_eq!(last_line(tail).as_deref(), expected, "{case}");
         }
     }
 
@@ -198,8 +198,8 @@ mod tests {
             ("a newline last",     "abcdef\n",    3,  "ef\n"),
             ("half a character",   "aé",          1,  ""),
         ];
-        for (says, bytes, max, expected) in table {
-            assert_eq!(tail(bytes.as_bytes(), max), expected, "{says}");
+        for (case, bytes, max, expected) in table {
+            assert_eq!(tail(bytes.as_bytes(), max), expected, "{case}");
         }
     }
 

@@ -137,8 +137,8 @@ mod tests {
             ("a class from the future", Class::Other,     7,   7),
             ("a reserved code",         Class::None,      200, 210),
         ];
-        for (says, class, code, expected) in table {
-            assert_eq!(exit_code_for_frameworkcontroller(class, code), expected, "{says}");
+        for (case, class, code, expected) in table {
+            assert_eq!(exit_code_for_frameworkcontroller(class, code), expected, "{case}");
         }
     }
 

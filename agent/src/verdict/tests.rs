@@ -140,12 +140,12 @@ fn the_cause_follows_the_table() {
         ("provisional, full of cache",    holding(50, 100),                                              Cause::Signal,       Class::Transient, Possible),
         ("provisional after a kill",      kills(Observations::default(), 0, 1),                                 Cause::OomKernel,    Class::Permanent, Likely),
     ];
-    for (says, observed, cause, class, confidence) in table {
+    for (case, observed, cause, class, confidence) in table {
         let verdict = conclude(&observed);
         assert_eq!(
             (verdict.cause, verdict.class, verdict.confidence),
             (cause, class, confidence),
-            "{says}: {}",
+            "{case}: {}",
             verdict.message
         );
     }

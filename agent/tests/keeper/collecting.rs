@@ -27,10 +27,10 @@ fn options_select_what_is_collected() {
         ("the SDK's marker",  &["--collect", "none"],
             r#"printf '%s\n' "NNISDK_MEb'{\"type\": \"FINAL\", \"sequence\": 0, \"value\": \"0.5\"}'""#, Some("default = 0.5")),
     ];
-    for (says, options, line, metric) in table {
+    for (case, options, line, metric) in table {
         let ended = Keeper::shell(options, line).run();
-        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
-        assert_eq!(result(&ended), metric, "{says}: {}", ended.stderr);
+        assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
+        assert_eq!(result(&ended), metric, "{case}: {}", ended.stderr);
     }
 }
 
@@ -56,13 +56,13 @@ fn a_deeply_nested_object_does_not_hide_the_next_metric() {
         ("in a file", &lines,  &["--metric-file", "copy"], "cp deep copy", "acc = 0.75"),
         ("the SDK's", &marked, &[],                        "cat deep",    "default = 0.75"),
     ];
-    for (says, text, options, line, metric) in table {
+    for (case, text, options, line, metric) in table {
         let keeper = Keeper::shell(options, line);
         fs::write(keeper.dir.path().join("deep"), text).unwrap();
         let ended = keeper.run();
-        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
+        assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
         let told = result(&ended).is_some_and(|told| told.starts_with(metric));
-        assert!(told, "{says}: {}", ended.stderr);
+        assert!(told, "{case}: {}", ended.stderr);
     }
 }
 

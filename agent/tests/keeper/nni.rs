@@ -213,14 +213,14 @@ fn the_manager_gets_the_requests_of_nnis_own_keeper() {
         ("an empty line", &["--nni_manager_version", "", "--log_collection", "http"], "echo one; echo",
          include_str!("../../fixtures/trial_keeper/log_collection_quoted_none.requests.jsonl"), 0),
     ];
-    for (says, options, line, requests, code) in table {
+    for (case, options, line, requests, code) in table {
         let server = Server::start(&[]);
         let mut keeper = keeper(server.port, options, line);
         keeper.command.env("TRIALKEEPER_NNI_VERSION", "3.0");
         let ended = keeper.run();
-        assert_eq!(ended.code, Some(code), "{says}: {}", ended.stderr);
-        assert_eq!(sent(&server), recorded(requests), "{says}");
-        assert_eq!(server.seen.lock().unwrap().connections, 1, "{says}: one connection");
+        assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
+        assert_eq!(sent(&server), recorded(requests), "{case}");
+        assert_eq!(server.seen.lock().unwrap().connections, 1, "{case}: one connection");
         for request in server.taken() {
             for header in ["Accept: application/json", "Content-Type: application/json"] {
                 assert!(request.headers.iter().any(|line| line == header), "{:?}", request.headers);
@@ -243,13 +243,13 @@ fn nnis_defects_are_not_copied() {
         ("a command only sh can read", &[],    "echo it\\'s; echo 'a'\"b\"",   vec!["it's", "ab"],   0),
         ("a signal gives 128 plus it", quoted, "kill -9 $$",                   vec![],               137),
     ];
-    for (says, options, line, lines, code) in table {
+    for (case, options, line, lines, code) in table {
         let server = Server::start(&[]);
         let ended = keeper(server.port, options, line).run();
-        assert_eq!(ended.code, Some(code), "{says}: {}", ended.stderr);
-        assert_eq!(server.lines("trial"), lines, "{says}");
+        assert_eq!(ended.code, Some(code), "{case}: {}", ended.stderr);
+        assert_eq!(server.lines("trial"), lines, "{case}");
         let last = format!("NNI trial keeper exit with code {code}");
-        assert!(server.lines("trial_keeper").last().unwrap().ends_with(&last), "{says}");
+        assert!(server.lines("trial_keeper").last().unwrap().ends_with(&last), "{case}");
     }
 }
 
@@ -259,7 +259,7 @@ const MANY: &str = r#"i=0; while [ $i -lt 100 ]; do
     echo line $i; i=$((i+1)); done"#;
 
 #[track_caller]
-fn all_in_order(server: &Server, says: &str) {
+fn all_in_order(server: &Server, case: &str) {
     let lines = server.lines("trial");
     let metric = |n: &i32| {
         format!(
@@ -267,7 +267,7 @@ fn all_in_order(server: &Server, says: &str) {
         )
     };
     let expected: Vec<_> = (0..100).flat_map(|n| [metric(&n), format!("line {n}")]).collect();
-    assert_eq!(lines, expected, "{says}");
+    assert_eq!(lines, expected, "{case}");
 }
 
 #[test]
@@ -282,18 +282,18 @@ fn every_line_arrives_once_and_in_order_whatever_the_server_does() {
         ("chunked answers",         &[Chunked, Chunked, Chunked]),
         ("a failure at a metric",   &[Status(200), Status(200), Status(500), Status(400)]),
     ];
-    for (says, script) in table {
+    for (case, script) in table {
         let server = Server::start(script);
         let ended = keeper(server.port, &["--nni_manager_version", "3.0.1"], MANY).run();
-        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
-        all_in_order(&server, says);
+        assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
+        all_in_order(&server, case);
         let taken = server.taken();
         assert_eq!(
             taken[0].body.to_string(),
             r#"{"tag":"VCSuccess"}"#,
-            "{says}: the first request"
+            "{case}: the first request"
         );
-        assert!(!ended.stderr.contains("were not delivered"), "{says}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("were not delivered"), "{case}: {}", ended.stderr);
     }
 }
 

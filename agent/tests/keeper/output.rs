@@ -30,9 +30,9 @@ fn bytes_pass_unchanged() {
         ("a broken marker",         r"printf 'NNISDK_MEb{\nNNISDK_MEb'",     b"NNISDK_MEb{\nNNISDK_MEb".to_vec()),
         ("a line of ten megabytes", "head -c 10000000 /dev/zero | tr '\\0' x", long.into_bytes()),
     ];
-    for (says, line, bytes) in table {
+    for (case, line, bytes) in table {
         let ended = Keeper::shell(&[], line).run();
-        assert_eq!(ended.code, Some(0), "{says}");
+        assert_eq!(ended.code, Some(0), "{case}");
         same(&ended.stdout, &bytes);
         if !bytes.is_empty() {
             same(&ended.file("out/stdout"), &bytes);

@@ -23,9 +23,9 @@ fn a_trial_whose_code_cannot_be_fetched_is_not_started() {
         assert!(!ended.path("started").exists());
         let verdict = ended.verdict();
         assert_eq!((verdict.cause, verdict.class), (Cause::KeeperError, Class::Transient));
-        let says =
+        let parts =
             [what, "cannot reach the manager at http://127.0.0.1:9/api/v1/agent/", "not to blame"];
-        for part in says {
+        for part in parts {
             assert!(verdict.message.contains(part), "{part}: {}", verdict.message);
         }
     }

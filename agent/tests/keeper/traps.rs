@@ -66,7 +66,7 @@ fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
 /// A driver call can hang permanently, together with the program that makes it, even on SIGTERM.
 #[test]
 fn a_gpu_program_that_hangs_or_disappears_does_not_affect_the_trial() {
-    for (says, script) in [
+    for (case, script) in [
         (
             "it hangs and ignores SIGTERM",
             "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1; done\n",
@@ -82,9 +82,9 @@ fn a_gpu_program_that_hangs_or_disappears_does_not_affect_the_trial() {
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let ended = keeper.run();
-        assert_eq!(ended.code, Some(0), "{says}: {}", ended.stderr);
-        assert_eq!(ended.verdict().cause, Cause::Succeeded, "{says}");
-        assert_eq!(ended.stdout(), "score=1\nscore=2\nscore=3\nscore=4\nscore=5\n", "{says}");
+        assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
+        assert_eq!(ended.verdict().cause, Cause::Succeeded, "{case}");
+        assert_eq!(ended.stdout(), "score=1\nscore=2\nscore=3\nscore=4\nscore=5\n", "{case}");
     }
 }
 

@@ -190,14 +190,14 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
         ("and below one without it",    format!("setsid sh -c 'env -i /bin/sh -c \"echo \\$\\$ > inner; {stay}\"; :' & wait")),
         ("when its own process is gone", format!("setsid sh -c 'trap \"\" TERM; echo $$ > inner; {stay}' & while ! test -e go; do sleep 0.02; done; exit 3")),
     ];
-    for (says, line) in table {
+    for (case, line) in table {
         let mut keeper = Keeper::shell(&["--drain", "1h"], &line);
         // The leftover processes inherit these. Pipes would make the test wait for them.
         keeper.command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let running = keeper.start();
         let (keeper, inner) = (running.pid(), running.wait_for_pid("inner"));
         until("the guard", || is_guarded(keeper));
-        if says.starts_with("when") {
+        if case.starts_with("when") {
             std::fs::write(running.path("go"), "").unwrap();
             until("the trial's own process is gone", || {
                 state(inner).is_some_and(|(_, parent)| parent == keeper)
@@ -206,7 +206,7 @@ fn processes_of_the_trial_die_with_the_keeper_too() {
         let guards = children(keeper);
         running.send(Signal::SIGKILL);
         running.wait();
-        until(says, || !lives(inner));
+        until(case, || !lives(inner));
         until("the guard is gone", || guards.iter().all(|(pid, _)| !lives(*pid)));
     }
 }

@@ -96,8 +96,8 @@ fn a_stall_follows_the_table() {
         ("too few steps say nothing",    then(steps(5, 5), vec![Tick(124), Tick(125)]),                       vec![(125, "stalled")]),
         ("one slow step is forgiven",    then(steps(5, 6), vec![Output(44), S::Metric(73), Tick(87), Tick(88)]), vec![(88, "stalled")]),
     ];
-    for (says, story, expected) in table {
-        assert_eq!(summarized(spec(), story), expected, "{says}");
+    for (case, story, expected) in table {
+        assert_eq!(summarized(spec(), story), expected, "{case}");
     }
 }
 
@@ -108,7 +108,7 @@ fn without_a_fixed_time_only_steps_decide() {
 }
 
 #[test]
-fn a_gpu_alarms_as_the_table_says() {
+fn gpu_alarms_follow_the_table() {
     // Second, utilisation, power.
     type Reading = (u64, Option<f64>, Option<f64>);
     type Told = &'static [(u64, &'static str)];
@@ -128,8 +128,8 @@ fn a_gpu_alarms_as_the_table_says() {
         ("nearly full",              story(&[(0, Some(98.0), Some(120.0)), (20, Some(98.0), Some(120.0))]),           &[]),
         ("it draws power again",     story(&[(0, full, Some(120.0)), (10, full, Some(600.0)), (20, full, Some(120.0))]), &[]),
     ];
-    for (says, story, expected) in table {
-        assert_eq!(summarized(spec(), story), expected, "{says}");
+    for (case, story, expected) in table {
+        assert_eq!(summarized(spec(), story), expected, "{case}");
     }
 }
 
@@ -147,7 +147,7 @@ fn a_missing_reading_ends_an_episode() {
 }
 
 #[test]
-fn a_trial_is_ended_for_what_the_table_says() {
+fn stop_conditions_follow_the_table() {
     use S::{Metric, Output, Sample};
     let (idle, busy, hung) =
         ((Some(0.0), None), (Some(50.0), Some(400.0)), (Some(100.0), Some(120.0)));
@@ -161,7 +161,7 @@ fn a_trial_is_ended_for_what_the_table_says() {
         ("an idle GPU",                 all,                                   vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      Some("gpu-idle")),
         ("for too short a time",        all,                                   vec![Sample(0, gpus(&[idle])), Sample(19, gpus(&[idle]))],      None),
         ("which is not wanted",         StopOn { gpu_idle: false, ..all },     vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      None),
-        ("whatever it says meanwhile",  all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
+        ("whatever it prints as well",  all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
         ("both idle",                   all,                                   vec![Sample(0, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], Some("gpu-idle")),
         ("one of two",                  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(20, gpus(&[idle, busy]))], None),
         ("the second not for so long",  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
@@ -172,7 +172,7 @@ fn a_trial_is_ended_for_what_the_table_says() {
         ("until it does so no more",    all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
         ("nothing is wanted",           not,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
     ];
-    for (says, stop, story, expected) in table {
+    for (case, stop, story, expected) in table {
         let mut detectors = Detectors::new(DetectSpec { stop, ..spec() }, at(0));
         let mut last = at(0);
         for seen in &story {
@@ -187,7 +187,7 @@ fn a_trial_is_ended_for_what_the_table_says() {
             };
         }
         let reason = detectors.reason_to_stop(last);
-        assert_eq!(reason.as_ref().map(Alarm::code), expected, "{says}: {reason:?}");
+        assert_eq!(reason.as_ref().map(Alarm::code), expected, "{case}: {reason:?}");
     }
 }
 
@@ -215,7 +215,7 @@ fn idle_time_is_summed_per_gpu() {
 }
 
 #[test]
-fn an_alarm_says_what_and_for_how_long() {
+fn an_alarms_message_contains_its_duration() {
     let gpu = || "GPU 0".to_owned();
     #[rustfmt::skip]
     let table = [

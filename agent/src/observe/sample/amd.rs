@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_card_of_amd_is_read_and_no_other() {
+    fn only_amd_cards_are_read() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gpu/amd");
         let gpus = read(Path::new(root));
         let first = GpuSample {

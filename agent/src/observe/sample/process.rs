@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_own_helpers_are_not_counted_as_the_trial() {
+    fn the_agents_helpers_are_not_counted() {
         let tree = Tree::new("sleep 600");
         let mut reader = ProcessReader::new().unwrap();
         let mut processes = |except: &[u32]| {

@@ -85,8 +85,8 @@ mod tests {
             ("a piece, in a new one",   "abc\n",  2, true,  2),
             ("always something",        "abc\n",  0, true,  1),
         ];
-        for (says, bytes, room, empty, fits) in table {
-            assert_eq!(fitting_length(bytes.as_bytes(), room, empty), fits, "{says}");
+        for (case, bytes, room, empty, fits) in table {
+            assert_eq!(fitting_length(bytes.as_bytes(), room, empty), fits, "{case}");
         }
     }
 

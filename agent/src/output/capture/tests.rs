@@ -93,7 +93,7 @@ async fn the_termination_log_is_written_in_place_and_without_a_directory() {
 }
 
 #[tokio::test]
-async fn the_termination_log_is_written_where_the_directory_cannot_be() {
+async fn the_termination_log_is_written_if_the_directory_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("termination-log");
     let absent = dir.path().join("absent");

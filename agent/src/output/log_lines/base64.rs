@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rfcs_own_examples_hold() {
+    fn the_examples_of_the_rfc_hold() {
         #[rustfmt::skip]
         let table = [
             ("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE="),

@@ -48,16 +48,16 @@ fn lines_become_pieces() {
         ("so it is through a terminal",       &[b"a\r\r\nb\r\r", b"\n"],           &[(0, "a\n"), (4, "b\n")]),
         ("a secret is not cut in two",        &[b"0123456789012345 s3cret x\n"],   &[(0, "0123456789012345 *** [... 2 bytes cut]\n")]),
         ("nor is the part of one sent",       &[b"0123456789 s3cret-longer-and-longer s3cret\n"], &[(0, "0123456789 [... 22 bytes cut]\n")]),
-        ("a long line is cut and says so",    &[b"0123456789012345678901234\nx\n"], &[(0, "01234567890123456789 [... 5 bytes cut]\n"), (26, "x\n")]),
+        ("a long line is cut and marked",     &[b"0123456789012345678901234\nx\n"], &[(0, "01234567890123456789 [... 5 bytes cut]\n"), (26, "x\n")]),
         ("a secret is masked",                &[b"is s3cret!\n"],                  &[(0, "is ***!\n")]),
         ("also over portions",                &[b"is s3c", b"ret!\n"],             &[(0, "is ***!\n")]),
         ("the longest one as a whole",        &[b"s3cret-longer\n"],               &[(0, "***\n")]),
         ("a short one would mask everything", &[b"abc\n"],                         &[(0, "abc\n")]),
     ];
-    for (says, portions, expected) in table {
+    for (case, portions, expected) in table {
         let spec = Spec { secrets: secrets.clone(), ..spec() };
         let pieces = pieces(spec, portions);
-        assert_eq!(texts(&pieces), expected, "{says}");
+        assert_eq!(texts(&pieces), expected, "{case}");
     }
 }
 
@@ -73,7 +73,7 @@ fn a_secret_with_several_lines_is_masked_line_by_line() {
 }
 
 #[test]
-fn a_low_rate_lets_some_of_a_flood_through() {
+fn a_low_rate_passes_some_of_a_flood() {
     let spec = Spec { bytes_per_second: 1000, ..spec() };
     let mut lines = Lines::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
@@ -118,13 +118,13 @@ fn a_long_running_bar_is_shown_periodically() {
 }
 
 #[test]
-fn bytes_that_are_no_utf8_survive() {
+fn bytes_that_are_not_utf8_are_kept() {
     let pieces = pieces(spec(), &[b"\xff\xfe\xfd\n"]);
     assert_eq!(pieces[0].text, LogText::Base64("//79Cg==".to_owned()));
 }
 
 #[test]
-fn more_than_the_rate_is_shed_and_counted_and_the_rate_recovers() {
+fn output_above_the_rate_is_dropped_and_counted_until_the_rate_recovers() {
     let spec = Spec { bytes_per_second: 8, ..spec() };
     let mut lines = Lines::new(Stream::Stdout, spec);
     let mut pieces = Vec::new();
@@ -154,7 +154,7 @@ fn a_piece_is_sent_when_it_is_long_enough() {
 
 proptest! {
     #[test]
-    fn plain_text_survives_whole_and_in_place(
+    fn plain_text_arrives_whole_at_its_offsets(
         portions in prop::collection::vec("[a-c\n]{0,30}", 0..20),
     ) {
         let spec = Spec { line_bytes: 1000, ..spec() };

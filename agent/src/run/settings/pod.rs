@@ -274,24 +274,24 @@ mod tests {
             ("one that was named",    [roles, from].concat(),  fc("ps", "0"),     true,  "t-1"),
             ("behind a barrier",      from.to_vec(),           fc("worker", "0"), false, "t-1-worker-0"),
         ];
-        for (says, words, variables, reports, attempt) in table {
+        for (case, words, variables, reports, attempt) in table {
             let words = [&managed, words.as_slice(), &["x"]].concat();
             let settings =
-                resolve(&words, &variables).unwrap_or_else(|error| panic!("{says}: {error}"));
+                resolve(&words, &variables).unwrap_or_else(|error| panic!("{case}: {error}"));
             assert_eq!(
                 (settings.pod.reports_metrics, settings.attempt.as_str()),
                 (reports, attempt),
-                "{says}"
+                "{case}"
             );
-            assert_eq!(settings.pod.rendezvous.is_some(), words.contains(&"--roles"), "{says}");
+            assert_eq!(settings.pod.rendezvous.is_some(), words.contains(&"--roles"), "{case}");
             if let Some(rendezvous) = settings.pod.rendezvous {
-                assert_eq!(rendezvous.attempt.as_str(), "t-1", "{says}: all meet as one");
+                assert_eq!(rendezvous.attempt.as_str(), "t-1", "{case}: all meet as one");
             }
         }
     }
 
     #[test]
-    fn a_pod_that_is_tried_again_is_a_later_attempt() {
+    fn a_retried_pod_is_a_later_attempt() {
         let words = [
             "--manager",
             "http://m",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_one_attempt_report_as_attempts_of_their_own() {
+    fn pods_of_one_attempt_report_as_separate_attempts() {
         let words =
             ["--manager", "http://m", "--experiment", "e", "--trial", "t", "--attempt", "t-1"];
         #[rustfmt::skip]

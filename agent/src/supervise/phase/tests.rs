@@ -30,7 +30,7 @@ fn step_follows_the_table() {
 
     #[rustfmt::skip]
     let table = [
-        // what it says                             from          event                          to            effect
+        // case                                     from          event                          to            effect
         ("a stop sends SIGTERM",                    Running,      stop,                          asked(20),    ask),
         ("a second stop request changes nothing",   asked(20),    stop,                          asked(20),    None),
         ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
@@ -66,8 +66,8 @@ fn step_follows_the_table() {
         ("done stays done",                         done.clone(), stop,                          done.clone(), None),
         ("an output's end alone changes nothing",   Running,      Checked(nothing),              Running,      None),
     ];
-    for (says, from, event, to, effect) in table {
-        assert_eq!(from.step(event, t, DRAIN), (to, effect), "{says}");
+    for (case, from, event, to, effect) in table {
+        assert_eq!(from.step(event, t, DRAIN), (to, effect), "{case}");
     }
 }
 

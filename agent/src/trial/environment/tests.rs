@@ -100,7 +100,7 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
 }
 
 #[test]
-fn parameters_are_there_in_every_form() {
+fn parameters_are_set_in_every_form() {
     let parameters = Parameters::parse(
         r#"{"parameter_id": 1, "parameters":
             {"lr": 0.1, "optimizer": "adam", "deep/er key": {"a": [1, null]}, "on": true, "nul": "a\u0000b"}}"#,
@@ -138,7 +138,7 @@ fn settings_of_the_agent_do_not_reach_the_trial() {
 }
 
 #[test]
-fn values_that_exec_would_refuse_stay_in_the_file() {
+fn values_too_long_for_exec_are_only_in_the_file() {
     let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(LONGEST_VALUE));
     let parameters = Parameters::parse(&long).unwrap();
     let seen = seen(&[], &facts(&parameters));
@@ -147,7 +147,7 @@ fn values_that_exec_would_refuse_stay_in_the_file() {
 }
 
 #[test]
-fn many_long_values_are_in_the_file_only() {
+fn many_long_values_are_only_in_the_file() {
     let text = "x".repeat(LONGEST_VALUE / 2);
     let entries: Vec<_> = (0..40).map(|n| format!(r#""p{n}": "{text}""#)).collect();
     let parameters = Parameters::parse(&format!("{{{}}}", entries.join(","))).unwrap();

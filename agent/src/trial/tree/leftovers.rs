@@ -109,7 +109,7 @@ mod tests {
             ("one is still there",          &[7, 8], &[7, 8], &[8],    [0, 1, 1], &["8 x (still there)", "7 x"]),
             ("one that nobody has killed",  &[7],    &[],     &[8],    [1, 0, 1], &["8 x (still there)", "7 x"]),
         ];
-        for (says, asked, killed, there, [ended, by_kill, alive], names) in table {
+        for (case, asked, killed, there, [ended, by_kill, alive], names) in table {
             let mut left = Leftovers::default();
             left.add(&tree(asked.iter().copied()));
             left.add_killed(&tree(killed.iter().copied()));
@@ -117,10 +117,10 @@ mod tests {
             assert_eq!(
                 left.counts(),
                 LeftoverCounts { terminated: ended, killed: by_kill, alive },
-                "{says}"
+                "{case}"
             );
-            assert_eq!(left.names(), names, "{says}");
-            assert_eq!(left.is_empty(), names.is_empty(), "{says}");
+            assert_eq!(left.names(), names, "{case}");
+            assert_eq!(left.is_empty(), names.is_empty(), "{case}");
         }
     }
 

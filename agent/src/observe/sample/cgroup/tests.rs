@@ -51,8 +51,8 @@ fn every_layout_is_read() {
             ..CgroupSample::default()
         }),
     ];
-    for (says, fixture, expected) in table {
-        assert_eq!(find(fixture).expect(says).read(), expected, "{says}");
+    for (case, fixture, expected) in table {
+        assert_eq!(find(fixture).expect(case).read(), expected, "{case}");
     }
 }
 
@@ -90,7 +90,7 @@ fn shares_are_of_the_limit() {
 }
 
 #[test]
-fn the_groups_of_a_process_are_read_off_its_file() {
+fn the_groups_of_a_process_are_parsed() {
     let own = parse_own("4:memory:/docker/abc\n2:cpu,cpuacct:/x:y\n0::/user.slice\nnonsense\n");
     assert_eq!(own.v2.as_deref(), Some("/user.slice"));
     assert_eq!(own.v1("memory"), Some("/docker/abc"));
@@ -99,7 +99,7 @@ fn the_groups_of_a_process_are_read_off_its_file() {
 }
 
 #[test]
-fn single_files_are_read_or_left() {
+fn single_files_are_parsed_or_ignored() {
     #[rustfmt::skip]
     let cpu = [("200000 100000\n", Some(2.0)), ("max 100000\n", None), ("100 0", None), ("x", None), ("", None)];
     for (text, expected) in cpu {

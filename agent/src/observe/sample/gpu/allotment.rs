@@ -62,7 +62,7 @@ mod tests {
     type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], [bool; 2]);
 
     #[test]
-    fn the_trials_gpus_are_those_that_cuda_shows_it() {
+    fn the_trials_gpus_are_those_visible_to_cuda() {
         #[rustfmt::skip]
         let table: [Row<'_>; 12] = [
             ("no variable",            &[],                                                        [true, true]),
@@ -79,7 +79,7 @@ mod tests {
             ("HIP's, unless CUDA's is", &[("HIP_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "1")], [false, true]),
         ];
         let gpus = ["GPU-5f0c", "GPU-1d1e"].map(|uuid| Some(uuid.to_owned()));
-        for (says, variables, expected) in table {
+        for (case, variables, expected) in table {
             let set = |name: &str| {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| OsString::from(value))
@@ -89,7 +89,7 @@ mod tests {
                 let uuid = gpus[usize::try_from(index).unwrap()].clone();
                 own.has(&GpuSample { index, uuid, ..GpuSample::default() })
             });
-            assert_eq!(has, expected, "{says}");
+            assert_eq!(has, expected, "{case}");
             assert_eq!(
                 (own.is_all(), own.is_none()),
                 match variables {
@@ -97,7 +97,7 @@ mod tests {
                     [(_, "" | "-1" | "NoDevFiles")] => (false, true),
                     _ => (false, false),
                 },
-                "{says}"
+                "{case}"
             );
         }
     }

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_probe_lives_as_the_table_says() {
+    fn the_probe_follows_the_table() {
         use ProbeAction::{GiveUp, Kill, Start, Wait};
         use ProbeEvent::{Absent, Ended, Reading, Started, Tick};
         let at = Duration::from_secs;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_asks_for_every_column() {
+    fn the_command_queries_every_column() {
         let command = ProbeCommand::new("nvidia-smi", Duration::from_secs(5));
         assert_eq!(command.args[1..], ["--format=csv,noheader,nounits", "--loop-ms=5000"]);
         assert_eq!(command.args[0].split(',').count(), super::super::COLUMNS);

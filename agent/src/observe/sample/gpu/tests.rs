@@ -47,10 +47,10 @@ fn unreadable_values_are_absent_and_never_zero() {
     ];
     let told: Vec<_> = table
         .iter()
-        .map(|(says, line)| {
+        .map(|(case, line)| {
             let gpu = reading(line);
             let power = gpu.power_watts.map(|watts| watts > 0.0);
-            (*says, gpu.utilization_percent, power, gpu.ecc_uncorrected, gpu.mig_enabled, gpu.name)
+            (*case, gpu.utilization_percent, power, gpu.ecc_uncorrected, gpu.mig_enabled, gpu.name)
         })
         .collect();
     let name = |name: &str| Some(name.to_owned());
@@ -67,7 +67,7 @@ fn unreadable_values_are_absent_and_never_zero() {
 }
 
 #[test]
-fn lines_that_are_no_rows_are_told_apart() {
+fn other_lines_are_not_rows() {
     #[rustfmt::skip]
     let table = [
         ("",                                                                                                  false),
@@ -115,7 +115,7 @@ fn rounds_and_losses_follow_the_rows() {
         ("none was ever there",      vec![gone("No devices were found"), Row::Other],                   &[]),
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
-    for (says, rows, expected) in table {
+    for (case, rows, expected) in table {
         let mut board = Board::new(INTERVAL, GpuAllotment::default());
         let mut events = Vec::new();
         for row in rows {
@@ -128,7 +128,7 @@ fn rounds_and_losses_follow_the_rows() {
                 BoardEvent::Lost(gpu) => format!("-{gpu}"),
             })
             .collect();
-        assert_eq!(told, expected, "{says}");
+        assert_eq!(told, expected, "{case}");
     }
 }
 
@@ -143,7 +143,7 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         ("and the trial's by a round", vec![gone(address), row(1), row(1), row(1)], &["GPU-0"]),
         ("all at once",                vec![gone("Failed to initialize NVML")],    &["GPU-0"]),
     ];
-    for (says, rows, lost) in table {
+    for (case, rows, lost) in table {
         let own = GpuAllotment::from_variables(&|name| {
             (name == "CUDA_VISIBLE_DEVICES").then(|| "0".into())
         });
@@ -151,13 +151,13 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
         for row in [row(0), row(1), row(0)].into_iter().chain(rows) {
             board.enter(row, Duration::ZERO);
         }
-        assert!(board.last().iter().all(|gpu| gpu.index == 0), "{says}: {:?}", board.last());
-        assert_eq!(board.lost(), lost, "{says}");
+        assert!(board.last().iter().all(|gpu| gpu.index == 0), "{case}: {:?}", board.last());
+        assert_eq!(board.lost(), lost, "{case}");
     }
 }
 
 #[test]
-fn a_probe_that_is_started_again_loses_no_gpu() {
+fn a_restarted_probe_loses_no_gpu() {
     let mut board = Board::new(INTERVAL, GpuAllotment::default());
     let mut events = Vec::new();
     for row in [row(0), row(1), row(0), row(1), row(0)] {
@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn the_recording_script_asks_the_same() {
+fn the_recording_script_queries_the_same_columns() {
     let script = include_str!("../../../../fixtures/gpu/record.sh");
     assert!(script.contains(&format!("query={QUERY}\n")));
 }
