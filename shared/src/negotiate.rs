@@ -49,7 +49,7 @@ pub struct Agreement {
 
 /// The error if the two ranges of versions do not overlap.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this side speaks protocol versions {} to {}, the other {} to {}", .ours.0, .ours.1, .theirs.0, .theirs.1)]
+#[error("this side supports protocol versions {} to {}, the other {} to {}", .ours.0, .ours.1, .theirs.0, .theirs.1)]
 pub struct NoCommonVersion {
     /// Oldest and newest version of this side.
     pub ours: (u32, u32),

@@ -112,16 +112,16 @@ impl Running {
 
     /// Waits until the agent has ended.
     pub(crate) fn wait(self) -> Ended {
-        let (tell, told) = mpsc::channel::<()>();
+        let (ended, watch_end) = mpsc::channel::<()>();
         let pid = self.pid();
         // An agent that hangs must fail the test, not block it.
         let guard = thread::spawn(move || {
-            if told.recv_timeout(BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if watch_end.recv_timeout(BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
                 send(pid, Signal::SIGKILL);
             }
         });
         let Output { status, stdout, stderr } = self.child.wait_with_output().unwrap();
-        drop(tell);
+        drop(ended);
         guard.join().unwrap();
         let stderr = String::from_utf8_lossy(&stderr).into_owned();
         Ended { code: status.code(), stdout, stderr, dir: self.dir }

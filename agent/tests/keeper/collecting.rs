@@ -61,8 +61,8 @@ fn a_deeply_nested_object_does_not_hide_the_next_metric() {
         fs::write(keeper.dir.path().join("deep"), text).unwrap();
         let ended = keeper.run();
         assert_eq!(ended.code, Some(0), "{case}: {}", ended.stderr);
-        let told = result(&ended).is_some_and(|told| told.starts_with(metric));
-        assert!(told, "{case}: {}", ended.stderr);
+        let found = result(&ended).is_some_and(|result| result.starts_with(metric));
+        assert!(found, "{case}: {}", ended.stderr);
     }
 }
 

@@ -338,8 +338,11 @@ fn an_unreadable_metric_does_not_reach_the_server_as_one() {
     let ended = keeper(server.port, &[], r#"echo "NNISDK_MEb'{\"type\": 1}'""#).run();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(server.lines("trial"), [""; 0]);
-    let told = server.lines("trial_keeper");
-    assert!(told.iter().any(|line| line.contains("Unreadable metric, it has no type")), "{told:?}");
+    let lines = server.lines("trial_keeper");
+    assert!(
+        lines.iter().any(|line| line.contains("Unreadable metric, it has no type")),
+        "{lines:?}"
+    );
 }
 
 #[test]

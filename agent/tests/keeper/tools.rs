@@ -214,10 +214,10 @@ fn a_misspelt_variable_is_only_reported_once() {
     keeper.command.env("TRIALKEEPER_PORT", "tcp://10.0.0.1:80");
     let ended = keeper.run();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
-    let told: Vec<_> = ended.stderr.lines().filter(|line| line.contains("warning")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let warnings: Vec<_> = ended.stderr.lines().filter(|line| line.contains("warning")).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
     let sentence = "the variable TRIALKEEPER_MANGER is unknown; did you mean TRIALKEEPER_MANAGER?";
-    assert!(told[0].ends_with(sentence), "{told:?}");
+    assert!(warnings[0].ends_with(sentence), "{warnings:?}");
 }
 
 #[test]

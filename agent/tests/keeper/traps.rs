@@ -48,7 +48,7 @@ fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
     again.args(["--shell", "exit 0"]).stdout(Stdio::null()).stderr(Stdio::null());
     assert_eq!(again.status().unwrap().code(), Some(0));
     let state = manager.state.lock().unwrap();
-    let told = state.facts.iter().find_map(|report| match &report.body {
+    let note = state.facts.iter().find_map(|report| match &report.body {
         ReportBody::Note { code, message } if code == "earlier-attempt" => Some(message.clone()),
         ReportBody::Note { .. }
         | ReportBody::Started(_)
@@ -59,8 +59,8 @@ fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
         | ReportBody::Sample(_)
         | ReportBody::Unknown => None,
     });
-    let told = told.expect("the earlier attempt is mentioned");
-    assert!(told.contains("was cut off together with its agent"), "{told}");
+    let note = note.expect("the earlier attempt is mentioned");
+    assert!(note.contains("was cut off together with its agent"), "{note}");
 }
 
 /// A driver call can hang permanently, together with the program that makes it, even on SIGTERM.

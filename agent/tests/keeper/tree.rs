@@ -260,9 +260,9 @@ fn repeatedly_killed_guards_are_abandoned_with_a_warning() {
     std::fs::write(running.path("go"), "").unwrap();
     let ended = running.wait();
     assert_eq!(ended.code, Some(0));
-    let told = ended.stderr;
-    assert_eq!(told.matches("another was started").count(), 3, "{told}");
-    assert_eq!(told.matches("it is not replaced").count(), 1, "{told}");
+    let stderr = ended.stderr;
+    assert_eq!(stderr.matches("another was started").count(), 3, "{stderr}");
+    assert_eq!(stderr.matches("it is not replaced").count(), 1, "{stderr}");
 }
 
 #[test]

@@ -214,7 +214,7 @@ async fn requests_that_are_not_right_are_refused_by_the_table() {
         409,
         "Conflict",
         "no-common-version",
-        "no common protocol version: this side speaks protocol versions 1 to 1, the other 2 to 9; \
+        "no common protocol version: this side supports protocol versions 1 to 1, the other 2 to 9; \
          use an agent and a manager of closer age",
     );
     conflict["offer"] = json!({"oldest": 1, "newest": 1, "capabilities": ["bulk", "gzip", "open"]});

@@ -26,11 +26,11 @@ fn a_running_agent_is_made_to_talk_and_to_send() {
 
     let asked = order(&["log-level", "debug", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to log more", BOUND, || said("the log level is Debug").then_some(()));
-    assert!(!said("gathered output is sent"), "no user ordered that yet");
+    wait_for("the agent to log more", BOUND, || said("log level set to Debug").then_some(()));
+    assert!(!said("sending buffered output"), "no user ordered that yet");
     let asked = order(&["flush", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to send", BOUND, || said("gathered output is sent").then_some(()));
+    wait_for("the agent to send", BOUND, || said("sending buffered output").then_some(()));
 
     for (words, code, why) in [
         (["log-level", "loud", trial.as_str()], 2, "possible values: error, warn, info, debug"),

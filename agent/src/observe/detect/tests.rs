@@ -50,7 +50,7 @@ enum S {
 
 fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
     let mut detectors = Detectors::new(spec, at(0));
-    let mut told = Vec::new();
+    let mut raised = Vec::new();
     for seen in story {
         let (second, alarms) = match &seen {
             S::Metric(second) => (*second, detectors.step(DetectorInput::Metric, at(*second))),
@@ -60,9 +60,9 @@ fn summarized(spec: DetectSpec, story: Vec<S>) -> Vec<(u64, &'static str)> {
             }
             S::Tick(second) => (*second, detectors.step(DetectorInput::Tick, at(*second))),
         };
-        told.extend(alarms.iter().map(|alarm| (second, alarm.code())));
+        raised.extend(alarms.iter().map(|alarm| (second, alarm.code())));
     }
-    told
+    raised
 }
 
 /// Returns `count` metrics, one every `step` seconds.
@@ -82,18 +82,18 @@ fn a_stall_follows_the_table() {
     #[rustfmt::skip]
     let table = vec![
         ("silence for the fixed time",   vec![Tick(99), Tick(100), Tick(101)],                                vec![(100, "stalled")]),
-        ("told again after a life",      vec![Tick(100), Output(110), Tick(209), Tick(210)],                  vec![(100, "stalled"), (210, "stalled")]),
-        ("output is life",               vec![Output(90), Tick(189)],                                         none()),
-        ("processor time is life",       vec![Sample(90, cpu(50.0)), Tick(189)],                              none()),
-        ("a little of it is not",        vec![Sample(90, cpu(0.5)), Tick(100)],                               vec![(100, "stalled")]),
-        ("work on a GPU is life",        vec![Sample(90, gpu(Some(40.0), None)), Tick(189)],                  none()),
+        ("raised again after output",    vec![Tick(100), Output(110), Tick(209), Tick(210)],                  vec![(100, "stalled"), (210, "stalled")]),
+        ("output is a sign of life",     vec![Output(90), Tick(189)],                                         none()),
+        ("processor time is a sign",     vec![Sample(90, cpu(50.0)), Tick(189)],                              none()),
+        ("little processor time is not", vec![Sample(90, cpu(0.5)), Tick(100)],                               vec![(100, "stalled")]),
+        ("work on a GPU is a sign",      vec![Sample(90, gpu(Some(40.0), None)), Tick(189)],                  none()),
         ("an idle GPU is not",           vec![Sample(90, gpu(Some(0.0), None)), Tick(100)],                   vec![(100, "stalled")]),
         ("a GPU that hangs is not",      vec![Sample(90, gpu(Some(100.0), Some(90.0))), Tick(100)],           vec![(100, "stalled")]),
-        ("a missing reading is no sign",     vec![Sample(90, gpu(None, None)), Tick(100)],                      vec![(100, "stalled")]),
+        ("a missing reading is none",        vec![Sample(90, gpu(None, None)), Tick(100)],                      vec![(100, "stalled")]),
         ("three of its own steps",       then(steps(5, 6), vec![Tick(44), Tick(45)]),                         vec![(45, "stalled")]),
         ("but at least ten seconds",     then(steps(1, 6), vec![Tick(15), Tick(16)]),                         vec![(16, "stalled")]),
         ("and at most the fixed time",   then(steps(60, 6), vec![Tick(459), Tick(460)]),                      vec![(460, "stalled")]),
-        ("too few steps say nothing",    then(steps(5, 5), vec![Tick(124), Tick(125)]),                       vec![(125, "stalled")]),
+        ("too few steps do not count",   then(steps(5, 5), vec![Tick(124), Tick(125)]),                       vec![(125, "stalled")]),
         ("one slow step is forgiven",    then(steps(5, 6), vec![Output(44), S::Metric(73), Tick(87), Tick(88)]), vec![(88, "stalled")]),
     ];
     for (case, story, expected) in table {
@@ -111,18 +111,18 @@ fn without_a_fixed_time_only_steps_decide() {
 fn gpu_alarms_follow_the_table() {
     // Second, utilisation, power.
     type Reading = (u64, Option<f64>, Option<f64>);
-    type Told = &'static [(u64, &'static str)];
+    type ExpectedAlarms = &'static [(u64, &'static str)];
     let story = |samples: &[Reading]| {
         samples.iter().map(|(second, used, power)| S::Sample(*second, gpu(*used, *power))).collect()
     };
     let (idle, full) = (Some(0.0), Some(100.0));
     #[rustfmt::skip]
-    let table: [(&str, Vec<S>, Told); 9] = [
+    let table: [(&str, Vec<S>, ExpectedAlarms); 9] = [
         ("no work for long",         story(&[(0, idle, None), (19, idle, None), (20, idle, None), (30, idle, None)]), &[(20, "gpu-idle")]),
         ("work in between",          story(&[(0, idle, None), (15, Some(5.0), None), (30, idle, None)]),              &[]),
-        ("an unknown in between",    story(&[(0, idle, None), (15, None, None), (30, idle, None)]),                   &[]),
-        ("told again after work",    story(&[(0, idle, None), (20, idle, None), (21, Some(5.0), None), (22, idle, None), (42, idle, None)]), &[(20, "gpu-idle"), (42, "gpu-idle")]),
-        ("full at little power",     story(&[(0, full, Some(120.0)), (19, full, Some(120.0)), (20, full, Some(120.0)), (40, full, Some(120.0))]), &[(20, "gpu-hang")]),
+        ("a gap in between",         story(&[(0, idle, None), (15, None, None), (30, idle, None)]),                   &[]),
+        ("raised after new work",    story(&[(0, idle, None), (20, idle, None), (21, Some(5.0), None), (22, idle, None), (42, idle, None)]), &[(20, "gpu-idle"), (42, "gpu-idle")]),
+        ("full at low power",        story(&[(0, full, Some(120.0)), (19, full, Some(120.0)), (20, full, Some(120.0)), (40, full, Some(120.0))]), &[(20, "gpu-hang")]),
         ("full at full power",       story(&[(0, full, Some(650.0)), (20, full, Some(650.0))]),                       &[]),
         ("full at unknown power",    story(&[(0, full, None), (20, full, None)]),                                     &[]),
         ("nearly full",              story(&[(0, Some(98.0), Some(120.0)), (20, Some(98.0), Some(120.0))]),           &[]),
@@ -155,22 +155,22 @@ fn stop_conditions_follow_the_table() {
     let not = StopOn::default();
     #[rustfmt::skip]
     let table = [
-        ("nothing is known",            all,                                   vec![Sample(0, Box::default())],                                None),
+        ("no reading",                  all,                                   vec![Sample(0, Box::default())],                                None),
         ("no sign of life",             all,                                   vec![Sample(100, Box::default())],                              Some("stalled")),
-        ("which is not wanted",         StopOn { stall: false, ..all },        vec![Sample(100, Box::default())],                              None),
+        ("but not requested",           StopOn { stall: false, ..all },        vec![Sample(100, Box::default())],                              None),
         ("an idle GPU",                 all,                                   vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      Some("gpu-idle")),
         ("for too short a time",        all,                                   vec![Sample(0, gpus(&[idle])), Sample(19, gpus(&[idle]))],      None),
-        ("which is not wanted",         StopOn { gpu_idle: false, ..all },     vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      None),
-        ("whatever it prints as well",  all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
+        ("but not requested",           StopOn { gpu_idle: false, ..all },     vec![Sample(0, gpus(&[idle])), Sample(20, gpus(&[idle]))],      None),
+        ("idle despite output",         all,                                   vec![Sample(0, gpus(&[idle])), Output(19), Sample(20, gpus(&[idle]))], Some("gpu-idle")),
         ("both idle",                   all,                                   vec![Sample(0, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], Some("gpu-idle")),
         ("one of two",                  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(20, gpus(&[idle, busy]))], None),
-        ("the second not for so long",  all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
+        ("the second for less time",    all,                                   vec![Sample(0, gpus(&[idle, busy])), Sample(1, gpus(&[idle, idle])), Sample(20, gpus(&[idle, idle]))], None),
         ("a GPU that hangs",            all,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(20, gpus(&[hung, busy]))], Some("gpu-hang")),
-        ("which is not wanted",         StopOn { gpu_hang: false, ..all },     vec![Sample(0, gpus(&[hung])), Sample(20, gpus(&[hung]))],      None),
+        ("but not requested",           StopOn { gpu_hang: false, ..all },     vec![Sample(0, gpus(&[hung])), Sample(20, gpus(&[hung]))],      None),
         ("while the trial prints",      all,                                   vec![Sample(0, gpus(&[hung])), Output(1), Sample(20, gpus(&[hung]))], None),
         ("while it reports",            all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(20, gpus(&[hung]))], None),
-        ("until it does so no more",    all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
-        ("nothing is wanted",           not,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
+        ("until it stops reporting",    all,                                   vec![Sample(0, gpus(&[hung])), Metric(1), Sample(21, gpus(&[hung]))], Some("gpu-hang")),
+        ("nothing is requested",        not,                                   vec![Sample(0, gpus(&[hung, idle])), Sample(200, gpus(&[hung, idle]))], None),
     ];
     for (case, stop, story, expected) in table {
         let mut detectors = Detectors::new(DetectSpec { stop, ..spec() }, at(0));

@@ -49,7 +49,7 @@ async fn unwritten_output_is_counted() {
     capture.output(Stream::Stdout, b"12345");
     let outcome = capture.finish(Duration::from_secs(30)).await;
     assert_eq!(outcome.shed_bytes, 5);
-    assert!(outcome.error.unwrap().contains("cannot keep"));
+    assert!(outcome.error.unwrap().contains("cannot write"));
 }
 
 #[tokio::test]

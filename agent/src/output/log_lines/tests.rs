@@ -40,14 +40,14 @@ fn lines_become_pieces() {
         ("lines are joined",                  &[b"a\nb\n"],                        &[(0, "a\nb\n")]),
         ("whatever the portions",             &[b"a", b"\n", b"b\n"],              &[(0, "a\nb\n")]),
         ("the last may lack its newline",     &[b"a\nb"],                          &[(0, "a\nb")]),
-        ("an empty line is one",              &[b"\n\n"],                          &[(0, "\n\n")]),
+        ("an empty line counts",              &[b"\n\n"],                          &[(0, "\n\n")]),
         ("a progress bar is its last state",  &[b" 1%\r 50%\r100%\ndone\n"],       &[(9, "100%\ndone\n")]),
         ("one that ends with a return",       &[b" 1%\r100%\r"],                   &[(4, "100%")]),
         ("in portions, too",                  &[b" 1%\r", b"2%\r", b"\ndone\n"],   &[(4, "2%\n"), (8, "done\n")]),
         ("CRLF is a newline",                 &[b"a\r\nb\r\n"],                    &[(0, "a\n"), (3, "b\n")]),
-        ("so it is through a terminal",       &[b"a\r\r\nb\r\r", b"\n"],           &[(0, "a\n"), (4, "b\n")]),
+        ("also through a terminal",           &[b"a\r\r\nb\r\r", b"\n"],           &[(0, "a\n"), (4, "b\n")]),
         ("a secret is not cut in two",        &[b"0123456789012345 s3cret x\n"],   &[(0, "0123456789012345 *** [... 2 bytes cut]\n")]),
-        ("nor is the part of one sent",       &[b"0123456789 s3cret-longer-and-longer s3cret\n"], &[(0, "0123456789 [... 22 bytes cut]\n")]),
+        ("part of a secret is not sent",      &[b"0123456789 s3cret-longer-and-longer s3cret\n"], &[(0, "0123456789 [... 22 bytes cut]\n")]),
         ("a long line is cut and marked",     &[b"0123456789012345678901234\nx\n"], &[(0, "01234567890123456789 [... 5 bytes cut]\n"), (26, "x\n")]),
         ("a secret is masked",                &[b"is s3cret!\n"],                  &[(0, "is ***!\n")]),
         ("also over portions",                &[b"is s3c", b"ret!\n"],             &[(0, "is ***!\n")]),
@@ -67,7 +67,7 @@ fn a_secret_with_several_lines_is_masked_line_by_line() {
     let spec = Spec { line_bytes: 100, secrets: Secrets::new([key.to_vec()]), ..spec() };
     let pieces = pieces(spec.clone(), &[b"key:\n", key, b"  MIIEpAIBAAKCAQ\r\n"]);
     let all: String = texts(&pieces).into_iter().map(|(_, text)| text).collect();
-    assert_eq!(all, "key:\n***\n***\nab==\n***\n  ***\n", "a short line may be anything");
+    assert_eq!(all, "key:\n***\n***\nab==\n***\n  ***\n", "a short line is not masked");
     // The tail contains the secret as a whole.
     assert_eq!(spec.secrets.mask_text(String::from_utf8_lossy(key).into_owned()), "***\n");
 }
@@ -189,13 +189,13 @@ fn the_end_of_a_stream_begins_with_a_whole_line() {
     assert_eq!(last(4096, &long), None, "the verdict has room for it");
     assert_eq!(last(4098, &format!("x\n{long}")), Some((0, text(&format!("x\n{long}")))));
     let secret = format!("***\n{long}");
-    assert_eq!(
-        last(9000, &secret),
-        Some((0, text(&secret))),
-        "nothing is missing but what was masked"
-    );
+    assert_eq!(last(9000, &secret), Some((0, text(&secret))), "only masked text is missing");
     let more = count(KEPT_BYTES) + 1000;
-    assert_eq!(last(more, &format!("x\n{long}")), Some((1002, text(&long))), "x ends something");
+    assert_eq!(
+        last(more, &format!("x\n{long}")),
+        Some((1002, text(&long))),
+        "x may end a longer line"
+    );
     let one = format!("{long}y");
     assert_eq!(last(more, &one), Some((1000, text(&one))), "there is no other line");
 }

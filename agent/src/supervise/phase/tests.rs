@@ -19,9 +19,9 @@ fn step_follows_the_table() {
     let tree = Remaining { output: false, processes: true };
     let stop = StopRequested { grace: STOP_GRACE };
     let late = DeadlinePassed(both);
-    let (ask, kill) = (Some(Effect::Stop), Some(Effect::Kill));
+    let (term, kill) = (Some(Effect::Stop), Some(Effect::Kill));
 
-    let asked = |seconds| Stopping { kill_at: later(seconds) };
+    let stopping = |seconds| Stopping { kill_at: later(seconds) };
     let killing = Killing { give_up_at: t + KILL_WAIT };
     let draining = Draining { exit, terminate_at: later(1), kill_at: later(2) };
     let clearing = |seconds| Clearing { exit, kill_at: later(seconds) };
@@ -31,28 +31,28 @@ fn step_follows_the_table() {
     #[rustfmt::skip]
     let table = [
         // case                                     from          event                          to            effect
-        ("a stop sends SIGTERM",                    Running,      stop,                          asked(20),    ask),
-        ("a second stop request changes nothing",   asked(20),    stop,                          asked(20),    None),
-        ("a shorter grace counts",                  asked(20),    StopRequested { grace: DRAIN }, asked(2),    None),
-        ("a longer one does not",                   asked(2),     stop,                          asked(2),     None),
-        ("a second TERM shortens the grace",        asked(20),    StopHurried,                       asked(1),     None),
-        ("grace ends in a kill",                    asked(20),    late,                          killing.clone(), kill),
+        ("a stop sends SIGTERM",                    Running,      stop,                          stopping(20), term),
+        ("a second stop request changes nothing",   stopping(20), stop,                          stopping(20), None),
+        ("a shorter grace counts",                  stopping(20), StopRequested { grace: DRAIN }, stopping(2), None),
+        ("a longer one does not",                   stopping(2),  stop,                          stopping(2),  None),
+        ("a second TERM shortens the grace",        stopping(20), StopHurried,                       stopping(1),  None),
+        ("grace ends in a kill",                    stopping(20), late,                          killing.clone(), kill),
         ("a process that survives is abandoned",    killing.clone(), late,                       Done(None),   None),
         ("an end with nothing left is the end",     Running,      Exited { exit, left: nothing }, done.clone(), None),
-        ("also after a stop",                       asked(20),    Exited { exit, left: nothing }, done.clone(), None),
+        ("also after a stop",                       stopping(20), Exited { exit, left: nothing }, done.clone(), None),
         ("also after a kill",                       killing.clone(), Exited { exit, left: nothing }, done.clone(), None),
         ("an open output is drained",               Running,      Exited { exit, left: output }, draining.clone(), None),
         ("its holder may continue a little",        Running,      Exited { exit, left: both },   draining.clone(), None),
-        ("silent leftovers get SIGTERM at once",    Running,      Exited { exit, left: tree },   clearing(2),  ask),
-        ("after a stop the tree keeps its grace",   asked(20),    Exited { exit, left: both },   clearing(20), None),
-        ("an output alone gets the drain",          asked(20),    Exited { exit, left: output }, clearing(2),  None),
+        ("silent leftovers get SIGTERM at once",    Running,      Exited { exit, left: tree },   clearing(2),  term),
+        ("after a stop the tree keeps its grace",   stopping(20), Exited { exit, left: both },   clearing(20), None),
+        ("an output alone gets the drain",          stopping(20), Exited { exit, left: output }, clearing(2),  None),
         ("a kill is repeated for leftovers",        killing.clone(), Exited { exit, left: tree }, verifying.clone(), kill),
         ("the drain ends when nothing is left",     draining.clone(), Checked(nothing),          done.clone(), None),
         ("the drain continues during output",       draining.clone(), Checked(both),             draining.clone(), None),
-        ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             clearing(2),  ask),
-        ("or at half time",                         draining.clone(), late,                      clearing(2),  ask),
-        ("or at a stop",                            draining.clone(), stop,                      clearing(2),  ask),
-        ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  ask),
+        ("the output's end sends SIGTERM",          draining.clone(), Checked(tree),             clearing(2),  term),
+        ("or at half time",                         draining.clone(), late,                      clearing(2),  term),
+        ("or at a stop",                            draining.clone(), stop,                      clearing(2),  term),
+        ("a TERM in the drain hurries",             draining.clone(), StopHurried,                   clearing(1),  term),
         ("clearing ends when nothing is left",      clearing(20), Checked(nothing),              done.clone(), None),
         ("with the tree gone only output counts",   clearing(20), Checked(output),               clearing(2),  None),
         ("with the tree alive the grace continues", clearing(20), Checked(tree),                 clearing(20), None),

@@ -49,10 +49,10 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
         code_dir: Some(Path::new("/code")),
         ..plain
     };
-    let unasked = Facts { fallback_dir: Some(Path::new("/runs/1")), ..plain };
+    let default = Facts { fallback_dir: Some(Path::new("/runs/1")), ..plain };
     let caller = [
         ("NNI_PLATFORM", "kubeflow"),
-        ("NNI_EXP_ID", "theirs"),
+        ("NNI_EXP_ID", "caller"),
         ("NNI_TRIAL_JOB_ID", "job"),
         ("NNI_TRIAL_SEQ_ID", "3"),
         ("NNI_SYS_DIR", "/sys"),
@@ -63,12 +63,12 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
     ];
     #[rustfmt::skip]
     let table = [
-        // variable            caller's too? facts     value
+        // variable            inherited? facts     value
         ("NNI_PLATFORM",       false, &plain,   Some("local")),
         ("NNI_PLATFORM",       true,  &plain,   Some("kubeflow")),
         ("NNI_PLATFORM",       true,  &flags,   Some("frameworkcontroller")),
         ("NNI_EXP_ID",         false, &plain,   Some("standalone")),
-        ("NNI_EXP_ID",         true,  &plain,   Some("theirs")),
+        ("NNI_EXP_ID",         true,  &plain,   Some("caller")),
         ("NNI_EXP_ID",         true,  &flags,   Some("e")),
         ("NNI_TRIAL_JOB_ID",   true,  &plain,   Some("job")),
         ("NNI_TRIAL_JOB_ID",   true,  &flags,   Some("t")),
@@ -76,14 +76,14 @@ fn a_flag_outranks_the_caller_and_the_caller_the_default() {
         ("NNI_TRIAL_SEQ_ID",   true,  &plain,   Some("3")),
         ("NNI_TRIAL_SEQ_ID",   true,  &flags,   Some("7")),
         ("NNI_SYS_DIR",        false, &plain,   None),
-        ("NNI_SYS_DIR",        false, &unasked, Some("/runs/1")),
-        ("NNI_SYS_DIR",        true,  &unasked, Some("/sys")),
+        ("NNI_SYS_DIR",        false, &default, Some("/runs/1")),
+        ("NNI_SYS_DIR",        true,  &default, Some("/sys")),
         ("NNI_SYS_DIR",        true,  &flags,   Some("/flag")),
-        ("NNI_OUTPUT_DIR",     true,  &unasked, Some("/out")),
+        ("NNI_OUTPUT_DIR",     true,  &default, Some("/out")),
         ("NNI_OUTPUT_DIR",     true,  &flags,   Some("/flag")),
         ("TRIALKEEPER_OUTPUT_DIR", false, &plain,   None),
-        ("TRIALKEEPER_OUTPUT_DIR", false, &unasked, Some("/runs/1")),
-        ("TRIALKEEPER_OUTPUT_DIR", true,  &unasked, Some("/out")),
+        ("TRIALKEEPER_OUTPUT_DIR", false, &default, Some("/runs/1")),
+        ("TRIALKEEPER_OUTPUT_DIR", true,  &default, Some("/out")),
         ("TRIALKEEPER_OUTPUT_DIR", true,  &flags,   Some("/flag")),
         ("NNI_CODE_DIR",       false, &flags,   Some("/code")),
         ("NNI_CODE_DIR",       true,  &flags,   Some("/their/code")),

@@ -101,17 +101,17 @@ mod tests {
         type Row<'a> = (&'a str, &'a [u32], &'a [u32], &'a [u32], [usize; 3], &'a [&'a str]);
         #[rustfmt::skip]
         let table: [Row<'_>; 6] = [
-            // asked, killed, there, how many of each, names
-            ("nobody",                      &[],     &[],     &[],     [0, 0, 0], &[]),
-            ("all ended when asked",        &[7, 8], &[],     &[],     [2, 0, 0], &["7 x", "8 x"]),
+            // SIGTERM, SIGKILL, alive, counts, names
+            ("no process",                  &[],     &[],     &[],     [0, 0, 0], &[]),
+            ("all ended on SIGTERM",        &[7, 8], &[],     &[],     [2, 0, 0], &["7 x", "8 x"]),
             ("one was killed",              &[7, 8], &[8],    &[],     [1, 1, 0], &["7 x", "8 x"]),
-            ("one came later",              &[7],    &[7, 9], &[],     [0, 2, 0], &["7 x", "9 x"]),
+            ("one appeared later",          &[7],    &[7, 9], &[],     [0, 2, 0], &["7 x", "9 x"]),
             ("one is still there",          &[7, 8], &[7, 8], &[8],    [0, 1, 1], &["8 x (still there)", "7 x"]),
-            ("one that nobody has killed",  &[7],    &[],     &[8],    [1, 0, 1], &["8 x (still there)", "7 x"]),
+            ("one that was not killed",     &[7],    &[],     &[8],    [1, 0, 1], &["8 x (still there)", "7 x"]),
         ];
-        for (case, asked, killed, there, [ended, by_kill, alive], names) in table {
+        for (case, terminated, killed, there, [ended, by_kill, alive], names) in table {
             let mut left = Leftovers::default();
-            left.add(&tree(asked.iter().copied()));
+            left.add(&tree(terminated.iter().copied()));
             left.add_killed(&tree(killed.iter().copied()));
             left.record_survivors(&tree(there.iter().copied()));
             assert_eq!(

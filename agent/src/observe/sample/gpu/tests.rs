@@ -45,7 +45,7 @@ fn unreadable_values_are_absent_and_never_zero() {
         ("a name in parts",   "1, GPU-2, 3, 10, 24564, 1, 1, 35, 210, 0, [N/A], NVIDIA X, with a comma"),
         ("nonsense numbers",  "1, GPU-2, 300, -1, 99999999999999999999, nan, -5, inf, 1.5, x, maybe, "),
     ];
-    let told: Vec<_> = table
+    let read: Vec<_> = table
         .iter()
         .map(|(case, line)| {
             let gpu = reading(line);
@@ -63,7 +63,7 @@ fn unreadable_values_are_absent_and_never_zero() {
         ("a name in parts",   Some(3.0), Some(true), Some(0), None,        name("NVIDIA X, with a comma")),
         ("nonsense numbers",  None,      None,       None,    None,        None),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(read, expected);
 }
 
 #[test]
@@ -105,14 +105,14 @@ fn rounds_and_losses_follow_the_rows() {
     let table: [(&str, Vec<Row>, &[&str]); 11] = [
         ("one GPU",                  vec![row(0), row(0), row(0)],                                      &["1", "1", "1"]),
         ("two GPUs",                 vec![row(0), row(1), row(0), row(1), row(0)],                      &["2", "2"]),
-        ("one of two vanishes",      vec![row(0), row(1), row(0), row(1), row(0), row(0)],              &["2", "2", "-GPU-1", "1", "1"]),
-        ("and comes back",           vec![row(0), row(1), row(0), row(1), row(0), row(0), row(0), row(1), row(0), row(1)], &["2", "2", "-GPU-1", "1", "1", "1", "2"]),
+        ("one of two disappears",    vec![row(0), row(1), row(0), row(1), row(0), row(0)],              &["2", "2", "-GPU-1", "1", "1"]),
+        ("and returns",              vec![row(0), row(1), row(0), row(1), row(0), row(0), row(0), row(1), row(0), row(1)], &["2", "2", "-GPU-1", "1", "1", "1", "2"]),
         ("lost by name",             vec![row(0), row(1), row(0), gone("1, GPU-1, [GPU is lost]")],     &["2", "-GPU-1"]),
         ("lost once",                vec![row(0), row(0), gone("0, x, [GPU is lost]"), gone("GPU is lost")], &["1", "1", "-GPU-0"]),
         ("all at once",              vec![row(0), row(1), row(0), gone("Failed to initialize NVML")],   &["2", "-GPU-0", "-GPU-1"]),
         ("one by its address",       vec![row(0), row(1), row(0), gone("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.")], &["2", "-GPU 0000:3B:00.0"]),
-        ("the only one by it",       vec![row(0), row(0), gone("Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error")], &["1", "1", "-GPU-0"]),
-        ("none was ever there",      vec![gone("No devices were found"), Row::Other],                   &[]),
+        ("the only one by address",  vec![row(0), row(0), gone("Unable to determine the device handle for GPU0: 0000:17:00.0: Unknown Error")], &["1", "1", "-GPU-0"]),
+        ("there was none",           vec![gone("No devices were found"), Row::Other],                   &[]),
         ("other lines are ignored",  vec![row(0), Row::Other, row(0)],                                  &["1", "1"]),
     ];
     for (case, rows, expected) in table {
@@ -121,14 +121,14 @@ fn rounds_and_losses_follow_the_rows() {
         for row in rows {
             events.extend(board.enter(row, Duration::ZERO));
         }
-        let told: Vec<_> = events
+        let described: Vec<_> = events
             .iter()
             .map(|event| match event {
                 BoardEvent::Round(gpus) => gpus.len().to_string(),
                 BoardEvent::Lost(gpu) => format!("-{gpu}"),
             })
             .collect();
-        assert_eq!(told, expected, "{case}");
+        assert_eq!(described, expected, "{case}");
     }
 }
 
@@ -137,7 +137,7 @@ fn gpus_of_other_trials_are_neither_shown_nor_lost() {
     let address = "Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.";
     #[rustfmt::skip]
     let table: [(&str, Vec<Row>, &[&str]); 5] = [
-        ("it vanishes",                vec![row(0)],                               &[]),
+        ("it disappears",              vec![row(0)],                               &[]),
         ("it is lost by name",         vec![gone("1, GPU-1, [GPU is lost]")],      &[]),
         ("one of them by its address", vec![gone(address)],                        &[]),
         ("and the trial's by a round", vec![gone(address), row(1), row(1), row(1)], &["GPU-0"]),
