@@ -1,7 +1,7 @@
 //! Measures the throughput of reports into the spool, and through it to a manager that only acknowledges. The manager
 //! is a thread of this process, over loopback. `cargo bench -p trialkeeper --bench delivery`
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "its figures are its purpose")]
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the benchmark prints its results")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,11 @@ fn main() {
 }
 
 fn show(what: &str, count: u64, took: Duration) {
-    #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "a rate is no count")]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::as_conversions,
+        reason = "an approximate rate suffices"
+    )]
     let rate = count as f64 / took.as_secs_f64();
     println!("{what:<44} {count:>12} {rate:>12.0}");
 }

@@ -148,7 +148,7 @@ enum OnAgentDeath {
 pub fn set_signal_actions() {
     let settled = [(Signal::SIGCHLD, SigHandler::SigDfl), (Signal::SIGXFSZ, SigHandler::SigIgn)];
     for (signal, handler) in settled {
-        #[expect(unsafe_code, reason = "std has no safe way to set what a signal does")]
+        #[expect(unsafe_code, reason = "std has no safe function to set a signal's action")]
         // SAFETY: neither action runs code of this program.
         let set = unsafe { nix::sys::signal::signal(signal, handler) };
         // Fails only for a signal that does not exist.

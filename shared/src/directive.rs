@@ -129,7 +129,7 @@ pub enum Better {
     Other,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -273,7 +273,7 @@ impl CaptureShared {
     fn publish(&self, verdict: &Verdict) -> Result<(), String> {
         let failed = |what: &str, source: io::Error| format!("cannot write {what}: {source}");
         let written = self.paths.dir.as_ref().map_or(Ok(()), |dir| {
-            let json = serde_json::to_vec(verdict).expect("a verdict is texts and numbers");
+            let json = serde_json::to_vec(verdict).expect("a verdict is always valid JSON");
             replace(&dir.join(VERDICT_FILE), &json).map_err(|source| failed(VERDICT_FILE, source))
         });
         let logged = self.paths.termination_log.as_ref().map_or(Ok(()), |path| {

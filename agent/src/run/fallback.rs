@@ -315,7 +315,7 @@ impl MinimalSupervisor {
             " (trialkeeper itself failed: its earlier observations are not in this verdict.)",
         );
         if let Some(dir) = &handed_over.dir {
-            let json = serde_json::to_vec(&verdict).expect("a verdict is texts and numbers");
+            let json = serde_json::to_vec(&verdict).expect("a verdict is always valid JSON");
             if let Err(error) = replace(&dir.join(VERDICT_FILE), &json) {
                 print_error(&format!("warning: cannot write {VERDICT_FILE}: {error}"));
             }

@@ -55,7 +55,8 @@ pub fn summary(facts: &RunSummary<'_>) -> String {
     }
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     lines.iter().fold(String::new(), |mut text, (name, value)| {
-        writeln!(text, "trialkeeper: {name:width$}  {value}").expect("a String takes everything");
+        writeln!(text, "trialkeeper: {name:width$}  {value}")
+            .expect("writing to a String cannot fail");
         text
     })
 }

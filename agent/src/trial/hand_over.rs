@@ -185,7 +185,7 @@ impl OpenDescriptor {
 /// Returns the inode of a descriptor, if it is open. Async-signal-safe.
 fn inode(number: RawFd) -> Option<libc::ino_t> {
     let mut found = std::mem::MaybeUninit::<libc::stat>::uninit();
-    #[expect(unsafe_code, reason = "nix wants a descriptor that is known to be open")]
+    #[expect(unsafe_code, reason = "nix requires an open descriptor")]
     // SAFETY: `fstat` accepts any number, and fills in the buffer unless it fails.
     unsafe {
         (libc::fstat(number, found.as_mut_ptr()) == 0).then(|| found.assume_init().st_ino)
@@ -266,14 +266,17 @@ pub fn watch_panics() {
 pub fn hand_over() {
     let code = HANDED_OVER.load(Ordering::Acquire);
     if code >= 0 {
-        #[expect(unsafe_code, reason = "std's exit runs handlers, which a broken program must not")]
+        #[expect(
+            unsafe_code,
+            reason = "std's exit runs handlers, which is forbidden in a broken program"
+        )]
         // SAFETY: it takes a number and does not return.
         unsafe {
             libc::_exit(code)
         }
     }
     let plan = PLAN.load(Ordering::Acquire);
-    #[expect(unsafe_code, reason = "a plan that is never freed")]
+    #[expect(unsafe_code, reason = "the plan is never freed")]
     // SAFETY: it is null or came from `Box::into_raw` in `arm`, is never freed and never changed.
     let Some(plan) = (unsafe { plan.as_ref() }) else { return };
     if nix::unistd::getpid().as_raw() != plan.process {

@@ -68,7 +68,7 @@ impl Signals {
         let fd = block_signals(handled, SfdFlags::SFD_NONBLOCK)?;
         #[expect(
             deprecated,
-            reason = "it trusts any type; this one keeps its descriptor, and needs no `unsafe`"
+            reason = "it accepts any type, but this one keeps its descriptor; the alternative needs `unsafe`"
         )]
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Self { fd, waiting: VecDeque::new() })

@@ -149,7 +149,7 @@ fn in_child(child: &dyn Fn() -> Errno) -> Result<Pid, Errno> {
         failed.store(error_number(child()), Ordering::Release);
         127
     });
-    #[expect(unsafe_code, reason = "to share memory with a process is beyond what Rust can check")]
+    #[expect(unsafe_code, reason = "Rust cannot check memory that is shared with a process")]
     // SAFETY: with CLONE_VFORK this thread is suspended until the child has left the agent's memory. So the data that
     // the child borrows outlives it, and no thread shares its stack. Other threads continue, so the child must not lock
     // or allocate. The only function ever run here is `ChildSetup::execute_first`, which makes system calls with

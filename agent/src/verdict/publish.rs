@@ -66,7 +66,7 @@ pub fn exit_code_for_frameworkcontroller(class: Class, code: u8) -> u8 {
 }
 
 fn fitting(verdict: &Verdict) -> Option<String> {
-    let json = serde_json::to_string(verdict).expect("a verdict is texts and numbers");
+    let json = serde_json::to_string(verdict).expect("a verdict is always valid JSON");
     (json.len() <= TERMINATION_MESSAGE_BYTES).then_some(json)
 }
 

@@ -59,7 +59,7 @@ fn the_next_attempt_reports_the_verdict_of_a_killed_agent() {
         | ReportBody::Sample(_)
         | ReportBody::Unknown => None,
     });
-    let note = note.expect("the earlier attempt is mentioned");
+    let note = note.expect("a note about the earlier attempt");
     assert!(note.contains("was cut off together with its agent"), "{note}");
 }
 

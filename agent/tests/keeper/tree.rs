@@ -58,7 +58,7 @@ fn processes_killed_with_a_trial_are_named() {
 fn a_verdict_names_the_sender_of_the_signal() {
     let running = Keeper::shell(&[], "touch ready; exec sleep 600").start().wait_for("ready");
     running.send(Signal::SIGTERM);
-    let sender = running.wait().verdict().evidence.signal_sender.expect("the test has sent it");
+    let sender = running.wait().verdict().evidence.signal_sender.expect("the test sent the signal");
     assert_eq!(sender.pid, std::process::id());
     assert_eq!(sender.uid, nix::unistd::getuid().as_raw());
     assert!(sender.name.is_some() && !sender.kernel, "{sender:?}");
