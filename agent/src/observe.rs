@@ -207,19 +207,19 @@ impl Observer {
     }
 
     /// Records that the trial has completed a step.
-    pub fn step_ended(&mut self) -> Vec<Remark> {
+    pub fn record_step(&mut self) -> Vec<Remark> {
         let alarms = self.detectors.step(DetectorInput::Metric, self.started.elapsed());
         alarms.into_iter().map(Remark::Alarm).collect()
     }
 
     /// Processes a line from the GPU probe.
-    pub fn gpu_row(&mut self, line: &str) -> Vec<Remark> {
-        let events = self.gpus.row(line, self.started.elapsed());
+    pub fn record_gpu_row(&mut self, line: &str) -> Vec<Remark> {
+        let events = self.gpus.enter_row(line, self.started.elapsed());
         lost(events)
     }
 
     /// Processes a reading of the cards.
-    pub fn cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
+    pub fn record_cards(&mut self, cards: Vec<GpuSample>) -> Vec<Remark> {
         let events = self.cards.enter(cards, self.started.elapsed());
         lost(events)
     }

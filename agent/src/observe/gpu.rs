@@ -87,7 +87,7 @@ impl Gpus {
     }
 
     /// Processes a line of the probe's output.
-    pub(super) fn row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
+    pub(super) fn enter_row(&mut self, line: &str, now: Duration) -> Vec<BoardEvent> {
         let row = parse_row(line);
         if matches!(row, Row::Reading(_)) {
             self.probe.step(ProbeEvent::Reading, now);
@@ -132,7 +132,10 @@ mod tests {
         let own = GpuAllotment::default();
         let mut gpus = Gpus::new(None, interval, own, Reaper::default(), mpsc::channel(1).0);
         for second in [5, 10] {
-            gpus.row("0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X", Duration::from_secs(second));
+            gpus.enter_row(
+                "0, GPU-1, 97, 1, 2, 3, 4, 5, 6, 0, Disabled, X",
+                Duration::from_secs(second),
+            );
         }
         let last = gpus.board.last();
         assert_eq!(last.len(), 1);

@@ -105,11 +105,11 @@ impl Intake {
                 self.record_steps(steps);
             }
             PumpEvent::GpuRow(line) => {
-                let remarks = self.observer.gpu_row(&line);
+                let remarks = self.observer.record_gpu_row(&line);
                 self.record_remarks(&remarks);
             }
             PumpEvent::Cards(cards) => {
-                let remarks = self.observer.cards(cards);
+                let remarks = self.observer.record_cards(cards);
                 self.record_remarks(&remarks);
             }
             PumpEvent::Trouble { code, message } => {
@@ -122,7 +122,7 @@ impl Intake {
 
     fn record_steps(&mut self, steps: u64) {
         for _ in 0..steps {
-            let remarks = self.observer.step_ended();
+            let remarks = self.observer.record_step();
             self.record_remarks(&remarks);
         }
     }

@@ -73,8 +73,8 @@ pub fn parse_row(line: &str) -> Row {
     };
     Row::Reading(GpuSample {
         index,
-        uuid: known(uuid).map(str::to_owned),
-        name: known(name).map(str::to_owned),
+        uuid: present(uuid).map(str::to_owned),
+        name: present(name).map(str::to_owned),
         utilization_percent: float(utilization).filter(|share| (0.0..=100.0).contains(share)),
         memory_used_bytes: integer(used).and_then(|mib| mib.checked_mul(MIB)),
         memory_total_bytes: integer(total).and_then(|mib| mib.checked_mul(MIB)),
@@ -92,17 +92,17 @@ pub fn parse_row(line: &str) -> Row {
 }
 
 /// Returns the value, unless it is a placeholder: `[N/A]`, `[Not Supported]`, `[Unknown Error]` and similar.
-fn known(value: &str) -> Option<&str> {
+fn present(value: &str) -> Option<&str> {
     let absent = value.is_empty() || value.starts_with('[') || value == "N/A" || value == "ERR!";
     (!absent).then_some(value)
 }
 
 fn float(value: &str) -> Option<f64> {
-    known(value)?.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+    present(value)?.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }
 
 fn integer(value: &str) -> Option<u64> {
-    known(value)?.parse().ok()
+    present(value)?.parse().ok()
 }
 
 /// All GPUs of the machine, read in rounds of probe rows or all at once. The board also stores GPUs that are not the
@@ -219,8 +219,8 @@ impl Board {
     fn end_round(&mut self, events: &mut Vec<BoardEvent>) {
         let round = std::mem::take(&mut self.round);
         let names: BTreeSet<_> = round.values().map(name).collect();
-        let known = self.last().into_iter();
-        for gpu in known.filter(|gpu| !names.contains(&name(gpu))) {
+        let previous = self.last().into_iter();
+        for gpu in previous.filter(|gpu| !names.contains(&name(gpu))) {
             self.lose(&gpu, events);
         }
         // A GPU that returned after a driver reset may be lost again.
