@@ -308,7 +308,11 @@ mod tests {
         rules.replace(vec![short(2_000), hour.clone()], 10 * SECOND, now);
         let broken = rules.violation_of(&step("m", 0, 0.0), now + SECOND).unwrap();
         assert_eq!(broken.reason, StopReason::EarlyStop);
-        assert!(broken.why.contains("its best of 1 results, 0, is worse than 1"), "{}", broken.why);
+        assert!(
+            broken.why.contains("its best of 1 results, 0, is worse than the manager's bound 1"),
+            "{}",
+            broken.why
+        );
         assert_eq!(rules.violation_of(&step("m", 1, 0.0), now + 2 * SECOND), None, "expired");
         assert_eq!(rules.overdue(now, now + 6 * SECOND), Some(StopReason::Deadline));
         // The rule does not outlive the lease of all rules.
