@@ -1,5 +1,5 @@
-//! axe-core, which looks at a page for whom it leaves out. It is fetched from npm once per checkout: its code (MPL-2.0) is
-//! no part of this repository, and nothing but a test runs it.
+//! axe-core, which checks a page's accessibility. It is fetched from npm once per checkout. Its code
+//! (MPL-2.0) is not part of this repository, and only tests run it.
 
 use std::fs;
 use std::path::Path;
@@ -7,34 +7,36 @@ use std::process::Command;
 
 use crate::python::{run, target};
 
-/// The package, of one version for ever.
+/// The package, with a fixed version.
 const PACKAGE: &str = "axe-core@4.10.2";
 
-/// Returns its program, for a page.
+/// Returns axe-core's JavaScript, to be run in a page.
 ///
 /// # Panics
 ///
-/// If npm cannot fetch it: a test that calls this is ignored as one that needs npm.
+/// If npm cannot fetch the package. Ignore a test that calls this, and name this need.
 pub fn axe() -> String {
-    fetched(&target().join(PACKAGE)).unwrap_or_else(|reason| panic!("{reason}"))
+    fetch(&target().join(PACKAGE)).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
-fn fetched(folder: &Path) -> Result<String, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+fn fetch(folder: &Path) -> Result<String, String> {
+    let describe = |error: std::io::Error| format!("{}: {error}", folder.display());
     let program = folder.join("package/axe.min.js");
     if let Ok(text) = fs::read_to_string(&program) {
         return Ok(text);
     }
-    // Whoever else fetches it has a folder of its own; the first to be done stays.
-    let parent = folder.parent().expect("it lies in the target folder");
-    let own = tempfile::tempdir_in(parent).map_err(told)?;
+    // Each process fetches into its own folder, and the first to finish keeps its result.
+    let parent = folder.parent().expect("the target folder is its parent");
+    let own = tempfile::tempdir_in(parent).map_err(describe)?;
     let mut pack = Command::new("npm");
     pack.args(["pack", "--silent", PACKAGE, "--pack-destination"]).arg(own.path());
     run(pack.current_dir(own.path())).map_err(|reason| {
-        format!("npm cannot fetch {PACKAGE} (is npm there, and its registry?): {reason}")
+        format!(
+            "npm cannot fetch {PACKAGE} (is npm installed, and its registry reachable?): {reason}"
+        )
     })?;
     let archive = own.path().join(format!("{}.tgz", PACKAGE.replace('@', "-")));
     run(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(own.path()))?;
     drop(fs::rename(own.path(), folder));
-    fs::read_to_string(program).map_err(told)
+    fs::read_to_string(program).map_err(describe)
 }

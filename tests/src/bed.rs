@@ -1,4 +1,4 @@
-//! The folder, the programs, and the certainty that nothing outlives a test.
+//! The test bed: a folder, the programs, and the guarantee that no process outlives its test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,12 +12,12 @@ use tempfile::TempDir;
 
 use crate::{BOUND, Running, programs, wait_for};
 
-/// Marks every process that descends from a bed, whoever started it. (The agent keeps variables of its
-/// own name from its trial.)
+/// The environment variable that marks every process of a bed, including indirect children. The agent removes
+/// variables whose names begin like its own from a trial's environment, so this name begins differently.
 const MARK: &str = "TEST_BED";
 
-/// Has the programs under test get INT, HUP and QUIT as from a terminal. Signals that the tests' own caller ignores, as
-/// `nohup` and background jobs do, would stay ignored in them.
+/// Restores the default action of INT, HUP and QUIT for the programs under test. If the caller of the tests
+/// ignores these signals, as `nohup` and background jobs do, its child processes would ignore them too.
 fn take_default_signals() {
     for which in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
@@ -27,14 +27,14 @@ fn take_default_signals() {
     }
 }
 
-/// A folder and the processes that belong to it. Dropping it ends what is left of them.
+/// A folder and the processes that belong to it. Dropping the bed kills the remaining processes.
 #[derive(Debug)]
 pub struct TestBed {
     folder: TempDir,
 }
 
 impl TestBed {
-    /// Makes an empty folder, and builds the programs if they are missing or older than their sources.
+    /// Creates an empty folder.
     pub fn new() -> Self {
         take_default_signals();
         let folder = tempfile::Builder::new().prefix("trialkeeper-").tempdir();
@@ -56,21 +56,21 @@ impl TestBed {
         self.folder.path().join(name)
     }
 
-    /// Where the manager keeps its experiments.
+    /// The data directory of the manager.
     pub fn data(&self) -> PathBuf {
         self.path("data")
     }
 
-    /// Writes a file, and the folders above it.
+    /// Writes a file, and creates its parent folders.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
-        fs::create_dir_all(path.parent().expect("it lies in the bed"))
+        fs::create_dir_all(path.parent().expect("the path is below the bed's folder"))
             .expect("the bed is writable");
         fs::write(&path, text).expect("the bed is writable");
         path
     }
 
-    /// Writes a program.
+    /// Writes an executable file.
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
@@ -78,23 +78,23 @@ impl TestBed {
         path
     }
 
-    /// What a file in the bed holds; empty if there is none.
+    /// Reads a file of the bed. Returns an empty string if the file does not exist.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `trial-manager`, with nothing of the caller's environment but what programs need to be found.
+    /// Returns a command for `trial-manager` with a minimal environment: `PATH` and a few other variables.
     pub fn manager(&self) -> Command {
         self.program("trial-manager")
     }
 
-    /// `trialkeeper`, likewise.
+    /// Returns a command for `trialkeeper` with the same environment as [`manager`](Self::manager).
     pub fn keeper(&self) -> Command {
         self.program("trialkeeper")
     }
 
-    /// Bash with the programs in its `PATH`, for lines as a user types them; the first that fails ends it. Experiments lie in
-    /// [`data`](Self::data), and managers take free ports.
+    /// Returns a Bash command with the programs in its `PATH`, for lines that a user would type. The first
+    /// failing line ends it. Experiments are in [`data`](Self::data), and managers use free ports.
     pub fn shell(&self, lines: &str) -> Command {
         let mut command = self.program("bash");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -105,11 +105,11 @@ impl TestBed {
     }
 
     fn program(&self, name: &str) -> Command {
-        // A name that is no program of this workspace is looked up in `PATH`.
+        // A name that is not a program of this workspace is searched in `PATH`.
         let own = self.programs().join(name);
         let mut command = Command::new(if own.exists() { own } else { name.into() });
         command.current_dir(self.folder()).env_clear();
-        // `TRIAL_MANAGER_AGENT`: so that a benchmark can measure the agent that is shipped.
+        // `TRIAL_MANAGER_AGENT` lets a benchmark measure the released agent.
         let kept =
             ["PATH", "LLVM_PROFILE_FILE", "PYENV_ROOT", "PYENV_VERSION", "TRIAL_MANAGER_AGENT"];
         for kept in kept {
@@ -122,12 +122,12 @@ impl TestBed {
         command
     }
 
-    /// Starts a command whose output is collected.
+    /// Starts a command and collects its output.
     pub fn start(&self, command: &mut Command) -> Running {
         Running::start(command)
     }
 
-    /// Serves the pages of a stored experiment: who does, and where.
+    /// Serves the pages of a stored experiment. Returns the server process and the URL.
     pub fn serve(&self, experiment: &str) -> (Running, String) {
         let mut serve = self.manager();
         serve.args(["serve", "--experiment", experiment, "--port", "0", "--data-dir"]);
@@ -139,7 +139,7 @@ impl TestBed {
         (serving, url)
     }
 
-    /// Every living process that descends from this bed, with its command line.
+    /// Returns every running process that descends from this bed, with its command line.
     pub fn processes(&self) -> Vec<(Pid, String)> {
         let mut mark = format!("{MARK}={}", self.folder().display()).into_bytes();
         mark.push(0);
@@ -147,7 +147,7 @@ impl TestBed {
             .expect("/proc is mounted")
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         pids.filter_map(|pid| {
-            // A process that ended in between, or that is another user's, has no readable mark.
+            // The environment of an ended process, or of another user's process, is not readable.
             let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
             if !environment.windows(mark.len()).any(|part| part == mark) {
                 return None;
@@ -158,7 +158,7 @@ impl TestBed {
         .collect()
     }
 
-    /// Waits until no process of this bed is left. A failure names those that are.
+    /// Waits until no process of this bed is left. A failure lists the remaining processes.
     pub fn wait_until_empty(&self) {
         let began = Instant::now();
         loop {
@@ -180,14 +180,14 @@ impl Default for TestBed {
 
 impl Drop for TestBed {
     fn drop(&mut self) {
-        // Parents may start children meanwhile, hence more than one round.
+        // Parents may start children between two passes.
         for _ in 0..20 {
             let left = self.processes();
             if left.is_empty() {
                 break;
             }
             for (pid, _) in left {
-                // An error says that it has ended by itself.
+                // Ignored: the process may have ended.
                 let _ended = kill(pid, Signal::SIGKILL);
             }
             std::thread::park_timeout(std::time::Duration::from_millis(5));

@@ -1,5 +1,5 @@
-//! A real browser without a screen, driven as `WebDriver` (W3C) says, by plain requests: a client library would be
-//! larger than all that is asked here.
+//! A headless browser, controlled with plain `WebDriver` (W3C) requests. A client library would be larger
+//! than this code.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,11 +12,11 @@ use tempfile::TempDir;
 
 use crate::wait_for;
 
-/// The longest run of a script. axe-core looks at every element of a page, which takes a busy machine longer than the
-/// 30 seconds that `WebDriver` allows by default.
+/// The time limit of a script. axe-core inspects every element of a page. On a busy machine this takes longer
+/// than the 30 seconds that `WebDriver` allows by default.
 const SCRIPT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A browser with a profile of its own. It ends with this.
+/// A browser with a temporary profile. Dropping it closes the browser.
 #[derive(Debug)]
 pub struct Browser {
     driver: Child,
@@ -26,13 +26,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one.
+    /// Starts a browser.
     ///
     /// # Panics
     ///
-    /// If there is no Chromium with its driver: a test that calls this is ignored as one that needs a browser.
+    /// If Chromium or its driver is missing. Ignore a test that calls this, and name this need.
     pub fn start() -> Self {
-        Self::try_start().unwrap_or_else(|reason| panic!("no browser can be had: {reason}"))
+        Self::try_start().unwrap_or_else(|reason| panic!("no browser can be started: {reason}"))
     }
 
     fn try_start() -> Result<Self, String> {
@@ -43,13 +43,13 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("chromedriver (Debian's chromium-driver): {error}"))?;
-        let stdout = driver.stdout.take().ok_or("chromedriver says nothing")?;
+        let stdout = driver.stdout.take().ok_or("chromedriver has no standard output")?;
         let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
         let port = lines.find_map(|line| {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         });
-        let port = port.ok_or("chromedriver did not say its port")?;
+        let port = port.ok_or("chromedriver did not print its port")?;
         let mut browser = Self { driver, port, session: String::new(), profile };
         let folder = format!("--user-data-dir={}", browser.profile.path().display());
         let arguments = [
@@ -88,7 +88,7 @@ impl Browser {
         );
         stream.write_all(head.as_bytes()).map_err(failed)?;
         stream.write_all(body.as_bytes()).map_err(failed)?;
-        // It keeps the connection open whatever it is asked: the answer says how long it is.
+        // The driver ignores `connection: close`, so the body is read by its length.
         let mut reader = BufReader::new(stream);
         let mut length = 0;
         loop {
@@ -99,7 +99,7 @@ impl Browser {
                 break;
             }
             if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse().map_err(|_| "an answer of no length")?;
+                length = value.trim().parse().map_err(|_| "invalid content-length")?;
             }
         }
         let mut body = vec![0; length];
@@ -122,12 +122,12 @@ impl Browser {
         self.ask("POST", "/url", Some(&json!({"url": url})));
     }
 
-    /// Runs a script in the page; what it returns.
+    /// Runs a script in the page and returns its result.
     pub fn script(&self, script: &str) -> Value {
         self.ask("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
     }
 
-    /// Waits until a script returns something true.
+    /// Waits until a script returns a result that is neither null nor false, and returns it.
     pub fn wait(&self, what: &str, bound: Duration, script: &str) -> Value {
         wait_for(what, bound, || {
             let found = self.script(script);
@@ -135,7 +135,7 @@ impl Browser {
         })
     }
 
-    /// Sets the size of what is seen, in pixels, and light or dark.
+    /// Sets the size of the viewport in pixels, and the light or dark color scheme.
     pub fn looks(&self, width: u32, height: u32, dark: bool) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
@@ -145,12 +145,12 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &media);
     }
 
-    /// Sets the time zone of the reader, by its name in the tz database.
+    /// Sets the browser's time zone, by its name in the tz database.
     pub fn time_zone(&self, name: &str) {
         self.devtools("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
     }
 
-    /// Presses keys one after the other, as `WebDriver` names them: U+E013 is the arrow up.
+    /// Presses keys one after the other, with the codes of `WebDriver`: U+E013 is the up arrow.
     pub fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}))
@@ -160,7 +160,7 @@ impl Browser {
         self.ask("POST", "/actions", Some(&json!({"actions": [keyboard]})));
     }
 
-    /// Moves a finger over the screen, from a place and so far, in pixels.
+    /// Simulates a finger that touches the screen at `from` and moves by `by`, in pixels.
     pub fn swipe(&self, from: (f64, f64), by: (f64, f64)) {
         let touch = |kind: &str, points: Value| {
             self.devtools(
@@ -177,7 +177,7 @@ impl Browser {
         touch("touchEnd", json!([]));
     }
 
-    /// Takes a picture of what is seen, without scroll bars.
+    /// Saves a picture of the viewport, without scroll bars.
     pub fn screenshot(&self, path: &Path) {
         self.devtools("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
         let data = self.ask("GET", "/screenshot", None);
@@ -185,14 +185,14 @@ impl Browser {
         std::fs::write(path, decode(text)).expect("the folder is writable");
     }
 
-    /// Bytes of the page that is open and of all that it has asked for so far, as they came over the wire.
+    /// Returns the bytes that the open page and its requests have transferred so far.
     pub fn transferred(&self) -> f64 {
         let all = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]";
         let script = format!("return {all}.reduce((sum, one) => sum + one.transferSize, 0)");
         self.script(&script).as_f64().unwrap_or(0.0)
     }
 
-    /// What the page complained of.
+    /// Returns the messages of the browser's console.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
         let entries = log.as_array().cloned().unwrap_or_default();
@@ -205,7 +205,7 @@ impl Browser {
     }
 }
 
-/// Standard base64 (RFC 4648).
+/// Decodes standard base64 (RFC 4648).
 fn decode(text: &str) -> Vec<u8> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bytes, mut held, mut bits) = (Vec::new(), 0_u32, 0);
@@ -223,7 +223,7 @@ fn decode(text: &str) -> Vec<u8> {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The session's end ends the browser; the driver has no other children.
+        // The end of the session closes the browser, which is the driver's only child.
         drop(self.request("DELETE", &format!("/session/{}", self.session), None));
         drop(self.driver.kill());
         drop(self.driver.wait());

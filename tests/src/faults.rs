@@ -1,8 +1,9 @@
-//! Faults between real agents and a real manager, at points that a seed chooses. Afterwards the test compares exactly
-//! what the trials printed with what the store holds: every metric once and in order, every line of output, one end.
+//! Injects faults between real agents and a real manager, at points that a seed determines. Afterwards the
+//! test compares the output of the trials with the store: every metric once and in order, every line of
+//! output, one end.
 //!
-//! Nothing here knows the programs from inside; it must not repair anything either: what a fault breaks,
-//! the programs mend.
+//! The harness uses the programs only from outside and repairs nothing: the programs must recover from each
+//! fault.
 
 pub mod cases;
 pub mod dice;
@@ -16,21 +17,21 @@ pub mod world;
 use plan::{Act, Plan, Round};
 use world::{World, pause};
 
-/// What a run has seen of faults, so that a harness that injects none is noticed.
+/// Counts of injected faults. They reveal a harness that injects none.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Requests that met each kind of fault.
+    /// The requests that met each kind of fault.
     pub faults: std::collections::BTreeMap<weather::Fault, u64>,
-    /// Requests that passed.
+    /// The requests that passed unchanged.
     pub passed: u64,
-    /// Requests that were compressed.
+    /// The compressed requests.
     pub packed: u64,
-    /// Managers killed, agents killed, clocks set.
+    /// The numbers of killed managers, killed agents and set clocks.
     pub acts: [u64; 3],
 }
 
 impl Seen {
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
@@ -43,7 +44,7 @@ impl Seen {
     }
 }
 
-/// Names a plan that fails.
+/// Prints the plan if the test fails.
 struct Blame<'a>(&'a Plan);
 
 impl Drop for Blame<'_> {
@@ -51,13 +52,13 @@ impl Drop for Blame<'_> {
         if std::thread::panicking() {
             #[expect(clippy::print_stderr, reason = "for the person who wants to see it again")]
             {
-                eprintln!("this was seed {}: {:?}", self.0.seed, self.0);
+                eprintln!("failed with seed {}: {:?}", self.0.seed, self.0);
             }
         }
     }
 }
 
-/// Runs one seed; panics where the store does not hold what was printed.
+/// Runs one seed. Panics if the store differs from the output of the trials.
 pub fn run(seed: u64) -> Seen {
     let plan = Plan::of(seed);
     let _blame = Blame(&plan);

@@ -1,4 +1,4 @@
-//! Holds trials back until the test lets them go on, one step at a time.
+//! Blocks trials until the test releases them, one step at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,17 +9,17 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A named pipe that holds one line per step which a trial may take. A trial of the shell waits with
-/// `read _ <"$GATE"`, which takes exactly one line.
+/// A named pipe that contains one line per step that trials may take. A shell trial waits with `read _
+/// <"$GATE"`, which consumes exactly one line.
 #[derive(Debug)]
 pub struct Gate {
     path: PathBuf,
-    /// Open for both directions, so that neither side ever waits for the other to open it.
+    /// Open for reading and writing, so that neither side waits for the other to open the pipe.
     pipe: File,
 }
 
 impl Gate {
-    /// A shut gate at `path`.
+    /// Creates a closed gate at `path`.
     pub fn new(path: &Path) -> Self {
         mkfifo(path, Mode::S_IRWXU).expect("the bed is writable");
         let pipe = OpenOptions::new()
@@ -31,12 +31,12 @@ impl Gate {
         Self { path: path.to_owned(), pipe }
     }
 
-    /// Where a trial finds it.
+    /// The path of the pipe, for the trial.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets trials take `steps` more steps; at most 60,000 may be waiting.
+    /// Releases `steps` more steps. At most 60,000 steps may be pending.
     pub fn open(&self, steps: usize) {
         (&self.pipe).write_all(&vec![b'\n'; steps]).expect("a pipe holds 64 KiB");
     }

@@ -1,4 +1,4 @@
-//! A server that is told of events, and answers as badly as it is asked to.
+//! An HTTP server that records events, and answers with the faults that a test chooses.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,31 +6,31 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-/// How it answers one request.
+/// The answer to one request.
 #[derive(Debug, Clone, Copy)]
 pub enum Answer {
-    /// With this status and nothing else.
+    /// This status without a body.
     Status(u16),
-    /// It hangs up.
+    /// No answer: the server closes the connection.
     Nothing,
-    /// With bytes that are no HTTP.
+    /// Bytes that are not HTTP.
     Noise,
-    /// With 200 and a text that does not end.
+    /// Status 200 with a body that never ends.
     Endless,
 }
 
-/// One request that it was sent.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// Its first line.
+    /// The request line.
     pub line: String,
-    /// Its headers, a line each, in lower case.
+    /// The headers in lower case, one per line.
     pub headers: Vec<String>,
-    /// Its body.
+    /// The body.
     pub event: Value,
 }
 
-/// The server; it runs for as long as the test's process.
+/// The server. It runs until the test process ends.
 #[derive(Debug)]
 pub struct Hook {
     port: u16,
@@ -38,7 +38,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Starts one that answers the first requests so, and those after them with 204.
+    /// Starts a server that gives the first requests these answers, in order. Later requests get 204.
     pub fn start(answers: &'static [Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -51,19 +51,19 @@ impl Hook {
                 let answer = answers.get(told.len()).copied().unwrap_or(Answer::Status(204));
                 told.push(request);
                 drop(told);
-                // Whoever hangs up has heard enough.
+                // Ignored: the client may close the connection early.
                 std::thread::spawn(move || drop(say(stream, answer)));
             }
         });
         Self { port, told }
     }
 
-    /// Its base URL.
+    /// The base URL of the server.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// What it was told so far.
+    /// Returns the requests received so far.
     pub fn told(&self) -> Vec<Told> {
         self.told.lock().expect("no reader panics").clone()
     }

@@ -1,8 +1,8 @@
-//! A Kubernetes API server that does what a test says, with a `FrameworkController` and a kubelet behind it. Objects
-//! are created, read, patched, deleted and watched as with the real one. Frameworks either replay what was recorded on
-//! a real cluster or run, as processes of this machine or as containers.
+//! A scripted Kubernetes API server with a `FrameworkController` and a kubelet. It creates, reads, patches,
+//! deletes and watches objects like the real server. Frameworks either replay a recording of a real cluster
+//! or run as processes of this machine or as containers.
 //!
-//! It must not know the manager: it answers whoever speaks the protocol.
+//! The server knows nothing of the manager: it serves any client of the protocol.
 
 mod api;
 mod containers;
@@ -32,34 +32,34 @@ pub use controller::{Play, recorded};
 use objects::{Deletion, Objects};
 pub use tls::Tls;
 
-/// The token that the server knows at first.
+/// The first token that the server accepts.
 const TOKEN: &str = "scripted";
 
-/// The server; it ends when it is dropped.
+/// The server. Dropping it ends it.
 pub struct Kube {
     shared: Arc<Shared>,
     address: SocketAddr,
 }
 
-/// What the server's threads share.
+/// The state that the server's threads share.
 struct Shared {
     objects: Objects,
     faults: api::Faults,
     folder: PathBuf,
     play: Box<dyn Fn(&Value) -> Play + Send + Sync>,
     controller: AtomicBool,
-    /// Some of its pods are containers.
+    /// Some pods are containers.
     contains: AtomicBool,
-    /// Queued objects that may run at a time.
+    /// The number of queued objects that may run at a time.
     quota: AtomicUsize,
-    /// Pods of Jobs that the namespace's quota lets be there.
+    /// The number of Jobs' pods that the namespace's quota permits.
     pod_quota: AtomicUsize,
     ended: AtomicBool,
 }
 
 impl Kube {
-    /// Starts a server whose kubelet keeps its pods below `folder`. `play` says of each Framework what becomes
-    /// of it.
+    /// Starts a server whose kubelet keeps its pods below `folder`. `play` chooses the behaviour of each
+    /// workload.
     pub fn start(folder: &Path, play: impl Fn(&Value) -> Play + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it listens");
@@ -93,28 +93,29 @@ impl Kube {
         Self { shared, address }
     }
 
-    /// Writes a kubeconfig that leads here.
+    /// Writes a kubeconfig for this server.
     pub fn kubeconfig(&self, path: &Path) {
         let cluster = format!("{{server: 'http://{}'}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{token: {}}}", self.shared.faults.token()));
     }
 
-    /// Knows another token from now on, and no longer the one before.
+    /// Replaces the accepted token. The old one becomes invalid.
     pub fn renew_token(&self, token: &str) {
         self.shared.faults.renew_token(token);
     }
 
-    /// Where it listens.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Every object of a kind (its plural) as it stands.
+    /// Returns all present objects of a kind, by its plural.
     pub fn all(&self, plural: &str) -> Vec<Value> {
         self.shared.objects.list(plural)
     }
 
-    /// Nothing is left of what a manager makes: the trials' workloads, their pods, and the files and tokens these mount.
+    /// Returns `true` if no object of a manager is left: trials' workloads, their pods, and their Secrets and
+    /// ConfigMaps.
     pub fn is_empty(&self) -> bool {
         let workloads = [
             "frameworks",
@@ -125,69 +126,71 @@ impl Kube {
             "tfjobs",
             "pytorchjobs",
         ];
-        let theirs = ["pods", "secrets", "configmaps"];
-        workloads.iter().chain(&theirs).all(|kind| self.all(kind).is_empty())
+        let dependents = ["pods", "secrets", "configmaps"];
+        workloads.iter().chain(&dependents).all(|kind| self.all(kind).is_empty())
     }
 
-    /// Waits until nothing is left: pods that were deleted have their own time to end.
+    /// Waits until no object of a manager is left. Deleted pods may take their grace period to end.
     pub fn wait_until_empty(&self) {
         crate::wait_for("an empty cluster", crate::BOUND, || self.is_empty().then_some(()));
     }
 
-    /// An object as it stands.
+    /// Returns an object in its present state.
     pub fn get(&self, plural: &str, name: &str) -> Option<Value> {
         self.shared.objects.get(plural, name)
     }
 
-    /// Every object of a kind that ever was, as it was made.
+    /// Returns every object of a kind that was ever created, as it was created.
     pub fn made(&self, plural: &str) -> Vec<Value> {
         self.shared.objects.made(plural)
     }
 
-    /// When objects of a kind first were as `fits` says, as far as the past is not forgotten.
+    /// Returns the first time at which each object of a kind satisfied `fits`, within the history that is
+    /// left.
     pub fn since(&self, plural: &str, fits: impl Fn(&Value) -> bool) -> Vec<(Value, Instant)> {
         self.shared.objects.since(plural, fits)
     }
 
-    /// When a watch first was told of an object as it is here.
+    /// Returns the time at which this version of an object was first sent to a watch.
     pub fn told(&self, object: &Value) -> Option<Instant> {
         self.shared.objects.told(object)
     }
 
-    /// Cuts every connection and answers nobody, or is there again.
+    /// With `true`, cuts every connection and answers no request. With `false`, serves again.
     pub fn away(&self, away: bool) {
         self.shared.faults.away(away);
         self.shared.objects.cut();
     }
 
-    /// Requests so far that were no watches, as `VERB plural`.
+    /// Returns the requests so far, except watches, as `VERB plural`.
     pub fn requests(&self) -> Vec<String> {
         self.shared.faults.requests()
     }
 
-    /// Answers the next `count` requests that `fits` (`POST frameworks`) with a status code; 0 cuts the
-    /// connection and does nothing, 1 does it and then cuts the connection.
+    /// Answers the next `count` requests of the form `fits` (`POST frameworks`) with a status code. With code
+    /// 0, the server cuts the connection and does nothing. With code 1, it handles the request and then cuts
+    /// the connection.
     pub fn fail(&self, fits: &str, code: u16, count: usize, message: &str) {
         self.shared.faults.fail(fits, code, count, message);
     }
 
-    /// Cuts every watch that runs, in the middle of what it says.
+    /// Cuts every open watch in the middle of its stream.
     pub fn cut_watches(&self) {
         self.shared.objects.cut();
     }
 
-    /// Forgets the past: a watch that wants it is told `410 Gone`.
+    /// Drops the history. A watch from an older version gets `410 Gone`.
     pub fn forget_the_past(&self) {
         self.shared.objects.compact();
     }
 
-    /// Takes an object away, as a person with `kubectl delete` does.
+    /// Deletes an object, as `kubectl delete` does.
     pub fn delete(&self, plural: &str, name: &str) {
         self.shared.objects.delete(plural, name, Deletion::default());
     }
 
-    /// Takes a pod away for a reason of the cluster's, as a scheduler, a drain or a node's controller does: says so in the
-    /// pod's conditions, and deletes it.
+    /// Deletes a pod for a reason of the cluster, as a scheduler, a drain or a node controller does. The
+    /// pod's conditions contain the reason.
     pub fn disrupt(&self, pod: &str, reason: &str, message: &str) {
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
@@ -197,24 +200,24 @@ impl Kube {
         self.delete("pods", pod);
     }
 
-    /// Takes so long for the answers to the next `count` requests that `fits` (`POST frameworks`), after it has done what
-    /// they ask.
+    /// Delays the answers to the next `count` requests of the form `fits` (`POST frameworks`), after handling
+    /// them.
     pub fn slow(&self, fits: &str, time: Duration, count: usize) {
         self.shared.faults.slow(fits, time, count);
     }
 
-    /// Stops or starts the controllers: Frameworks and the training operator's jobs are left alone, or are not.
+    /// Starts or stops the controllers of Frameworks and of the training operator's jobs.
     pub fn controller(&self, works: bool) {
         self.shared.controller.store(works, Ordering::SeqCst);
         self.shared.objects.wake();
     }
 
-    /// Takes the kind Framework away.
+    /// Removes the kind Framework.
     pub fn without_frameworks(&self) {
         self.without_kind("frameworks");
     }
 
-    /// Puts a queue of Kueue's that admits what it is given.
+    /// Creates an active queue of Kueue.
     pub fn queue(&self, name: &str) {
         let active = json!({"type": "Active", "status": "True", "reason": "Ready"});
         let queue = json!({
@@ -224,63 +227,65 @@ impl Kube {
         self.put("localqueues", queue);
     }
 
-    /// Lets so many queued objects run at a time from now on, as Kueue does; the last ones are taken back where more run.
+    /// Sets the number of queued objects that Kueue lets run at a time. If more objects run, the last ones
+    /// are preempted.
     pub fn quota(&self, quota: usize) {
         self.shared.quota.store(quota, Ordering::SeqCst);
     }
 
-    /// Lets no more pods of Jobs be there from here on; more are refused, as by a quota of the namespace.
+    /// Sets the number of Jobs' pods that may exist. Further pods are refused, as by a quota of the
+    /// namespace.
     pub fn pod_quota(&self, quota: usize) {
         self.shared.pod_quota.store(quota, Ordering::SeqCst);
     }
 
-    /// Takes a kind (its plural) or a version of a group (`GROUP/VERSION`) away.
+    /// Removes a kind (by its plural) or a version of a group (`GROUP/VERSION`).
     pub fn without_kind(&self, plural: &str) {
         self.shared.faults.without_kind(plural);
     }
 
-    /// Gives a kind back that was taken away.
+    /// Restores a removed kind.
     pub fn with_kind(&self, plural: &str) {
         self.shared.faults.with_kind(plural);
     }
 
-    /// Takes a right away, such as `create frameworks`.
+    /// Removes a right, such as `create frameworks`.
     pub fn without_right(&self, right: &str) {
         self.shared.faults.without_right(right);
     }
 
-    /// Leaves the account these rights, as `group/plural verb`, and no other.
+    /// Limits the account to these rights, given as `group/plural verb`.
     pub fn only_rights(&self, rights: Vec<String>) {
         self.shared.faults.only(rights);
     }
 
-    /// What of the namespace's was used so far, in the same form and in order.
+    /// Returns the namespaced rights used so far, sorted, in the form `group/plural verb`.
     pub fn used_rights(&self) -> Vec<String> {
         self.shared.faults.used()
     }
 
-    /// Which rights were asked about before, in the same form and in order.
+    /// Returns the rights that clients have asked about, sorted, in the form `group/plural verb`.
     pub fn asked_rights(&self) -> Vec<String> {
         self.shared.faults.asked()
     }
 
-    /// Changes an object, as somebody else does.
+    /// Changes an object, as another client would.
     pub fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         drop(self.shared.objects.change(plural, name, change));
     }
 
-    /// Puts an object there, as somebody else does.
+    /// Creates an object, as another client would.
     pub fn put(&self, plural: &str, object: Value) {
         drop(self.shared.objects.create(plural, object));
     }
 
-    /// Puts an event about a pod.
+    /// Creates an event about a pod.
     pub fn event(&self, pod: &str, reason: &str, message: &str) {
         controller::event(&self.shared, ("Pod", pod), reason, message);
     }
 }
 
-/// A kubeconfig with one cluster and one user.
+/// Writes a kubeconfig with one cluster and one user.
 fn write_kubeconfig(path: &Path, cluster: &str, user: &str) {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
@@ -295,7 +300,7 @@ impl Drop for Kube {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         self.shared.objects.cut();
-        // Wakes the listener.
+        // This connection wakes the listener.
         drop(std::net::TcpStream::connect(self.address));
         if self.shared.contains.load(Ordering::SeqCst) {
             containers::clear(&self.shared.folder);

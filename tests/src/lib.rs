@@ -1,8 +1,9 @@
-//! A test bed for the real programs: a folder of its own, processes that are started and always ended,
-//! and waits for a state with a bound. A stranger with a terminal: it knows the programs by their
-//! command lines, files and output only.
+//! A test bed for the real programs. It provides a temporary folder, processes that always end with the test,
+//! and waits for a state with a time limit. The tests use the programs as a user does: through command lines,
+//! files and output.
 //!
-//! It must not nap: a fixed pause is neither long enough on a busy machine nor short enough on an idle one.
+//! Nothing here sleeps for a fixed time: such a pause is too short on a busy machine and too long on an idle
+//! one.
 
 mod axe;
 mod bed;
@@ -36,11 +37,11 @@ pub use terminal::Terminal;
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test calls it hung: generous, because machines are shared, and
-/// without influence on how long a passing test runs.
+/// The time limit of one wait. It is generous because machines are shared, and it does not slow a passing
+/// test.
 pub const BOUND: Duration = Duration::from_mins(2);
 
-/// Waits until `seen` gives something, looking often; panics with `what` when `bound` is over.
+/// Polls `seen` until it returns a value. Panics with `what` after `bound`.
 pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -48,17 +49,18 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
             return found;
         }
         assert!(began.elapsed() < bound, "waited {bound:?} in vain for {what}");
-        // Between two looks only; nothing depends on its length.
+        // Limits the CPU use of polling. No result depends on the length of this pause.
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
-/// What `GET path` answers at a base URL: status and body; `None` if nobody does.
+/// Sends `GET path` to a base URL and returns status and body, or `None` if the server does not answer.
 pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
     ask(base, &format!("GET {path}"), "", "")
 }
 
-/// What a method and a path, with the user's token (or none) and a JSON body, are answered at a base URL.
+/// Sends a request to a base URL and returns status and body. `what` is method and path; an empty `token`
+/// sends no credentials; `body` is JSON.
 pub fn ask(base: &str, what: &str, token: &str, body: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
     let host = base.strip_prefix("http://")?;

@@ -1,5 +1,5 @@
-//! Machines that are reached by the real `ssh` and `sshd`. Each `sshd` serves one connection on its standard streams, so
-//! that no port and no daemon is needed.
+//! Remote machines for tests, reached with the real `ssh` and `sshd`. Each `sshd` serves one connection on
+//! its standard streams, so the tests need no port and no daemon.
 
 use std::fs;
 use std::path::Path;
@@ -13,33 +13,33 @@ use crate::TestBed;
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Machines in a bed, each with a host key and a folder of its own.
+/// Machines in a bed. Each has its own host key and folder.
 #[derive(Debug)]
 pub struct Machines<'a> {
     bed: &'a TestBed,
 }
 
 impl<'a> Machines<'a> {
-    /// Makes the user's key.
+    /// Creates the user's SSH key.
     ///
     /// # Panics
     ///
-    /// If this machine has no `sshd`: a test that calls this is ignored as one that needs it.
+    /// If `sshd` is missing. Ignore a test that calls this, and name this need.
     pub fn new(bed: &'a TestBed) -> Self {
         assert!(Path::new(SSHD).exists(), "{SSHD} is missing; install openssh-server");
         if nix::unistd::geteuid().is_root() {
-            fs::create_dir_all("/run/sshd").expect("root may make sshd's folder");
+            fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         }
         let machines = Self { bed };
         machines.make_key("id");
         machines
     }
 
-    /// Makes a machine, and returns it as `machineList` has it.
+    /// Creates a machine, and returns its entry for `machineList`.
     pub fn add(&self, name: &str) -> Value {
         self.make_key(&format!("{name}-host"));
         let path = |file: &str| self.bed.path(file).display().to_string();
-        // bash reads the developer's `.bashrc` where SHLVL says that it is the first shell of a connection.
+        // With `SHLVL=1`, bash does not read the developer's `.bashrc` for a connection.
         let config = format!(
             "HostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\nStrictModes no\n\
              PasswordAuthentication no\nPermitRootLogin yes\nSetEnv TEST_BED={} MACHINE={name} SHLVL=1\n",
@@ -62,33 +62,33 @@ impl<'a> Machines<'a> {
         })
     }
 
-    /// Cuts all connections to a machine; its trials live on.
+    /// Cuts all connections to a machine. Its trials keep running.
     pub fn cut(&self, name: &str) {
         let pids = self.bed.read(&format!("{name}.pids"));
         for pid in pids.lines().filter_map(|line| line.parse().ok()) {
-            // One that has gone is cut already.
+            // Ignored: the connection may have ended.
             kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
     }
 
-    /// Cuts a machine off until it [comes back](Self::come_back); its trials live on.
+    /// Makes a machine unreachable until it [comes back](Self::come_back). Its trials keep running.
     pub fn leave(&self, name: &str) {
         self.bed.write(&format!("{name}.away"), "");
         self.cut(name);
     }
 
-    /// Lets a machine be reached again.
+    /// Makes a machine reachable again.
     pub fn come_back(&self, name: &str) {
         fs::remove_file(self.bed.path(&format!("{name}.away"))).expect("it had left");
     }
 
-    /// Sets a further option of a machine's `sshd`, from its next connection on.
+    /// Adds an option to the configuration of a machine's `sshd`. It applies from the next connection.
     pub fn configure(&self, name: &str, option: &str) {
         let config = self.bed.read(&format!("{name}.conf"));
         self.bed.write(&format!("{name}.conf"), &format!("{config}{option}\n"));
     }
 
-    /// Gives a machine another host key, as one that is not the machine it was.
+    /// Gives a machine another host key, as if a different machine had its address.
     pub fn replace(&self, name: &str) {
         let host = fs::read_to_string(self.bed.path(&format!("{name}-host.pub")));
         let known = format!("{name} {}", host.expect("the machine was added"));
@@ -98,7 +98,7 @@ impl<'a> Machines<'a> {
 
     fn make_key(&self, name: &str) {
         let path = self.bed.path(name);
-        // ssh-keygen asks before it overwrites.
+        // If the file exists, `ssh-keygen` asks before it overwrites it.
         fs::remove_file(&path).ok();
         let mut keygen = Command::new("ssh-keygen");
         let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();

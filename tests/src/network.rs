@@ -1,5 +1,5 @@
-//! Machines in network namespaces, each with an `sshd` of its own on a cable of its own. All addresses are the test's, and
-//! nothing leaves the namespaces.
+//! Machines in network namespaces. Each has its own `sshd` and its own virtual cable. No packet leaves the
+//! namespaces.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::{BOUND, TestBed, wait_for};
 
 const SSHD: &str = "/usr/sbin/sshd";
-/// The manager's address; those of machines follow it.
+/// The first three bytes of all addresses. The manager is number 1, and the machines follow.
 const NETWORK: &str = "10.213.77";
 
-/// The machines and the manager's own namespace. Dropping it ends what runs on the machines.
+/// The machines and the manager's namespace. Dropping the network kills all processes on the machines.
 #[derive(Debug)]
 pub struct Network<'a> {
     bed: &'a TestBed,
-    /// The beginning of the names of the namespaces.
+    /// The prefix of the namespaces' names.
     prefix: String,
     machines: Mutex<Vec<Machine>>,
 }
@@ -32,12 +32,12 @@ struct Machine {
 }
 
 impl<'a> Network<'a> {
-    /// Makes the manager's namespace.
+    /// Creates the manager's namespace.
     ///
     /// # Panics
     ///
-    /// If this is not root, the kernel gives no namespaces, or there is no `sshd`: a test that calls this is ignored as one
-    /// that needs them.
+    /// If the user is not root, the kernel has no network namespaces, or `sshd` is missing. Ignore a test
+    /// that calls this, and name these needs.
     pub fn new(bed: &'a TestBed) -> Self {
         let number = bed.folder().file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let letters = number.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
@@ -46,7 +46,7 @@ impl<'a> Network<'a> {
         let is_root = nix::unistd::geteuid().is_root();
         let begun = is_root && Path::new(SSHD).exists() && network.begin();
         assert!(begun, "root, `ip netns` and {SSHD} are needed");
-        fs::create_dir_all("/run/sshd").expect("root may make sshd's folder");
+        fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         keygen(&bed.path("id"));
         network
     }
@@ -66,9 +66,10 @@ impl<'a> Network<'a> {
         format!("{}-{name}", self.prefix)
     }
 
-    /// Makes a machine, and returns it as `machineList` has it. A lost connection is noticed within 3 s.
+    /// Creates a machine, and returns its entry for `machineList`. `ssh` notices a lost connection within 3
+    /// s.
     pub fn add(&self, name: &str) -> Value {
-        let mut machines = self.machines.lock().expect("no test panics meanwhile");
+        let mut machines = self.machines.lock().expect("no other thread panics");
         let (machine, manager) = (self.namespace(name), self.namespace("m"));
         let (cable, host) = (format!("to-{name}"), format!("{NETWORK}.{}", machines.len() + 2));
         let address = format!("{host}/24");
@@ -120,7 +121,7 @@ impl<'a> Network<'a> {
         command.stdin(Stdio::null()).spawn().expect("sshd can be started")
     }
 
-    /// The same command in the manager's namespace.
+    /// Wraps a command so that it runs in the manager's namespace.
     pub fn beside_manager(&self, command: &Command) -> Command {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.namespace("m")]);
@@ -137,21 +138,22 @@ impl<'a> Network<'a> {
         inside
     }
 
-    /// Pulls a machine's cable, or plugs it in.
+    /// Connects or disconnects a machine's cable.
     pub fn plug(&self, name: &str, is_in: bool) {
         let word = if is_in { "up" } else { "down" };
         assert!(ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
     }
 
-    /// Sends a signal to all processes of a machine: `SIGSTOP` freezes it, `SIGKILL` is a power failure.
+    /// Sends a signal to all processes of a machine. `SIGSTOP` freezes the machine; `SIGKILL` simulates a
+    /// power failure.
     pub fn signal(&self, name: &str, signal: Signal) {
         for pid in self.processes(name) {
-            // One that has just ended is no error.
+            // Ignored: the process may have ended.
             kill(pid, signal).ok();
         }
     }
 
-    /// Kills a machine's `sshd` with all its connections, and starts another.
+    /// Kills a machine's `sshd` and all its connections, and starts it again.
     pub fn restart_sshd(&self, name: &str) {
         for pid in self.processes(name) {
             let program = fs::read_link(format!("/proc/{pid}/exe"));
@@ -159,7 +161,7 @@ impl<'a> Network<'a> {
                 kill(pid, Signal::SIGKILL).ok();
             }
         }
-        let mut machines = self.machines.lock().expect("no test panics meanwhile");
+        let mut machines = self.machines.lock().expect("no other thread panics");
         let machine = machines.iter_mut().find(|machine| machine.name == name);
         let machine = machine.expect("the machine was added");
         machine.sshd.wait().expect("it is a child of this process");
@@ -173,7 +175,7 @@ impl<'a> Network<'a> {
         text.lines().filter_map(|line| line.trim().parse().ok()).map(Pid::from_raw).collect()
     }
 
-    /// Waits until nothing but `sshd` runs on a machine.
+    /// Waits until `sshd` is the only program on a machine.
     pub fn wait_until_idle(&self, name: &str) {
         wait_for("the machine to be idle", BOUND, || {
             let is_other = |pid: &Pid| {
@@ -187,7 +189,7 @@ impl<'a> Network<'a> {
 
 impl Drop for Network<'_> {
     fn drop(&mut self) {
-        let machines = std::mem::take(&mut *self.machines.lock().expect("no test holds it"));
+        let machines = std::mem::take(&mut *self.machines.lock().expect("no other thread panics"));
         for mut machine in machines {
             self.signal(&machine.name, Signal::SIGKILL);
             machine.sshd.kill().ok();
@@ -204,19 +206,19 @@ fn ip(words: &[&str]) -> bool {
 }
 
 fn keygen(path: &Path) {
-    // ssh-keygen asks before it overwrites.
+    // If the file exists, `ssh-keygen` asks before it overwrites it.
     fs::remove_file(path).ok();
     let mut keygen = Command::new("ssh-keygen");
     let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
     assert!(made.expect("ssh-keygen is there").success());
 }
 
-/// A small disk at a folder of the bed. Dropping it takes it away.
+/// A small tmpfs. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
-    /// Mounts a disk of so many MiB.
+    /// Mounts a tmpfs of `mebibytes` MiB at `folder`.
     pub fn mount(folder: &Path, mebibytes: u64) -> Self {
         fs::create_dir_all(folder).expect("the bed is writable");
         let size = format!("size={mebibytes}m");

@@ -1,4 +1,4 @@
-//! A started program, whose output is read while it runs so that it never waits for its reader.
+//! A started program. Threads read its output while it runs, so it never blocks on a full pipe.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::wait_for;
 
-/// A program that was started. Dropping it kills it.
+/// A running program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Running {
     what: String,
@@ -20,7 +20,7 @@ pub struct Running {
     stderr: Collected,
 }
 
-/// How a program ended and everything it wrote.
+/// The exit code and the whole output of a program.
 #[derive(Debug)]
 pub struct Finished {
     /// Exit code; `None` if a signal killed it.
@@ -64,8 +64,8 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {what}: {error}"));
-        let stdout = Collected::from(child.stdout.take().expect("it was asked for"));
-        let stderr = Collected::from(child.stderr.take().expect("it was asked for"));
+        let stdout = Collected::from(child.stdout.take().expect("the stream is piped"));
+        let stderr = Collected::from(child.stderr.take().expect("the stream is piped"));
         Self { what, child, stdout, stderr }
     }
 
@@ -90,14 +90,14 @@ impl Running {
             .unwrap_or_else(|error| panic!("{signal} to {}: {error}", self.what));
     }
 
-    /// Sends a signal to the group that the process leads, as a terminal does on Ctrl-C. The command must
-    /// have been started with `process_group(0)`.
+    /// Sends a signal to the process group that the process leads, as a terminal does on Ctrl-C. The command
+    /// must have been started with `process_group(0)`.
     pub fn signal_group(&self, signal: Signal) {
         killpg(self.pid(), signal)
             .unwrap_or_else(|error| panic!("{signal} to the group of {}: {error}", self.what));
     }
 
-    /// Whether it still runs.
+    /// Returns `true` until the process has ended.
     pub fn is_running(&mut self) -> bool {
         self.try_wait().is_none()
     }
@@ -123,13 +123,13 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let said = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
+            let stdout = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
             #[expect(clippy::print_stderr, reason = "for the person who reads the failure")]
             {
-                eprintln!("{} had printed:\n{said}{}", self.what, self.stderr());
+                eprintln!("output of {}:\n{stdout}{}", self.what, self.stderr());
             }
         }
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,47 +1,49 @@
-//! The programs under test, built from the sources as they stand.
+//! Builds the programs under test from the current sources.
 //!
-//! Cargo builds a package's programs for that package's own integration tests only, and these tests belong to
-//! neither program. They ask cargo themselves, so that no test ever meets a missing or a stale program.
+//! Cargo builds a package's programs only for that package's own integration tests. These tests are in a
+//! package of their own, so they call cargo. A test therefore never runs a missing or outdated program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The packages whose programs are tested; each program has its package's name.
+/// The packages whose programs are tested. Each program is named after its package.
 const PACKAGES: [&str; 2] = ["trialkeeper", "trial-manager"];
 
-/// Names a folder with other programs to test, such as a release's. Nothing is built then.
+/// The environment variable that names a folder of programs to test, such as those of a release. If it is
+/// set, nothing is built.
 const FOLDER_VARIABLE: &str = "TRIALKEEPER_TEST_PROGRAMS";
 
-/// Returns the folder that holds both programs, which are built at the first call of this process.
+/// Returns the folder of both programs. The first call in a process builds them.
 ///
 /// # Panics
 ///
-/// If the programs do not compile, with the compiler's messages on standard error.
+/// If the programs do not compile. The compiler's messages are on standard error.
 pub(crate) fn programs() -> &'static Path {
-    // A failure is kept: each test would wait for the same compiler's messages again.
+    // Also caches a failure. Otherwise each test would wait for the same compiler errors.
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os(FOLDER_VARIABLE) {
-        Some(folder) => given(Path::new(&folder)),
+        Some(folder) => check_folder(Path::new(&folder)),
         None => build(),
     });
     folder.as_deref().unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-fn given(folder: &Path) -> Result<PathBuf, String> {
+fn check_folder(folder: &Path) -> Result<PathBuf, String> {
     match PACKAGES.iter().find(|program| !folder.join(program).exists()) {
         Some(program) => Err(format!("{FOLDER_VARIABLE}: no {program} in {}", folder.display())),
         None => Ok(folder.canonicalize().expect("the folder of an existing program exists")),
     }
 }
 
-/// Builds the programs with the profile of this test. When nothing has changed this takes about 0.3 s.
+/// Builds the programs with the profile of this test. If nothing has changed, this takes about 0.3 s.
 fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--locked", "--message-format=json-render-diagnostics"]);
     command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    // With this package beside them, they are built with the features of `cargo test --workspace`, and nothing is built twice.
+    // Including this package gives the programs the features of `cargo test --workspace`, so nothing is built
+    // twice.
     let packages = PACKAGES.iter().copied().chain([env!("CARGO_PKG_NAME")]);
     command.args(packages.flat_map(|package| ["--package", package]));
     if !cfg!(debug_assertions) {
@@ -54,8 +56,8 @@ fn build() -> Result<PathBuf, String> {
     }
     let program = executables(&built.stdout)
         .find(|path| path.ends_with("trial-manager"))
-        .expect("cargo names each program that it has built or found up to date");
-    Ok(program.parent().expect("a program lies in a folder").to_owned())
+        .expect("cargo reports each program, also one that is up to date");
+    Ok(program.parent().expect("a program has a parent folder").to_owned())
 }
 
 /// Reads the paths of programs from cargo's messages.

@@ -1,20 +1,21 @@
-//! Pythons with NNI and with Optuna, made once per checkout.
+//! Python interpreters with NNI and with Optuna. Each environment is created once per checkout.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the Python interpreter of a virtual environment with what `examples/digits` requires, made below `target` on
-/// first use.
+/// Returns the Python interpreter of a virtual environment with the requirements of `examples/digits`. The
+/// first call creates the environment below `target`.
 ///
 /// # Panics
 ///
-/// If `PyPI` cannot be reached: a test that calls this is ignored as one that needs NNI from `PyPI`.
+/// If `PyPI` cannot be reached. Ignore a test that calls this, and name this need.
 pub fn nni_python() -> PathBuf {
     python_for("digits", "nni-venv")
 }
 
-/// Returns the interpreter of an environment with what `examples/optuna` requires, as [`nni_python`] does.
+/// Returns the interpreter of an environment with the requirements of `examples/optuna`, as [`nni_python`]
+/// does.
 pub fn optuna_python() -> PathBuf {
     python_for("optuna", "optuna-venv")
 }
@@ -28,19 +29,19 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where what is made for tests may lie.
+/// The target directory of cargo, which also holds the environments and tools that tests download.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let wanted = fs::read_to_string(requirements).map_err(told)?;
-    fs::create_dir_all(folder).map_err(told)?;
-    // Test processes run side by side; the first one builds, the others wait for it. The lock lies beside
-    // the folder, which is emptied.
-    let lock = File::create(folder.with_extension("lock")).map_err(told)?;
-    lock.lock().map_err(told)?;
+    let describe = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let wanted = fs::read_to_string(requirements).map_err(describe)?;
+    fs::create_dir_all(folder).map_err(describe)?;
+    // Test processes run in parallel: the first builds the environment, and the others wait. The lock file is
+    // beside the folder because `venv --clear` empties the folder.
+    let lock = File::create(folder.with_extension("lock")).map_err(describe)?;
+    lock.lock().map_err(describe)?;
 
     let python = folder.join("bin/python");
     let done = folder.join("requirements-met");
@@ -54,17 +55,17 @@ fn environment(folder: &Path, requirements: &Path) -> Result<PathBuf, String> {
             let what = requirements.display();
             format!("pip cannot install {what} (is PyPI reachable?): {reason}")
         })?;
-    fs::write(&done, wanted).map_err(told)?;
+    fs::write(&done, wanted).map_err(describe)?;
     Ok(python)
 }
 
-/// Runs a command; an error is the end of what it said.
+/// Runs a command. On failure, the error contains the last lines of its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let tail: Vec<&str> = said.lines().rev().take(5).collect();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<&str> = stderr.lines().rev().take(5).collect();
     Err(format!("{}: {}", output.status, tail.into_iter().rev().collect::<Vec<_>>().join(" / ")))
 }

@@ -1,4 +1,4 @@
-//! An experiment as a user writes it, and the one JSON object that tells how it ended.
+//! An experiment as a user writes it, and the JSON object that describes its result.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,26 +7,26 @@ use serde_json::{Map, Value, json};
 
 use crate::{BOUND, Finished, Running, TestBed};
 
-/// The folder of the experiments a newcomer runs.
+/// The folder of the examples.
 pub fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../examples")
         .canonicalize()
-        .expect("it is committed")
+        .expect("the folder is in the repository")
 }
 
 /// The folder of the documentation.
 pub fn docs() -> PathBuf {
-    examples().join("../docs").canonicalize().expect("it is committed")
+    examples().join("../docs").canonicalize().expect("the folder is in the repository")
 }
 
-/// An experiment file in the making.
+/// A builder of an experiment file.
 #[derive(Debug, Clone)]
 pub struct Search(Value);
 
 impl Search {
-    /// `trials` trials of `command`, one at a time, over `x` in 0 to 1, drawn by Random, made large. The
-    /// code directory is the bed's `code`.
+    /// Creates a search of `trials` trials of `command`, one at a time. The Random tuner draws `x` from 0 to
+    /// 1 and maximizes the result. The code directory is `code` in the bed.
     pub fn new(command: &str, trials: u32) -> Self {
         Self(json!({
             "trialCommand": command,
@@ -46,21 +46,21 @@ impl Search {
         self
     }
 
-    /// Leaves a field out.
+    /// Removes a field.
     #[must_use]
     pub fn without(mut self, field: &str) -> Self {
-        self.0.as_object_mut().expect("it is one").remove(field);
+        self.0.as_object_mut().expect("an experiment is an object").remove(field);
         self
     }
 
-    /// Writes the file, and makes the code directory.
+    /// Writes the file, and creates the code directory.
     pub fn write(&self, bed: &TestBed) -> PathBuf {
         std::fs::create_dir_all(bed.path("code")).expect("the bed is writable");
-        // Every JSON text is a YAML text.
+        // JSON is valid YAML.
         bed.write("experiment.yml", &self.0.to_string())
     }
 
-    /// `trial-manager run` with JSON output on a port of its own.
+    /// Returns `trial-manager run` with JSON output on a free port.
     pub fn command(&self, bed: &TestBed) -> Command {
         run_command(bed, &self.write(bed))
     }
@@ -76,7 +76,7 @@ impl Search {
     }
 }
 
-/// `trial-manager run FILE` with JSON output on a port of its own.
+/// Returns `trial-manager run FILE` with JSON output on a free port.
 fn run_command(bed: &TestBed, file: &Path) -> Command {
     let mut command = bed.manager();
     command.arg("run").arg(file).args(["--port", "0", "--output", "json", "--data-dir"]);
@@ -84,12 +84,12 @@ fn run_command(bed: &TestBed, file: &Path) -> Command {
     command
 }
 
-/// What `--output json` promises, checked.
+/// The output of `--output json`, with its structure checked.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit code of the manager.
     pub code: i32,
-    /// What it said.
+    /// Standard error of the manager.
     pub stderr: String,
     /// `experiment.id`.
     pub id: String,
@@ -124,7 +124,7 @@ impl Outcome {
         Self::of(bed.start(&mut run_command(bed, file)).finish(BOUND))
     }
 
-    /// `trial-manager resume ID`, to its end.
+    /// Runs `trial-manager resume ID` to its end.
     pub fn of_resume(bed: &TestBed, id: &str) -> Self {
         Self::of(Self::resume(bed, id).finish(BOUND))
     }
@@ -134,7 +134,7 @@ impl Outcome {
         bed.start(&mut Self::resume_command(bed, id))
     }
 
-    /// `trial-manager resume ID` with JSON output on a port of its own.
+    /// Returns `trial-manager resume ID` with JSON output on a free port.
     pub fn resume_command(bed: &TestBed, id: &str) -> Command {
         let mut command = bed.manager();
         command.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]);
@@ -142,7 +142,7 @@ impl Outcome {
         command
     }
 
-    /// Reads the object a manager printed; panics where it is not what is promised.
+    /// Reads the object that a manager printed. Panics if the output does not have the documented form.
     pub fn of(finished: Finished) -> Self {
         let Finished { code, stdout, stderr } = finished;
         let text = String::from_utf8(stdout).expect("JSON is UTF-8");
@@ -162,13 +162,13 @@ impl Outcome {
         Self { code, stderr, id, state, trials, best }
     }
 
-    /// The trial that was submitted as number `sequence`.
+    /// Returns the trial with this sequence number.
     pub fn trial(&self, sequence: u64) -> &Trial {
         let found = self.trials.iter().find(|trial| trial.sequence == sequence);
         found.unwrap_or_else(|| panic!("no trial number {sequence} in {self:#?}"))
     }
 
-    /// Checks that the experiment came to its end with these numbers of trials.
+    /// Checks that the experiment is done and has these numbers of trials.
     #[track_caller]
     pub fn expect_done(&self, succeeded: usize, failed: usize) {
         let count = |state| self.trials.iter().filter(|trial| trial.state == state).count();
@@ -208,7 +208,7 @@ impl Trial {
         read
     }
 
-    /// The final result as a number.
+    /// Returns the final result as a number.
     pub fn number(&self) -> f64 {
         let scalar = self.final_result.get("default").unwrap_or(&self.final_result);
         scalar.as_f64().unwrap_or_else(|| panic!("no final number: {self:?}"))

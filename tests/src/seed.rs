@@ -1,26 +1,27 @@
-//! The store of a search that never ran: the same seed makes the same store, on any day. For looking at how
-//! pages and API bear a large one, and for tests that compare what is shown of a small one.
+//! Creates the store of a search without running it. The same seed always creates the same store. It serves
+//! to test pages and API with much data, and to compare the pages of a small search.
 //!
-//! It must not know the schema by heart: that is the manager's own, read from its migrations.
+//! The schema is not copied here: it is read from the manager's migrations.
 
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-/// Where the manager keeps its schema, a file for each step; their names sort as they follow each other.
+/// The folder of the manager's migrations. Each file is one step of the schema, and their names sort in the
+/// order of the steps.
 const MIGRATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../manager/migrations");
 
 /// `PRAGMA application_id` of the manager's databases.
 const APPLICATION_ID: i64 = 0x544b_6462;
 
-/// When it all began, in milliseconds since the Unix epoch.
+/// The time of the first event, in milliseconds since the Unix epoch.
 const BEGAN_MS: i64 = 1_780_000_000_000;
 
-/// How often the machine of a trial was looked at, a second apart.
+/// The number of samples per trial, one second apart.
 const READINGS: i64 = 8;
 
-/// A splitmix64 sequence (Steele, Lea, Flood 2014): small, and the same everywhere.
+/// A splitmix64 generator (Steele, Lea, Flood 2014), which returns the same sequence on every machine.
 struct Chance(u64);
 
 impl Chance {
@@ -32,22 +33,23 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn part(&mut self) -> f64 {
         f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 }
 
-/// Makes one: an experiment in a folder of all experiments, with so many trials of so many steps.
+/// Creates the store of experiment `id` below the data folder `data`, with `trials` trials of `steps` steps
+/// each.
 ///
 /// # Errors
 ///
-/// What kept it from being made.
+/// Returns an error if the store exists or cannot be written.
 pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result<PathBuf, String> {
     let folder = data.join(id);
     let path = folder.join("trialkeeper.db");
     if path.exists() {
-        return Err(format!("{} is there already", path.display()));
+        return Err(format!("{} exists", path.display()));
     }
     std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
         .recursive(true)
@@ -58,7 +60,7 @@ pub fn make(data: &Path, id: &str, trials: i64, steps: i64, seed: u64) -> Result
     Ok(path)
 }
 
-/// The steps of the schema, the first first.
+/// Reads the steps of the schema in order.
 fn migrations() -> std::io::Result<Vec<String>> {
     let mut files = std::fs::read_dir(MIGRATIONS)?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -68,7 +70,7 @@ fn migrations() -> std::io::Result<Vec<String>> {
     files.iter().map(std::fs::read_to_string).collect()
 }
 
-/// What an agent reads of a machine with two GPUs, of which the trial uses the first most.
+/// Returns a sample of a machine with two GPUs. The trial uses mostly the first GPU.
 fn sample(reading: i64, chance: &mut Chance) -> Value {
     let (gigabyte, grown) = (1_000_000_000_i64, reading.min(4));
     let mut gpu = |index: i64, busy: f64| {
@@ -214,7 +216,7 @@ fn fill(
                 verdict.to_string(),
                 1
             ])?;
-            // What else is drawn by chance stays what it was before there were readings.
+            // A generator of its own, so that the samples do not change the other random values.
             let mut readings = Chance(seed ^ key.unsigned_abs());
             for reading in 1..=READINGS {
                 let body = sample(reading, &mut readings).to_string();

@@ -1,4 +1,4 @@
-//! A terminal without a person: what a program draws on it is kept, keys are pressed, its size is changed.
+//! A pseudoterminal for tests: it records the output of a program, sends keys, and changes its size.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use nix::pty::{Winsize, openpty};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
-/// A pseudoterminal, with the program that runs on it.
+/// A pseudoterminal and the program that runs on it.
 #[derive(Debug)]
 pub struct Terminal {
     master: File,
@@ -19,12 +19,12 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a command on a terminal of so many columns and rows, which is its controlling one.
+    /// Starts a command with a new terminal of this size as its controlling terminal.
     pub fn start(command: &Command, columns: u16, rows: u16) -> Self {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        let pair = openpty(Some(&size), None).expect("there are pseudoterminals");
+        let pair = openpty(Some(&size), None).expect("the system has pseudoterminals");
         let end = || Stdio::from(pair.slave.try_clone().expect("a descriptor can be copied"));
-        // util-linux's: a session of its own, on this terminal.
+        // `setsid` of util-linux gives the program its own session and this terminal.
         let mut session = Command::new("setsid");
         session.args(["--ctty", "--"]).arg(command.get_program()).args(command.get_args());
         if let Some(folder) = command.get_current_dir() {
@@ -48,12 +48,13 @@ impl Terminal {
         Self { master, slave: pair.slave, shown, child }
     }
 
-    /// Everything that was drawn so far.
+    /// Returns all output so far.
     pub fn drawn(&self) -> String {
         String::from_utf8_lossy(&self.shown.lock().expect("no reader panics")).into_owned()
     }
 
-    /// The lines of the newest drawing that is complete: from the first place on to where the rest is emptied.
+    /// Returns the lines of the newest complete screen: from cursor home to the erasure of the remaining
+    /// screen.
     pub fn screen(&self) -> Vec<String> {
         let drawn = self.drawn();
         let Some((whole, _)) = drawn.rsplit_once("\u{1b}[J") else { return Vec::new() };
@@ -61,22 +62,22 @@ impl Terminal {
         newest.split("\r\n").map(|line| line.replace("\u{1b}[K", "")).collect()
     }
 
-    /// Presses keys.
+    /// Sends keys to the program.
     pub fn press(&self, keys: &str) {
-        (&self.master).write_all(keys.as_bytes()).expect("the terminal is there");
+        (&self.master).write_all(keys.as_bytes()).expect("the terminal is open");
     }
 
-    /// Gives it another size.
+    /// Changes the size of the terminal.
     pub fn resize(&self, columns: u16, rows: u16) {
         let slave = self.slave.try_clone().expect("a descriptor can be copied");
         let mut stty = Command::new("stty");
         stty.args(["cols", &columns.to_string(), "rows", &rows.to_string()]).stdin(slave);
-        assert!(stty.status().expect("coreutils are there").success());
+        assert!(stty.status().expect("coreutils are installed").success());
     }
 
-    /// Whether it shows what is typed and makes signals of Ctrl-C, as a shell expects it.
+    /// Returns `true` if the terminal echoes input and turns Ctrl-C into a signal, as a shell expects.
     pub fn is_a_shells(&self) -> bool {
-        let modes = tcgetattr(&self.slave).expect("the terminal is there").local_flags;
+        let modes = tcgetattr(&self.slave).expect("the terminal is open").local_flags;
         modes.contains(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG)
     }
 
@@ -88,7 +89,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

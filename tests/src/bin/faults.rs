@@ -1,5 +1,5 @@
-//! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000`: runs each seed and says which failed. A
-//! failing seed alone (`--seeds 17`) does the same again, as far as the machine's timing allows.
+//! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000` runs each seed and prints the failed
+//! ones. A single seed (`--seeds 17`) repeats its run, as far as the machine's timing allows.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         say(&format!("{count:>8} {fault:?}"));
     }
     if failed.is_empty() {
-        say("every seed: what was printed is what is stored");
+        say("every seed: the store holds exactly what the trials printed");
         ExitCode::SUCCESS
     } else {
         say(&format!("failed: {failed:?}"));
@@ -64,13 +64,13 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// `1..1000`, both included, or one number.
+/// Parses `1..1000`, both included, or one number.
 fn range(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     Some((first.parse().ok()?, last.parse().ok()?)).filter(|(first, last)| first <= last)
 }
 
-#[expect(clippy::print_stdout, reason = "this program's result is what it prints")]
+#[expect(clippy::print_stdout, reason = "the result of this program is its output")]
 fn say(line: &str) {
     println!("{line}");
 }

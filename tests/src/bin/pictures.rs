@@ -1,5 +1,6 @@
-//! Takes the pictures of the portal that the documentation shows: `pictures [FOLDER]`, `docs` by default. The same program makes
-//! the same pictures, for the searches that they show are seeded. It needs Debian's chromium and chromium-driver.
+//! Creates the pictures of the portal for the documentation: `pictures [FOLDER]`, `docs` by default. The
+//! searches are seeded, so the same program creates the same pictures. It needs Debian's chromium and
+//! chromium-driver.
 
 #![expect(
     clippy::print_stdout,
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, params};
 use trialkeeper_tests::{BOUND, Browser, TestBed, seed, wait_for};
 
-/// The searches: id, name, tags, number of trials, and the state that the home shows.
+/// The searches: id, name, tags, number of trials, and state.
 const SEARCHES: [(&str, &str, &str, i64, &str); 5] = [
     ("k3v9qd2m", "digits, learning rate and width", r#"["digits"]"#, 120, "DONE"),
     ("p8x1ws4c", "digits, wider layers", r#"["digits"]"#, 240, "DONE"),
@@ -26,7 +27,7 @@ const SEARCHES: [(&str, &str, &str, i64, &str); 5] = [
 struct Picture {
     file: &'static str,
     page: &'static str,
-    /// In pixels; the width is always 1280.
+    /// In pixels. The width is always 1280.
     height: u32,
     dark: bool,
     /// The script that returns `true` once the page is drawn.
@@ -72,7 +73,8 @@ fn main() {
     }
 }
 
-/// Gives a search its name, tags and state. The assessor has stopped every seventh of its trials that succeeded.
+/// Sets a search's name, tags and state. Marks every seventh succeeded trial as stopped early by the
+/// assessor.
 fn dress(store: &Path, name: &str, tags: &str, state: &str) {
     let store = Connection::open(store).unwrap();
     let named = "UPDATE experiment SET state = ?1,

@@ -1,5 +1,5 @@
-//! Makes the store of a large search that never ran: `seed DATA_DIR EXPERIMENT TRIALS STEPS [SEED]`. The
-//! same seed makes the same store. For looking at how pages and API bear it.
+//! Creates the store of a large search without running it: `seed DATA_DIR EXPERIMENT TRIALS STEPS [SEED]`.
+//! The same seed creates the same store. Use it to test pages and API with much data.
 
 #![expect(clippy::print_stderr, reason = "this is a command line")]
 
@@ -17,10 +17,10 @@ fn main() -> ExitCode {
                 (Ok(trials), Ok(steps), Ok(number)) => {
                     seed::make(Path::new(data), id, trials, steps, number)
                 }
-                _ => Err("TRIALS, STEPS and SEED are numbers".to_owned()),
+                _ => Err("TRIALS, STEPS and SEED must be numbers".to_owned()),
             }
         }
-        _ => Err("wanted: seed DATA_DIR EXPERIMENT TRIALS STEPS [SEED]".to_owned()),
+        _ => Err("usage: seed DATA_DIR EXPERIMENT TRIALS STEPS [SEED]".to_owned()),
     };
     match made {
         Ok(path) => {

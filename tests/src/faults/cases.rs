@@ -1,4 +1,4 @@
-//! Faults that have a name and a promise of their own.
+//! Faults with a name, each with its own expectation.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::weather::{Fault, Weather};
 use super::world::{Disk, World, pause};
 use crate::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
-/// A plan in which nothing happens by itself.
+/// A plan without faults.
 fn quiet(trials: u32, steps: usize) -> Plan {
     Plan {
         seed: 0,
@@ -27,28 +27,28 @@ fn quiet(trials: u32, steps: usize) -> Plan {
     }
 }
 
-/// How long a disk is full.
+/// The event that ends a full disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Somebody makes room.
+    /// Space is freed.
     Room,
-    /// Somebody stops the manager, makes room, and resumes.
+    /// The manager is stopped, space is freed, and the experiment is resumed.
     Stop,
 }
 
-/// How a manager is not there.
+/// The form of a manager's outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
-    /// Nobody listens.
+    /// Connections are refused.
     Refused,
-    /// Somebody answers 503.
+    /// Every request is answered with 503.
     Status503,
 }
 
-/// 200 metrics and 200 lines over about ten seconds, and no manager from the fourth to the ninth: NNI 3.0
-/// loses 100 and 100.
+/// Runs a trial with 200 metrics and 200 lines over about ten seconds, with no manager from the fourth second
+/// to the ninth. NNI 3.0 loses 100 of each.
 pub fn outage(kind: Outage) {
-    // What has gathered meanwhile is a large batch.
+    // The reports that accumulate during the outage make a large batch.
     let plan = Plan { far: true, ..quiet(1, 200) };
     let mut world = World::start(&plan);
     let weather = match kind {
@@ -64,25 +64,25 @@ pub fn outage(kind: Outage) {
         }
         let before = world.open(1);
         world.wait_for_steps(before, 1);
-        // The stream's own pace, which is what is tested; nothing waits for a state here.
+        // The pace of the output is part of the test. No wait depends on it.
         let due = Duration::from_millis(50) * (step + 1);
         pause(u64::try_from(due.saturating_sub(began.elapsed()).as_millis()).unwrap_or(0));
     }
     let outcome = world.finish();
-    assert!(world.proxy.met().1 > 0, "the manager was reached otherwise");
-    assert!(world.proxy.packed() > 0, "and what had gathered was compressed");
+    assert!(world.proxy.met().1 > 0, "requests passed before and after the outage");
+    assert!(world.proxy.packed() > 0, "the large batch was compressed");
     truth::compare(&world, &plan, &outcome);
 }
 
-/// The manager takes nothing as long as the trial lives: the trial succeeds all the same, the keeper ends in
-/// its time, and what it kept is delivered afterwards.
+/// Answers every request with an error until the agent has ended. The trial must still succeed, the agent
+/// must end in time, and the reports of its spool must be delivered afterwards.
 pub fn never_taken() {
     let plan = Plan { flush_ms: 300, ..quiet(1, 200) };
     let mut world = World::start(&plan);
     world.proxy.set(Weather::Always(Fault::Answer503Bare));
     let before = world.open(200);
     world.wait_for_steps(before, 200);
-    // The keeper gives up; its manager has it delivered what is left, for which the weather clears.
+    // When the agent gives up, the manager starts a delivery of its spool. The network must then work again.
     wait_for("the keeper to end", BOUND, || {
         let words = world.bed.processes().into_iter().map(|(_, words)| words);
         words.into_iter().all(|words| !words.contains("trialkeeper run")).then_some(())
@@ -91,7 +91,7 @@ pub fn never_taken() {
     truth::compare(&world, &plan, &outcome);
 }
 
-/// Both clocks jump, forwards and back, between any two metrics.
+/// Sets the clocks of manager and agent forwards and back, between any two metrics.
 pub fn clock_jumps() {
     let plan = quiet(1, 8);
     let mut world = World::start(&plan);
@@ -110,28 +110,32 @@ pub fn clock_jumps() {
     let times = truth::times(&world.bed, &world.id);
     let day = 80_000_000;
     let jumped = |times: &[i64]| times.windows(2).any(|two| (two[0] - two[1]).abs() > day);
-    assert!(jumped(&times.observed) && jumped(&times.stored), "the clocks did jump: {times:?}");
+    assert!(
+        jumped(&times.observed) && jumped(&times.stored),
+        "the recorded times do not jump: {times:?}"
+    );
 }
 
-/// What a restart with many running trials took.
+/// The durations of a restart with many running trials.
 #[derive(Debug, Clone, Copy)]
 pub struct Restarted {
-    /// From the kill to the first request that the new manager took.
+    /// From the kill to the first new metric in the store.
     pub back_after: Duration,
-    /// From the start of `resume` until the metrics of all trials were stored that they had printed meanwhile.
+    /// From the start of `resume` until the store contains all metrics that the trials printed during the
+    /// outage.
     pub caught_up_after: Duration,
 }
 
-/// A manager with so many running trials is killed, and started again after each has printed more: none is
-/// started again and no metric is lost.
+/// Kills a manager with `trials` running trials, and resumes the experiment after each trial has printed
+/// more. No trial may be started again, and no metric may be lost.
 pub fn restart(trials: u32) -> Restarted {
     let plan = quiet(trials, 4);
     let mut world = World::start(&plan);
-    let all = usize::try_from(trials).expect("not that many");
-    // A step for each, on average: who takes it is chance.
+    let all = usize::try_from(trials).expect("the number of trials fits");
+    // One step per trial on average. The distribution is random.
     let before = world.open(all);
     world.wait_for_steps(before, all);
-    assert!(world.end_manager(), "it was running");
+    assert!(world.end_manager(), "the manager was running");
     let killed = Instant::now();
     let before = world.open(all);
     world.wait_for_steps(before, all);
@@ -148,19 +152,19 @@ pub fn restart(trials: u32) -> Restarted {
     });
     let caught_up_after =
         wait_for("all metrics", BOUND, || (stored() == 2 * all).then(|| resumed.elapsed()));
-    assert_eq!(world.lives().len(), all, "none was started again");
+    assert_eq!(world.lives().len(), all, "a trial was started again");
     let outcome = world.finish();
     truth::compare(&world, &plan, &outcome);
     Restarted { back_after, caught_up_after }
 }
 
-/// The disk that holds the store fills up while trials run and others wait: the manager goes on, acknowledges
-/// nothing that it cannot store, starts nothing, says so, and goes on by itself when there is room.
+/// Fills the disk of the store while some trials run and others wait. The manager must not acknowledge what
+/// it cannot store, must start no trial, and must report the problem. It must continue when space is free.
 pub fn full_disk(until: Until) {
     let bed = TestBed::new();
-    let disk = Disk::mount(&bed.data(), 32 << 10).expect("root may mount a small disk");
+    let disk = Disk::mount(&bed.data(), 32 << 10).expect("root can mount a small disk");
     let gate = Gate::new(&bed.path("gate"));
-    // More than the room that the log of the database has already.
+    // More metrics than the free space in the database's log can hold.
     let steps = 200;
     let script = format!(
         "#!/bin/sh\necho \"$NNI_TRIAL_JOB_ID\" >>'{0}/started'\nfor step in $(seq {steps}); do\n\
@@ -170,7 +174,7 @@ pub fn full_disk(until: Until) {
     bed.script("code/trial.sh", &script);
     let search = Search::new("exec ./trial.sh", 4).with("trialConcurrency", 2);
     let mut command = search.command(&bed);
-    // What is under test is the store; the agents' spools are tested elsewhere, and lie on another disk.
+    // The test covers only the store, so the agents' spools are on another disk.
     bed.script(
         "agent",
         &format!(
@@ -197,21 +201,22 @@ pub fn full_disk(until: Until) {
     gate.open(3);
     wait_for("three metrics", BOUND, || (stored() == 3).then_some(()));
 
-    // A reader keeps the manager from making room by folding the log into the database.
+    // An open read transaction prevents a checkpoint, which would free space in the log.
     let reader = rusqlite::Connection::open(bed.data().join(&id).join("trialkeeper.db"))
         .expect("the database is there");
-    // A log that is folded already would be written again from its beginning, where it has its room.
+    // Without this, the manager would write the log from its beginning again, within the space that it
+    // already has.
     reader
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .expect("the log can be folded");
     reader.execute_batch("BEGIN; SELECT count(*) FROM trial").expect("the database can be read");
-    // As full as can be: what is left of the last page goes, too.
+    // This fills the disk completely, including the rest of the last page.
     disk.fill();
     gate.open(2 * steps - 3);
     wait_for("both trials' last steps", BOUND, || (lines("taken") == 2 * steps).then_some(()));
     let url = || std::fs::read_to_string(bed.data().join(&id).join("manager.url")).ok();
-    let url = url().expect("it was written when there was room");
-    let (status, health) = wait_for("the manager to know that it is ill", BOUND, || {
+    let url = url().expect("the file was written before the disk was full");
+    let (status, health) = wait_for("the manager to report that it is degraded", BOUND, || {
         let (status, body) = crate::get(url.trim(), "/healthz")?;
         (status == 503).then_some((status, body))
     });
@@ -219,17 +224,17 @@ pub fn full_disk(until: Until) {
     assert_eq!((status, health["status"].as_str()), (503, Some("degraded")), "{health}");
     let reason = health["reason"].as_str().unwrap_or_default().to_owned();
     assert!(reason.contains("no space is left"), "{reason}");
-    // The trials end, and their ends cannot be recorded either.
+    // The trials end, and the store cannot record their ends.
     wait_for("the agents to end", BOUND, || {
         let words = bed.processes().into_iter().map(|(_, words)| words);
         words.into_iter().all(|words| !words.contains("trialkeeper r")).then_some(())
     });
-    // Long enough for it to try again, and fail again, several times.
+    // Long enough for several failed attempts to write.
     pause(2_500);
-    assert_eq!(lines("started"), 2, "no new work");
-    assert!(stored() < 2 * steps, "what cannot be stored is not stored");
+    assert_eq!(lines("started"), 2, "a trial was started");
+    assert!(stored() < 2 * steps, "all metrics were stored on a full disk");
     assert!(manager.stderr().contains("cannot be written"), "{}", manager.stderr());
-    // Whoever asks for something meanwhile is told why not, and does not wait.
+    // A user's request in this state fails at once with the reason.
     let trial = bed.read("started").lines().next().unwrap_or_default().to_owned();
     let mut kill = bed.manager();
     kill.args(["trial", "kill", &trial, "--experiment", &id, "--data-dir"]).arg(bed.data());
@@ -257,7 +262,11 @@ pub fn full_disk(until: Until) {
     let outcome = Outcome::of(manager.finish(BOUND));
     outcome.expect_done(4, 0);
     if until == Until::Room {
-        assert!(outcome.stderr.contains("no space is left"), "it was said: {}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("no space is left"),
+            "the problem was not reported: {}",
+            outcome.stderr
+        );
     }
     for trial in &outcome.trials {
         let expected: Vec<Value> = (1..=steps).map(Value::from).collect();

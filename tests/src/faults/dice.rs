@@ -1,11 +1,11 @@
-//! PURE: numbers that a seed decides, the same on every machine and for ever.
+//! PURE: pseudorandom numbers. A seed gives the same numbers on every machine.
 
-/// A generator that a seed determines (`SplitMix64`: every seed is as good as any other).
+/// A generator with a seed (`SplitMix64`, for which every seed is equally good).
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The dice of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -18,28 +18,28 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which must not be 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// A number from `least` to `most`.
+    /// Returns a number from `least` to `most`.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// Likewise, for counts.
+    /// Returns a count from `least` to `most`.
     pub fn count(&mut self, least: usize, most: usize) -> usize {
         let narrow = |number: usize| u64::try_from(number).expect("a count is small");
         usize::try_from(self.between(narrow(least), narrow(most))).expect("it is at most a count")
     }
 
-    /// True in `of_hundred` of a hundred cases.
+    /// Returns `true` with a probability of `of_hundred` percent.
     pub fn chance(&mut self, of_hundred: u64) -> bool {
         self.below(100) < of_hundred
     }
 
-    /// One of them.
+    /// Returns one of the elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.count(0, from.len() - 1)]
     }

@@ -1,91 +1,91 @@
-//! PURE: a seed -> what is done to a search, and when.
+//! PURE: a seed -> the faults of a run, and their times.
 
 use super::dice::Dice;
 use super::weather::{Fault, Weather};
 
-/// What one run does.
+/// The plan of one run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The seed it was made from.
+    /// The seed that determines the plan.
     pub seed: u64,
-    /// Trials, all at once.
+    /// The number of trials, which run in parallel.
     pub trials: u32,
-    /// Steps of each; a step waits for the gate.
+    /// The number of steps per trial. Each step waits for the gate.
     pub steps: usize,
-    /// Metrics, lines of output and lines of errors in a step.
+    /// The number of metrics, of output lines and of error lines per step.
     pub burst: usize,
-    /// How long an agent goes on delivering after its trial's end.
+    /// The time that an agent has for delivery after its trial's end, in milliseconds.
     pub flush_ms: u64,
-    /// The manager is killed so soon after its start, and started again.
+    /// The time from the manager's start to an early kill, in milliseconds. The manager is started again.
     pub early_kill_ms: Option<u64>,
-    /// What becomes of a killed agent's container.
+    /// The platform's reaction to the end of a killed agent.
     pub container: Container,
-    /// All spools lie on one disk of so many KiB, which the facts find room on, and the logs do not.
+    /// The size in KiB of a small disk for all spools. It has space for the facts, but not for the logs.
     pub spool_kib: Option<u64>,
-    /// The manager is called by an address that is not the loopback's, so that agents compress what is large.
+    /// If set, agents reach the manager by an address other than loopback's, so they compress large requests.
     pub far: bool,
-    /// One after the other.
+    /// The rounds, in order.
     pub rounds: Vec<Round>,
 }
 
-/// What a platform does when an agent dies.
+/// A platform's reaction to the end of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
-    /// Nothing; the manager notices.
+    /// No reaction. The manager notices the end.
     Gone,
-    /// It starts the agent again in place, as the same attempt.
+    /// The agent is started again in place, as the same attempt.
     SameAttempt,
-    /// Likewise, as another one.
+    /// The agent is started again in place, as another attempt.
     OtherAttempt,
 }
 
-/// A while in one weather.
+/// A part of the run with one kind of network fault.
 #[derive(Debug, Clone)]
 pub struct Round {
-    /// How the network is from now on.
+    /// The state of the network.
     pub weather: Weather,
-    /// How many steps the trials may take.
+    /// The number of steps that the trials may take.
     pub steps: usize,
-    /// Whether the steps are waited for before `act`.
+    /// If set, the steps are awaited before `act`.
     pub awaited: bool,
-    /// And how long nothing more happens.
+    /// The pause before `act`, in milliseconds.
     pub dwell_ms: u64,
-    /// What is done then.
+    /// The action at the end of the round.
     pub act: Act,
 }
 
-/// What is done to a program.
+/// An action on the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// The manager is killed; the trials take so many steps; perhaps an agent is killed too; it comes back.
+    /// Kills the manager, lets the trials take steps, optionally kills an agent, and resumes the experiment.
     KillManager {
-        /// Steps without it.
+        /// The number of steps without a manager.
         steps: usize,
-        /// How long it stays away at least.
+        /// The minimum time without a manager, in milliseconds.
         away_ms: u64,
-        /// Which agent dies meanwhile.
+        /// The index of an agent to kill in this time.
         agent: Option<usize>,
     },
-    /// An agent is killed. `settled`: once everything its trial printed is in its spool or in the store.
+    /// Kills an agent.
     KillAgent {
-        /// Which, among those that live.
+        /// The index of the agent among the running ones.
         which: usize,
-        /// Whether nothing may be lost at all.
+        /// If set, the kill waits until all output of the trial is in its spool or in the store.
         settled: bool,
     },
-    /// The clock of all agents, or of the manager, is this many seconds off from now on.
+    /// Sets the clock of all agents, or of the manager.
     SetClock {
-        /// The manager's instead of the agents'.
+        /// If set, the manager's clock instead of the agents'.
         managers: bool,
-        /// How far off.
+        /// The difference to the real time, in seconds.
         seconds: i64,
     },
 }
 
 impl Plan {
-    /// The plan that a seed stands for.
+    /// Returns the plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let trials = u32::try_from(dice.between(1, 3)).expect("few");
@@ -114,7 +114,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// What stands behind each line that a trial prints: more than a small disk takes.
+    /// Returns the padding of each printed line. It makes the output larger than a small disk.
     pub fn padding(&self) -> String {
         if self.spool_kib.is_some() { " padding".repeat(250) } else { String::new() }
     }

@@ -1,6 +1,6 @@
-//! Stands between agents and manager and does to requests what the weather says. Knows HTTP/1.1 as far as
-//! to tell where a message ends, and nothing of what it says. Like most proxies it passes a request on when it has
-//! all of it: one that an agent keeps open reaches the manager when the agent has spoken.
+//! An HTTP/1.1 proxy between agents and manager that injects faults. It parses a message only to find its
+//! end. Like most proxies, it forwards a request when it has received all of it. A request that an agent
+//! keeps open reaches the manager after its last chunk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,20 +13,20 @@ use std::time::Duration;
 use super::dice::Dice;
 use super::weather::{Fault, Weather};
 
-/// How long an answer of the manager's is waited for. A poll may be held as long as the manager likes.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// The time limit of the manager's answer. The manager may hold a poll for long.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The proxy; cheap to clone. Its threads end with the process.
+/// The proxy, which is cheap to clone. Its threads end with the process.
 #[derive(Debug, Clone)]
 pub struct Proxy(Arc<Shared>);
 
-/// What a request meets, if anything.
+/// The fault of a request, if any.
 struct Met(Option<Fault>);
 
 #[derive(Debug)]
 struct Shared {
     port: u16,
-    /// The file in which the manager says where it is; absent while none has been started.
+    /// The file with the manager's address, or `None` before the manager is started.
     upstream: Mutex<Option<PathBuf>>,
     state: Mutex<State>,
     changed: Condvar,
@@ -35,10 +35,10 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     weather: Weather,
-    /// Counts changes of the weather, so that who waits for one sees it.
+    /// The number of changes of `weather`, so that a waiting thread notices a change.
     changes: u64,
     dice: Dice,
-    /// Requests that will come again.
+    /// Requests that will be repeated.
     late: Vec<Vec<u8>>,
     met: BTreeMap<Fault, u64>,
     passed: u64,
@@ -47,7 +47,7 @@ struct State {
 }
 
 impl Proxy {
-    /// Listens on a port of its own, in calm weather.
+    /// Listens on a free port, without faults.
     pub fn start(seed: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has ports");
         let port = listener.local_addr().expect("it listens").port();
@@ -72,18 +72,18 @@ impl Proxy {
         proxy
     }
 
-    /// Where agents find it; `far`: by the address of no interface, which leads to loopback too and looks
-    /// as if it did not.
+    /// Returns the URL for agents. With `far`, the address is `0.0.0.0`: it leads to loopback, but does not
+    /// look like a loopback address.
     pub fn url(&self, far: bool) -> String {
         format!("http://{}:{}", if far { "0.0.0.0" } else { "127.0.0.1" }, self.0.port)
     }
 
-    /// Requests go to the manager whose address stands in `file`, also when that changes.
+    /// Forwards requests to the manager whose address is in `file`. The file may change.
     pub fn forward_to(&self, file: &Path) {
         *self.0.upstream.lock().unwrap_or_else(PoisonError::into_inner) = Some(file.to_owned());
     }
 
-    /// The weather from now on. In calm weather what was held back for later comes, too.
+    /// Sets the kind of faults. In calm weather, the delayed requests are sent.
     pub fn set(&self, weather: Weather) {
         let late = {
             let mut state = self.lock();
@@ -98,18 +98,18 @@ impl Proxy {
         }
     }
 
-    /// How often each fault was met, and how many requests passed.
+    /// Returns the number of requests per fault, and the number of requests without one.
     pub fn met(&self) -> (BTreeMap<Fault, u64>, u64) {
         let state = self.lock();
         (state.met.clone(), state.passed)
     }
 
-    /// How many requests were compressed.
+    /// Returns the number of compressed requests.
     pub fn packed(&self) -> u64 {
         self.lock().packed
     }
 
-    /// Ends it.
+    /// Closes the proxy.
     pub fn close(&self) {
         self.lock().over = true;
         self.0.changed.notify_all();
@@ -120,7 +120,7 @@ impl Proxy {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the listener look at the weather.
+    /// Wakes the listener, so that it reads the weather.
     fn wake(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.0.port)));
     }
@@ -142,7 +142,7 @@ impl Proxy {
                 None => match TcpListener::bind((Ipv4Addr::LOCALHOST, self.0.port)) {
                     Ok(open) => open,
                     Err(_) => {
-                        // Somebody's connection has the port for a moment.
+                        // A connection may use the port for a moment.
                         std::thread::park_timeout(Duration::from_millis(5));
                         continue;
                     }
@@ -150,14 +150,14 @@ impl Proxy {
             };
             if let Ok((stream, _)) = open.accept() {
                 let own = self.clone();
-                // Whatever ends a conversation, the agent tries again.
+                // Ignored: after any error, the agent tries again.
                 std::thread::spawn(move || drop(own.converse(stream)));
             }
             listener = Some(open);
         }
     }
 
-    /// One agent's requests, one after the other.
+    /// Handles the requests of one connection, in order.
     fn converse(&self, mut agent: TcpStream) -> io::Result<()> {
         agent.set_nodelay(true)?;
         let mut kept = Vec::new();
@@ -167,7 +167,7 @@ impl Proxy {
             if fault == Some(Fault::ResetInBody) {
                 let half = if is_chunked(&head) { 1 } else { body_length(&head) / 2 };
                 read_to(&mut agent, &mut kept, half)?;
-                // What is unread when a socket is closed makes the kernel reset the connection.
+                // The kernel resets a connection whose socket is closed with unread data.
                 return Ok(());
             }
             let length = read_body(&head, &mut agent, &mut kept)?;
@@ -184,7 +184,7 @@ impl Proxy {
         }
     }
 
-    /// What this request meets; nothing at all if the connection is to end.
+    /// Chooses the fault of a request. Returns `None` if the connection must end.
     fn draw(&self) -> Option<Met> {
         let mut state = self.lock();
         let fault = match state.weather {
@@ -211,7 +211,7 @@ impl Proxy {
         Some(Met(fault))
     }
 
-    /// What the agent gets to hear; `None` if nothing.
+    /// Returns the answer to the agent, or `None` for no answer.
     fn answer(
         &self,
         fault: Option<Fault>,
@@ -260,7 +260,7 @@ impl Proxy {
                 answer.map(Some)
             }
             Fault::BlackHole => {
-                self.until_the_weather_changes();
+                self.wait_for_weather_change();
                 Ok(None)
             }
             Fault::Answer500
@@ -274,7 +274,7 @@ impl Proxy {
         }
     }
 
-    fn until_the_weather_changes(&self) {
+    fn wait_for_weather_change(&self) {
         let mut state = self.lock();
         let now = state.changes;
         while state.changes == now && !state.over {
@@ -287,7 +287,7 @@ impl Proxy {
         std::thread::spawn(move || drop(own.forward(&request)));
     }
 
-    /// Sends a request to the manager and reads its answer.
+    /// Sends a request to the manager and reads the answer.
     fn forward(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut manager = self.connect()?;
         manager.write_all(request)?;
@@ -307,13 +307,13 @@ impl Proxy {
         let address: SocketAddr = address.parse().map_err(io::Error::other)?;
         let manager = TcpStream::connect(address)?;
         manager.set_nodelay(true)?;
-        manager.set_read_timeout(Some(PATIENCE))?;
+        manager.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(manager)
     }
 }
 
-/// A message's head with the empty line that ends it; what came behind it stays in `kept`. `None` at the end
-/// of the connection.
+/// Reads a message's head, including the empty line at its end. The bytes after it stay in `kept`. Returns
+/// `None` at the end of the connection.
 fn read_head(stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     loop {
         if let Some(end) = kept.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -329,7 +329,7 @@ fn read_head(stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<Option<Ve
     }
 }
 
-/// Reads until all of the body is in `kept`; says how many bytes that are, framing included (RFC 9112, 7.1).
+/// Reads until `kept` contains the whole body. Returns its length in bytes, framing included (RFC 9112, 7.1).
 fn read_body(head: &[u8], stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Result<usize> {
     if !is_chunked(head) {
         let length = body_length(head);
@@ -352,7 +352,7 @@ fn read_body(head: &[u8], stream: &mut TcpStream, kept: &mut Vec<u8>) -> io::Res
     }
 }
 
-/// Reads until there are `length` bytes.
+/// Reads until `kept` contains `length` bytes.
 fn read_to(stream: &mut TcpStream, kept: &mut Vec<u8>, length: usize) -> io::Result<()> {
     while kept.len() < length {
         let mut chunk = [0; 16 << 10];

@@ -1,5 +1,5 @@
-//! Reads what an agent's spool holds, by the description at the head of the agent's own `spool.rs`: a
-//! second reader, so that a wrong writer is not believed.
+//! Reads an agent's spool, by the format description at the head of the agent's `spool.rs`. This independent
+//! reader detects errors of the writer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use trial_protocol::{MetricKind, Report, ReportBody};
 
-/// What stands before a segment's records.
+/// The magic bytes before a segment's records.
 const MAGIC: &[u8] = b"TKSPOOL1";
-/// Length, checksum and seq before each record's payload.
+/// The length of a record's header: length, checksum and seq.
 const HEADER: usize = 16;
 
-/// The values of all intermediate metrics and that are in the spool, whichever attempt's.
+/// Returns the values of all intermediate metrics in the spool, of all attempts.
 pub fn values(spool: &Path) -> BTreeSet<i64> {
     let attempts = fs::read_dir(spool).into_iter().flatten().flatten();
     let lanes = attempts.flat_map(|attempt| fs::read_dir(attempt.path()).into_iter().flatten());
@@ -41,7 +41,7 @@ fn segment(bytes: &[u8]) -> Vec<i64> {
     values
 }
 
-/// The number that a trial of these tests printed.
+/// Converts a value that a test's trial printed to an integer.
 pub fn whole(value: f64) -> i64 {
     format!("{value:.0}").parse().expect("a whole number in decimal digits")
 }

@@ -1,4 +1,4 @@
-//! Compares what trials printed with what the store holds.
+//! Compares the output of trials with the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,19 @@ use super::spooled::whole;
 use super::world::{Life, World};
 use crate::{BOUND, Outcome, TestBed};
 
-/// A value is its process id times this, plus its step.
+/// The factor between process ids in values: a value is its process id times this factor, plus its step.
 pub const LIFE: i64 = 100_000;
 
-/// One fact that matters here.
+/// A fact that the comparison needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fact {
     Metric(i64),
-    /// The result that the agent made of the last metric.
+    /// The final result that the agent derived from the last metric.
     Final(i64),
     Ended,
 }
 
-/// The experiment's store, to be read.
+/// Opens the experiment's store, read-only.
 pub fn open(bed: &TestBed, id: &str) -> Option<Connection> {
     let file = bed.data().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
@@ -30,7 +30,7 @@ pub fn open(bed: &TestBed, id: &str) -> Option<Connection> {
     Some(store)
 }
 
-/// The values of all metrics of a trial that are in the store.
+/// Returns the values of all stored metrics of a trial.
 pub fn values(bed: &TestBed, id: &str, trial: &str) -> BTreeSet<i64> {
     let values = facts(&open(bed, id).expect("there is a store"), trial).into_iter();
     values
@@ -59,16 +59,16 @@ fn facts(store: &Connection, trial: &str) -> Vec<Fact> {
     rows.collect()
 }
 
-/// When reports were observed, by the agent's clock, and stored, by the manager's; in order of their numbers.
+/// The times of reports, in the order of their numbers.
 #[derive(Debug)]
 pub struct Times {
-    /// `observed_at_ms`.
+    /// `observed_at_ms`, by the agent's clock.
     pub observed: Vec<i64>,
-    /// `stored_at_ms`.
+    /// `stored_at_ms`, by the manager's clock.
     pub stored: Vec<i64>,
 }
 
-/// The times of all facts.
+/// Returns the times of all facts.
 pub fn times(bed: &TestBed, id: &str) -> Times {
     let store = open(bed, id).expect("there is a store");
     let column = |name: &str| -> Vec<i64> {
@@ -84,7 +84,7 @@ fn number(value: &Value) -> i64 {
     value.as_i64().unwrap_or_else(|| whole(value.as_f64().expect("a number was printed")))
 }
 
-/// A trial's output on one stream, as it was stored: one text for each time it began at 0.
+/// Returns the stored output of a trial's stream. Each text begins at offset 0.
 fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
     let mut select = store
         .prepare(
@@ -101,7 +101,7 @@ fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
         match texts.last_mut() {
             Some(last) if offset == last.len() && offset > 0 => last.push_str(&text),
             _ => {
-                assert_eq!(offset, 0, "{trial}: there is a hole in {stream} before {text:?}");
+                assert_eq!(offset, 0, "{trial}: a part of {stream} is missing before {text:?}");
                 texts.push(text);
             }
         }
@@ -109,7 +109,7 @@ fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
     texts
 }
 
-/// Panics unless the store holds exactly what was printed.
+/// Panics unless the store contains exactly the output of the trials.
 pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let trials = usize::try_from(plan.trials).expect("few");
@@ -120,7 +120,7 @@ pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
         lives.entry(life.trial.clone()).or_default().push(life);
     }
     for trial in &outcome.trials {
-        let lives = lives.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} never ran"));
+        let lives = lives.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} has no process"));
         let stored = facts(&store, &trial.id);
         let expected = expected_facts(plan, lives, &stored);
         assert!(stored == expected, "{} {lives:?}\n{}", trial.id, difference(&stored, &expected));
@@ -129,14 +129,14 @@ pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
             |pid, step| format!("line {pid} {step}{padding}\nscore={}\n", pid * LIFE + step);
         let errors = |pid, step| format!("oops {pid} {step}\n");
         let streams: [(&str, Print<'_>); 2] = [("stdout", &printed), ("stderr", &errors)];
-        // A full disk sheds output.
+        // On a full disk, agents drop output.
         for (stream, print) in streams.into_iter().filter(|_| plan.spool_kib.is_none()) {
             compare_output(plan, lives, &output(&store, &trial.id, stream), print);
         }
-        let last = lives.last().expect("it has one");
-        // The manager knows of no other attempt than the one it started.
-        let its_own = plan.container != Container::OtherAttempt || lives.len() == 1;
-        let succeeded = last.left.is_none() && its_own;
+        let last = lives.last().expect("a trial has a process");
+        // The manager accepts only the attempt that it started.
+        let is_own_attempt = plan.container != Container::OtherAttempt || lives.len() == 1;
+        let succeeded = last.left.is_none() && is_own_attempt;
         let state = if succeeded { "SUCCEEDED" } else { "FAILED" };
         assert_eq!(trial.state, state, "{trial:?} {lives:?}");
         if lives.len() == 1 {
@@ -151,11 +151,12 @@ pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
     let mut check = world.bed.manager();
     check.args(["check", &world.id, "--data-dir"]).arg(world.bed.data());
     let checked = world.bed.start(&mut check).finish(BOUND);
-    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-    assert_eq!((checked.code, said.as_str()), (Some(0), ""), "{}", checked.stderr);
+    let stdout = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert_eq!((checked.code, stdout.as_str()), (Some(0), ""), "{}", checked.stderr);
 }
 
-/// What the store must hold: all of a trial's lives one after the other, of a killed one what was left of it.
+/// Returns the facts that the store must contain: those of all processes of a trial in order, and the
+/// preserved ones of a killed process.
 fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
     let mut expected = Vec::new();
     for life in lives {
@@ -163,12 +164,13 @@ fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
         let metrics = |count: i64| (0..count).map(move |step| life.pid * LIFE + step);
         match &life.left {
             None => {
-                assert_eq!(life.steps, plan.steps, "{life:?} has not come to its end");
+                assert_eq!(life.steps, plan.steps, "{life:?} has not taken all steps");
                 expected.extend(metrics(all).map(Fact::Metric));
                 expected.extend([Fact::Final(life.pid * LIFE + all - 1), Fact::Ended]);
             }
             Some(left) => {
-                // A full disk makes an agent send what its spool could not take: that may have been on its way.
+                // On a full disk, the agent sends reports that its spool cannot hold. They may have been in
+                // transit.
                 let sent = stored
                     .iter()
                     .filter(|fact| matches!(fact, Fact::Metric(value) if value / LIFE == life.pid));
@@ -176,7 +178,7 @@ fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
                 let least = i64::try_from(left.len()).expect("few");
                 let count = i64::try_from(sent).expect("few").max(least);
                 let prefix: BTreeSet<i64> = metrics(least).collect();
-                assert_eq!(*left, prefix, "what was kept of {life:?} has holes");
+                assert_eq!(*left, prefix, "the preserved metrics of {life:?} have gaps");
                 expected.extend(metrics(count).map(Fact::Metric));
             }
         }
@@ -184,24 +186,25 @@ fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
     expected
 }
 
-/// What a process prints on one stream in one step.
+/// A function that returns a process's output on one stream in one step.
 type Print<'a> = &'a dyn Fn(i64, i64) -> String;
 
-/// Every life's text stands there whole and once, of a killed one as much as came through.
+/// Checks that the output of every process is stored once and complete. The output of a killed process may be
+/// cut off or missing.
 fn compare_output(plan: &Plan, lives: &[Life], texts: &[String], print: Print<'_>) {
     let mut texts = texts.iter().peekable();
     for life in lives {
         let all = i64::try_from(plan.steps * plan.burst).expect("few");
         let printed: String = (0..all).map(|step| print(life.pid, step)).collect();
         if life.left.is_none() {
-            let text = texts.next().unwrap_or_else(|| panic!("nothing is stored of {life:?}"));
-            assert!(*text == printed, "of {life:?}\n{}", difference(&[text], &[&printed]));
+            let text = texts.next().unwrap_or_else(|| panic!("no output of {life:?} is stored"));
+            assert!(*text == printed, "output of {life:?}\n{}", difference(&[text], &[&printed]));
         } else {
-            // Perhaps nothing at all came through; then the next text is the next life's.
+            // If no output of the killed process arrived, the next text belongs to the next process.
             texts.next_if(|text| printed.starts_with(text.as_str()));
         }
     }
-    assert_eq!(texts.next(), None, "that is no life's output: {lives:?}");
+    assert_eq!(texts.next(), None, "this output belongs to no process: {lives:?}");
 }
 
 fn difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> String {
@@ -209,7 +212,7 @@ fn difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> S
         stored.iter().zip(expected).take_while(|(stored, expected)| stored == expected).count();
     let show = |from: &[T]| format!("{:?}", from.iter().skip(same).take(8).collect::<Vec<_>>());
     format!(
-        "{} are stored, {} were printed; after {same} that agree the store has\n{}\nwhere\n{}\nwas printed",
+        "{} stored, {} printed; after {same} equal elements the store has\n{}\nbut the trial printed\n{}",
         stored.len(),
         expected.len(),
         show(stored),

@@ -1,57 +1,57 @@
-//! PURE: what a network can do to a request.
+//! PURE: the faults that a network can cause.
 
-/// How the network is.
+/// The state of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weather {
     /// Every request passes.
     Calm,
-    /// Every other request meets a fault, any of them.
+    /// Every other request meets a random fault.
     Storm,
-    /// Nobody listens.
+    /// Connections are refused.
     Refusing,
-    /// Every request meets this one.
+    /// Every request meets this fault.
     Always(Fault),
 }
 
-/// What happens to one request.
+/// A fault that affects one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// The connection is reset when half of the request has arrived; the manager sees none of it.
+    /// The connection is reset after half of the request. The manager receives none of it.
     ResetInBody,
-    /// Half of the request reaches the manager, then both connections end.
+    /// The manager receives half of the request, then both connections end.
     TornBody,
-    /// The manager takes the request, and nobody hears its answer.
+    /// The manager receives the request, but its answer is lost.
     LostAck,
-    /// Half of the answer arrives.
+    /// The agent receives a part of the answer.
     CutAck,
-    /// The manager gets the request twice at the same time.
+    /// The manager receives the request twice at the same time.
     Twice,
-    /// The manager gets it now, and again later.
+    /// The manager receives the request now, and again later.
     AgainLater,
-    /// It takes a while on its way, and so does the answer.
+    /// Request and answer are delayed.
     Slow,
-    /// It is answered with 500, and the manager sees none of it.
+    /// The answer is 500. The manager does not receive the request.
     Answer500,
-    /// The manager takes it, and the answer that arrives is a 502 of somebody else's.
+    /// The manager receives the request, but the answer is a proxy's 502.
     Answer502Taken,
-    /// It is answered with 503 and `Retry-After: 0`.
+    /// The answer is 503 with `Retry-After: 0`.
     Answer503,
-    /// It is answered with 503, and nothing says when to come back.
+    /// The answer is 503 without `Retry-After`.
     Answer503Bare,
-    /// It is answered with 429 and `Retry-After: 1`.
+    /// The answer is 429 with `Retry-After: 1`.
     Answer429,
-    /// It is answered with 401.
+    /// The answer is 401.
     Answer401,
-    /// It is answered with 413 if more than one report is in it.
+    /// The answer is 413. The manager does not receive the request.
     Answer413,
-    /// It is answered with 200 and something that is no ack.
+    /// The answer is 200 with a body that is not an ack.
     Nonsense,
-    /// Nobody answers, for as long as the weather lasts.
+    /// No answer, until the weather changes.
     BlackHole,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 16] = [
         Self::ResetInBody,
         Self::TornBody,
@@ -71,7 +71,7 @@ impl Fault {
         Self::BlackHole,
     ];
 
-    /// The answer that is given in the manager's place: status line, a header or none, body.
+    /// The answer in the manager's place: status line, header (or empty), body.
     pub(super) fn answer(self) -> Option<(&'static str, &'static str, &'static str)> {
         let problem =
             "{\"title\":\"a fault\",\"status\":0,\"code\":\"fault\",\"detail\":\"injected\"}";

@@ -1,4 +1,4 @@
-//! A search of real programs behind the proxy, and what can be done to it.
+//! A search of real programs behind the proxy, and the actions on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -21,46 +21,45 @@ use super::weather::Weather;
 use super::{spooled, truth};
 use crate::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
 
-/// A trial's process: everything it prints follows from its process id.
+/// A trial's process. All its output is derived from its process id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life {
-    /// Which trial.
+    /// The id of the trial.
     pub trial: String,
-    /// Its process id.
+    /// The process id.
     pub pid: i64,
-    /// How many steps it is known to have taken.
+    /// The number of steps that the process has recorded.
     pub steps: usize,
-    /// What was left of it when its agent was killed: the metrics that were in the spool or in the store.
-    /// `None`: it was not killed.
+    /// The metrics in the spool or in the store when the agent was killed. `None` if it was not killed.
     pub left: Option<BTreeSet<i64>>,
 }
 
-/// A search, and everything around it.
+/// A search and its environment.
 #[derive(Debug)]
 pub struct World {
-    /// Folder and processes.
+    /// The folder and the processes.
     pub bed: TestBed,
-    /// Between agents and manager.
+    /// The proxy between agents and manager.
     pub proxy: Proxy,
     gate: Gate,
     restart: File,
     clocks: [File; 2],
     manager: Option<Running>,
-    /// The manager's end, where it has come.
+    /// The manager's exit code and output, once it has ended.
     finished: Option<Finished>,
-    /// The experiment.
+    /// The experiment's id.
     pub id: String,
     plan: Plan,
     killed: BTreeMap<i64, BTreeSet<i64>>,
     spools: Option<Disk>,
 }
 
-/// A small file system in memory; unmounted when it is dropped.
+/// A small tmpfs. Dropping it unmounts it.
 #[derive(Debug)]
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// Mounts one of so many KiB at `path`. `None`, with the reason printed, where that is not allowed.
+    /// Mounts a tmpfs of `kib` KiB at `path`. If that is not permitted, prints the reason and returns `None`.
     pub fn mount(path: &Path, kib: u64) -> Option<Self> {
         fs::create_dir_all(path).expect("the bed is writable");
         let options = format!("size={kib}k");
@@ -70,35 +69,35 @@ impl Disk {
         match mounted {
             Ok(()) => Some(Self(path.to_owned())),
             Err(error) => {
-                #[expect(clippy::print_stderr, reason = "what is left out is said")]
+                #[expect(clippy::print_stderr, reason = "a skipped part is reported")]
                 {
-                    eprintln!("left out: a small disk cannot be mounted here ({error})");
+                    eprintln!("skipped: a small disk cannot be mounted here ({error})");
                 }
                 None
             }
         }
     }
 
-    /// Uses up all of its room.
+    /// Fills the disk completely.
     pub fn fill(&self) {
-        let mut ballast = File::create(self.ballast()).expect("it is writable");
-        // Large pieces first, then what is left in small ones.
+        let mut ballast = File::create(self.ballast()).expect("the disk is writable");
+        // Large pieces first, then smaller ones.
         for piece in [1 << 20, 4096, 1] {
             while ballast.write_all(&vec![b'x'; piece]).is_ok() {}
         }
     }
 
-    /// Gives the room back.
+    /// Frees the space that [`fill`](Self::fill) used.
     pub fn empty(&self) {
-        fs::remove_file(self.ballast()).expect("it was filled");
+        fs::remove_file(self.ballast()).expect("the ballast exists");
     }
 
-    /// Hidden, and no experiment's name.
+    /// A hidden file, whose name is not an experiment's id.
     fn ballast(&self) -> PathBuf {
         self.0.join(".ballast")
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -106,7 +105,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Detached: whoever still has a file open keeps it until it is closed.
+        // A lazy unmount: processes keep their open files until they close them.
         let _gone = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
     }
 }
@@ -150,7 +149,7 @@ impl World {
         world
     }
 
-    /// Starts the manager, kills it early if that is planned, and waits for the trials.
+    /// Starts the manager, kills it early if the plan requires it, and waits for the trials.
     fn begin(&mut self) {
         let trials = self.plan.trials;
         let search = Search::new("exec ./trial.sh", trials).with("trialConcurrency", trials);
@@ -165,7 +164,7 @@ impl World {
             match self.experiment().filter(|id| self.is_recorded(id)) {
                 Some(id) => id,
                 None => {
-                    // It died before it had recorded anything: then nothing has been started either.
+                    // The manager ended before it recorded the experiment, so it cannot have started a trial.
                     assert_eq!(self.lives(), [], "a trial was started that is not recorded");
                     drop(fs::remove_dir_all(self.bed.data()));
                     self.manager = Some(self.start_manager(search.command(&self.bed)));
@@ -208,7 +207,7 @@ impl World {
         self.bed.start(&mut command)
     }
 
-    /// Kills the manager; `false` if it had come to its end by itself.
+    /// Kills the manager. Returns `false` if it had already ended.
     pub fn end_manager(&mut self) -> bool {
         let Some(manager) = self.manager.take() else { return false };
         manager.signal(Signal::SIGKILL);
@@ -220,25 +219,25 @@ impl World {
         killed
     }
 
-    /// Goes on with the experiment.
+    /// Resumes the experiment.
     pub fn resume(&mut self) {
         let command = Outcome::resume_command(&self.bed, &self.id);
         self.manager = Some(self.start_manager(command));
     }
 
-    /// Whether the experiment has come to its end.
+    /// Returns `true` if the experiment has ended.
     pub fn is_over(&self) -> bool {
         self.finished.is_some()
     }
 
-    /// Lets trials take steps, and says how many are known to have been taken before.
+    /// Lets trials take steps. Returns the number of steps recorded before.
     pub fn open(&self, steps: usize) -> usize {
         let taken = self.taken();
         self.gate.open(steps);
         taken
     }
 
-    /// Waits until so many steps more than `before` have been taken, or all that are left.
+    /// Waits until `steps` more steps than `before` have been taken, or until no trial has steps left.
     pub fn wait_for_steps(&self, before: usize, steps: usize) {
         wait_for("the trials' steps", BOUND, || {
             (self.taken() >= before + steps || self.living().is_empty()).then_some(())
@@ -249,19 +248,20 @@ impl World {
         self.lives().iter().map(|life| life.steps).sum()
     }
 
-    /// Every process that was ever a trial's, by its own record, in order of their starts.
+    /// Returns every process of a trial, in the order of their starts, by the record that the processes
+    /// write.
     pub fn lives(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         let record = self.bed.read("record");
-        // The last line may be in the making.
+        // A process may be writing the last line.
         for line in record.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
-            let [trial, pid, what] = words[..] else { panic!("the record says {line:?}") };
+            let [trial, pid, what] = words[..] else { panic!("the record contains {line:?}") };
             let pid = pid.parse().expect("a process id");
             match lives.iter_mut().find(|life| life.pid == pid) {
                 Some(life) => life.steps += 1,
                 None => {
-                    assert_eq!(what, "start", "the record says {line:?}");
+                    assert_eq!(what, "start", "the record contains {line:?}");
                     let left = self.killed.get(&pid).cloned();
                     lives.push(Life { trial: trial.to_owned(), pid, steps: 0, left });
                 }
@@ -270,40 +270,41 @@ impl World {
         lives
     }
 
-    /// The trials' present processes, as far as they have steps to take.
+    /// Returns the running processes that have steps left.
     pub fn living(&self) -> Vec<Life> {
         let mut lives = self.lives();
         lives.retain(|life| life.left.is_none() && life.steps < self.plan.steps);
         lives
     }
 
-    /// Kills the agent of a living trial, and its trial with it, at a moment when it is known what must not
-    /// get lost. With `settled` that is everything the trial has recorded. `None` if no trial lives.
+    /// Kills the agent of a running trial, and the trial with it. First, it notes the metrics that must not
+    /// be lost. With `settled`, it waits until all recorded metrics are preserved. Returns `None` if no trial
+    /// runs.
     pub fn kill_agent(&mut self, which: usize, settled: bool) -> Option<Life> {
         let living = self.living();
         let life = living.get(which % living.len().max(1))?.clone();
         let agent = self.agent_of(&life)?;
         if settled && self.spools.is_none() && self.manager.is_some() {
-            // Nothing depends on the network: what is printed is in the spool soon.
+            // The agent spools soon what its trial prints, independently of the network.
             let printed = life.steps * self.plan.burst;
-            wait_for("what was printed to be kept", BOUND, || {
+            wait_for("the printed metrics to be preserved", BOUND, || {
                 (self.kept(&life).len() >= printed).then_some(())
             });
         }
-        // Stopped first, so that spool and store can be compared with what comes of them.
+        // While the agent is stopped, its spool does not change.
         kill(agent, Signal::SIGSTOP).ok()?;
         wait_for("the agent to stop", BOUND, || {
             matches!(state_of(agent), None | Some('T' | 't' | 'Z' | 'X')).then_some(())
         });
         let left = self.kept(&life);
-        // It, or its trial, may have ended by itself in the very moment; then there is more to tell than metrics.
+        // Agent or trial may have ended in this moment. The spool would then contain more than metrics.
         let trial = Pid::from_raw(life.pid.try_into().expect("a process id is an i32"));
         if state_of(agent) != Some('T') || matches!(state_of(trial), None | Some('Z' | 'X')) {
             let _gone = kill(agent, Signal::SIGCONT);
             return None;
         }
         kill(agent, Signal::SIGKILL).ok()?;
-        // The trial goes with it, a moment later, and takes no step after this.
+        // The trial ends a moment after its agent, and takes no further step.
         for (what, pid) in [("the agent to be gone", agent), ("its trial to be gone", trial)] {
             wait_for(what, BOUND, || matches!(state_of(pid), None | Some('Z' | 'X')).then_some(()));
         }
@@ -311,9 +312,9 @@ impl World {
         Some(life)
     }
 
-    /// The metrics of a life that are in its trial's spool or in the store.
+    /// Returns the metrics of a process that are in its trial's spool or in the store.
     fn kept(&self, life: &Life) -> BTreeSet<i64> {
-        // The spool first: what leaves it is in the store before.
+        // The spool is read first: a report leaves it only after it is stored.
         let mut kept = spooled::values(&self.spool_of(&life.trial));
         kept.extend(truth::values(&self.bed, &self.id, &life.trial));
         kept.retain(|value| value / truth::LIFE == life.pid);
@@ -324,7 +325,7 @@ impl World {
         self.bed.data().join(&self.id).join(trial).join("spool")
     }
 
-    /// The agent that a trial's process runs below.
+    /// Returns the agent that is the parent of a trial's process.
     fn agent_of(&self, life: &Life) -> Option<Pid> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", life.pid)).ok()?;
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
@@ -333,7 +334,7 @@ impl World {
         words.starts_with(keeper.as_os_str().as_encoded_bytes()).then(|| Pid::from_raw(parent))
     }
 
-    /// Has a killed agent's container start it again, and waits for its trial.
+    /// Lets the container of a killed agent start it again, and waits for its trial.
     pub fn restart(&mut self, killed: &Life) {
         let answer: &[u8] = match self.plan.container {
             Container::Gone => return,
@@ -348,17 +349,17 @@ impl World {
         });
     }
 
-    /// Sets the manager's clock, or all agents', off by so many seconds.
+    /// Sets the clock of the manager, or of all agents, to `seconds` from the real time.
     pub fn set_clock(&self, managers: bool, seconds: i64) {
         let clock = &self.clocks[usize::from(!managers)];
         clock.write_all_at(&seconds.to_ne_bytes(), 0).expect("the bed is writable");
     }
 
-    /// Lets everything come to its end.
+    /// Lets the search run to its end.
     pub fn finish(&mut self) -> Outcome {
         self.proxy.set(Weather::Calm);
         let all = self.plan.steps * usize::try_from(self.plan.trials).expect("few");
-        // Steps that died with a trial are taken again; a step too many harms nobody.
+        // Steps of a killed trial are taken again. Surplus steps do no harm.
         self.gate.open((3 * all).min(20_000));
         if let Some(manager) = self.manager.take() {
             self.finished = Some(manager.finish(BOUND));
@@ -368,13 +369,13 @@ impl World {
     }
 }
 
-/// One letter of `/proc/PID/stat`; `None` if there is no such process.
+/// Returns the state letter of `/proc/PID/stat`, or `None` if the process does not exist.
 fn state_of(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Lets time go by in which faults happen; nothing depends on how much it is.
+/// Pauses while faults happen. No result depends on the length of the pause.
 pub fn pause(milliseconds: u64) {
     let until = std::time::Instant::now() + Duration::from_millis(milliseconds);
     while let Some(left) = until.checked_duration_since(std::time::Instant::now()) {
@@ -382,9 +383,10 @@ pub fn pause(milliseconds: u64) {
     }
 }
 
-/// The library that sets a program's clock off; built once, with the compiler that links Rust programs too.
+/// Returns a library that shifts a program's clock. It is built once, with the compiler that links Rust
+/// programs.
 ///
-/// The programs themselves know nothing of it: no hook in them could be set in production. It works since
+/// The programs contain no hook for it, since a hook could be set in production. The library works because
 /// the programs under test are linked dynamically.
 fn clock_shim() -> &'static Path {
     static BUILT: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
@@ -394,7 +396,7 @@ fn clock_shim() -> &'static Path {
         fs::write(&source, include_str!("clock.c")).expect("a temporary folder is writable");
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&built).arg(&source);
-        let status = cc.status().expect("`cc`, which links Rust programs, is there");
+        let status = cc.status().expect("`cc`, which links Rust programs, is installed");
         assert!(status.success(), "{cc:?}");
         (folder, built)
     });

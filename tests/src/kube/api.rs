@@ -1,4 +1,4 @@
-//! What a request means, and what is said to it.
+//! The handling of requests.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -11,31 +11,31 @@ use super::http::{Answer, Event, Request};
 use super::objects::{Deletion, No, fits, merge, text};
 use super::{Shared, TOKEN, pods, schema, trainer};
 
-/// Between two bookmarks of a quiet watch.
+/// The time between two bookmarks of an idle watch.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What goes wrong on purpose, and a record of what was asked.
+/// The scripted faults, and a record of the requests.
 #[derive(Default)]
 pub(super) struct Faults(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// It answers nobody.
+    /// If set, every connection is cut.
     away: bool,
     failing: Vec<Failing>,
     slow: Vec<Slow>,
     requests: Vec<String>,
-    /// Kinds that the cluster does not serve.
+    /// Kinds, or versions of groups, that the cluster does not serve.
     unserved: BTreeSet<String>,
     no_rights: Vec<String>,
-    /// All that the account may do, if that is said.
+    /// The only rights of the account, if they are limited.
     rights: Option<Vec<String>>,
-    /// What it has done.
+    /// The rights that requests have used.
     used: BTreeSet<String>,
-    /// What it has asked about, whether it may.
+    /// The rights that access reviews have asked about.
     asked: BTreeSet<String>,
     lost: usize,
-    /// Another token than the first.
+    /// The present token, if it is not the first one.
     token: Option<String>,
 }
 
@@ -53,16 +53,16 @@ struct Slow {
 }
 
 thread_local! {
-    /// Whether the answer to this connection's present request is to be lost.
+    /// If set, the answer to the current request of this connection is dropped.
     static LOSE: Cell<bool> = const { Cell::new(false) };
-    /// How long it takes, once everything is done.
+    /// The delay of the answer, after the request is handled.
     static DELAY: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 impl Faults {
-    /// Instead of a status code: the connection is cut and nothing is done.
+    /// Instead of a status code: the server cuts the connection and does nothing.
     pub(super) const CUT: u16 = 0;
-    /// Likewise: it is cut when everything is done.
+    /// Instead of a status code: the server handles the request and then cuts the connection.
     pub(super) const LOST: u16 = 1;
 
     fn lose(&self) {
@@ -87,7 +87,7 @@ impl Faults {
         self.lock().slow.push(Slow { fits: fits.to_owned(), left, time });
     }
 
-    /// How long this request's answer takes.
+    /// Returns the delay of a request's answer.
     fn delay(&self, what: &str) -> Option<Duration> {
         let mut inner = self.lock();
         let slow = inner.slow.iter_mut().find(|slow| slow.left > 0 && slow.fits == what)?;
@@ -135,7 +135,7 @@ impl Faults {
         self.lock().asked.iter().cloned().collect()
     }
 
-    /// Notes what a request needs; whether it is allowed.
+    /// Records the right that a request needs, and returns `true` if the account has it.
     fn allows(&self, right: String) -> bool {
         let mut inner = self.lock();
         let allowed = inner.rights.as_ref().is_none_or(|rights| rights.contains(&right));
@@ -143,7 +143,7 @@ impl Faults {
         allowed
     }
 
-    /// Whether a kind, or a version of its group, is not served.
+    /// Returns `true` if the cluster does not serve a kind, or a version of its group.
     fn leaves_out(&self, group: &str, version: &str, plural: &str) -> bool {
         let inner = self.lock();
         inner.unserved.contains(plural) || inner.unserved.contains(&format!("{group}/{version}"))
@@ -165,12 +165,12 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
     if request.authorization != format!("Bearer {}", shared.faults.token()) {
         return refusal(401, "Unauthorized", "Unauthorized");
     }
-    let said = route(shared, request);
+    let answer = route(shared, request);
     if let Some(time) = DELAY.take() {
         shared.pause(time);
     }
-    // Done, and nobody is told.
-    if shared.faults.is_lost() { Answer::Cut } else { said }
+    // The request is handled, but its answer is lost.
+    if shared.faults.is_lost() { Answer::Cut } else { answer }
 }
 
 #[expect(
@@ -178,7 +178,7 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
     reason = "one thing after the other, as the real server does them"
 )]
 fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
-    // The namespace that NNI's files fill in is this one, too.
+    // NNI's files use the namespace `default`. Here it is the same as `lab`.
     let word = |word: &'_ String| if word == "default" { "lab".to_owned() } else { word.clone() };
     let path: Vec<String> = request.path.iter().map(word).collect();
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -190,7 +190,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     }
     match path.as_slice() {
         ["api", "v1", "namespaces", _] if shared.faults.lock().rights.is_some() => {
-            // A role is about what is in a namespace.
+            // A Role grants rights only within a namespace.
             refusal(403, "Forbidden", "namespaces is forbidden")
         }
         ["api", "v1", "namespaces", name] => match *name {
@@ -237,7 +237,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
             refusal(404, "NotFound", "the server could not find the requested resource")
         }
         ["apis", "kueue.x-k8s.io", _, plural @ "workloadpriorityclasses", name] => {
-            // A role is about what is in a namespace.
+            // A Role grants rights only within a namespace.
             if shared.faults.lock().rights.is_some() {
                 return refusal(403, "Forbidden", &format!("{plural} is forbidden"));
             }
@@ -258,7 +258,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     }
 }
 
-/// The kinds that the cluster has beside those of the core group.
+/// The served kinds outside the core group: group, version, plural.
 const KINDS: [(&str, &str, &str); 13] = [
     ("frameworkcontroller.microsoft.com", "v1", "frameworks"),
     ("batch", "v1", "jobs"),
@@ -275,7 +275,7 @@ const KINDS: [(&str, &str, &str); 13] = [
     ("kubeflow.org", "v1", "paddlejobs"),
 ];
 
-/// The kinds of a version of a group, which every account may read.
+/// Lists the kinds of a group's version. Every account may read this list.
 fn discovery(shared: &Shared, group: &str, version: &str) -> Answer {
     let own = KINDS.iter().filter(|(known, at, plural)| {
         (*known, *at) == (group, version) && !shared.faults.leaves_out(group, version, plural)
@@ -299,7 +299,7 @@ fn serves(group: &str, version: &str, plural: &str) -> bool {
     KINDS.contains(&(group, version, plural))
 }
 
-/// What an account must be allowed for a request, as `group/plural verb`.
+/// Returns the right that a request needs, as `group/plural verb`.
 fn right(request: &Request, plural: &str, named: bool) -> String {
     let own = KINDS.iter().find(|(_, _, known)| *known == plural);
     let group = own.map_or("", |(group, _, _)| group);
@@ -316,14 +316,14 @@ fn right(request: &Request, plural: &str, named: bool) -> String {
     format!("{group}/{plural} {verb}")
 }
 
-/// Counts the request, and fails it if it is to fail.
+/// Records the request, and fails it if a fault is scripted.
 fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
     let watch = request.query("watch").is_some_and(|watch| watch != "false");
     let verb = match request.method.as_str() {
         _ if watch => "WATCH",
-        // A later part of a list.
+        // A further page of a list.
         "GET" if request.query("continue").is_some() => "CONTINUE",
-        // The object that a trial is, before there is one.
+        // The manager's dry run of a trial's object.
         "POST" if request.query("fieldValidation") == Some("Strict") && plural != "pods" => "TRY",
         method => method,
     };
@@ -334,7 +334,7 @@ fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
     trouble(shared, &what)
 }
 
-/// Fails a request if it is to fail.
+/// Fails a request if a fault is scripted.
 fn trouble(shared: &Shared, what: &str) -> Option<Answer> {
     DELAY.set(shared.faults.delay(what));
     match shared.faults.due(what)? {
@@ -461,7 +461,7 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
     }))
 }
 
-/// Whether an object has the fields that a request asks for: `a.b=c`, joined by commas.
+/// Returns `true` if an object matches a field selector: `a.b=c`, joined by commas.
 fn fits_fields(item: &Value, request: &Request) -> bool {
     let fields = request.query("fieldSelector").unwrap_or_default();
     fields
@@ -470,8 +470,8 @@ fn fits_fields(item: &Value, request: &Request) -> bool {
         .all(|(field, value)| text(item, &format!("/{}", field.replace('.', "/"))) == value)
 }
 
-/// A part of a list, as long as is wanted. (The real server shows later parts as they were at the first one's version;
-/// here they are as they are now, which a client must survive.)
+/// Returns one page of a list. The real server returns all pages in the state of the first page's version.
+/// Here, later pages show the present state, which a client must also handle.
 fn page(shared: &Shared, request: &Request, items: Vec<Value>, version: u64) -> Answer {
     let limit = request.query("limit").and_then(|limit| limit.parse::<usize>().ok());
     let (since, after) = match request.query("continue").and_then(|token| token.split_once('/')) {

@@ -1,5 +1,5 @@
-//! The kubelet with Docker: a pod's containers, one after the other those that prepare it and then its own, as
-//! Kubernetes would run them: their user, group, rights, limits, volumes, variables and command. Pods share this
+//! The kubelet with Docker. It runs a pod's init containers in order and then its main container, with the
+//! user, group, rights, limits, volumes, variables and command that Kubernetes would give them. Pods use this
 //! machine's network.
 
 use std::fs::{self, File, Permissions};
@@ -14,12 +14,12 @@ use super::objects::text;
 use super::pods::{self, Pod, Problem};
 use super::volumes;
 
-/// Label of the containers of one scripted cluster.
+/// The label of a scripted cluster's containers.
 const LABEL: &str = "trialkeeper-tests";
-/// As much of a failed container's output is its message as Kubernetes keeps of it.
-const SAID: usize = 2048;
+/// The number of bytes of a failed container's output that Kubernetes keeps as its message.
+const MAX_MESSAGE_BYTES: usize = 2048;
 
-/// Starts a pod's container after those that prepare it. What is returned runs as long as the container.
+/// Runs a pod's init containers, and starts its main container. The returned process ends with the container.
 pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, Problem> {
     let other = |problem: String| {
         Problem::Ended(vec![pods::ended(
@@ -45,30 +45,30 @@ pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, Problem> {
     attach(pod, container).map_err(other)
 }
 
-/// How a pod's containers ended.
+/// Returns the ends of a pod's containers.
 pub(super) fn ended(pod: &Pod) -> Vec<Value> {
     let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
-    // They have, or the other would not have started.
+    // The init containers succeeded, otherwise the main one would not have started.
     let inits = inits.map(|container| pods::ended(&container["name"], 0, "Completed", ""));
     inits.chain([look(pod, &pod.spec["containers"][0])]).collect()
 }
 
-/// A container's name in Docker: no other try of the pod has the same.
+/// Returns a container's name in Docker, which is unique for each try of a pod.
 fn name_of(pod: &Pod, container: &Value) -> String {
     format!("{}.{}.{}", pod.name, pod.again, text(container, "/name"))
 }
 
-/// Where a container's output goes.
+/// Returns the file of a container's output.
 fn log_of(pod: &Pod, container: &Value) -> PathBuf {
     pod.folder.join(format!("{}.log", text(container, "/name")))
 }
 
-/// Where a container writes its last word.
-fn said_by(pod: &Pod, container: &Value) -> PathBuf {
+/// Returns the file of a container's termination message.
+fn message_file(pod: &Pod, container: &Value) -> PathBuf {
     pod.folder.join(format!("{}.termination", text(container, "/name")))
 }
 
-/// Makes a container.
+/// Creates a container.
 #[expect(
     clippy::too_many_lines,
     reason = "one thing after the other, as the real server does them"
@@ -88,7 +88,7 @@ fn create(
     let Ok(own_user) = docker(&["image", "inspect", "--format", "{{.Config.User}}", &image]) else {
         return Err(stuck("ErrImagePull", format!("failed to pull image \"{image}\": not found")));
     };
-    // A container's own word outranks its pod's.
+    // A container's setting has priority over its pod's.
     let security = |field: &str| {
         let own = &container["securityContext"][field];
         if own.is_null() { &pod.spec["securityContext"][field] } else { own }
@@ -136,11 +136,11 @@ fn create(
     if let Some(work) = container["workingDir"].as_str() {
         add("--workdir", work.to_owned());
     }
-    let said = said_by(pod, container);
-    let made =
-        File::create(&said).and_then(|_| fs::set_permissions(&said, Permissions::from_mode(0o666)));
-    made.unwrap_or_else(|error| panic!("{}: {error}", said.display()));
-    add("--volume", format!("{}:/dev/termination-log", said.display()));
+    let message = message_file(pod, container);
+    let made = File::create(&message)
+        .and_then(|_| fs::set_permissions(&message, Permissions::from_mode(0o666)));
+    made.unwrap_or_else(|error| panic!("{}: {error}", message.display()));
+    add("--volume", format!("{}:/dev/termination-log", message.display()));
     for mount in container["volumeMounts"].as_array().into_iter().flatten() {
         let Some((_, place)) = volumes.iter().find(|(known, _)| mount["name"] == known.as_str())
         else {
@@ -179,7 +179,7 @@ fn create(
     Ok(())
 }
 
-/// How a container ended, as the controller shows it; the container is taken away.
+/// Returns a container's end in the form of the controller's status, and removes the container.
 fn look(pod: &Pod, container: &Value) -> Value {
     let name = name_of(pod, container);
     let state = docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
@@ -190,20 +190,21 @@ fn look(pod: &Pod, container: &Value) -> Value {
         return pods::ended(&container["name"], 128, "StartError", &error);
     }
     let code = state["ExitCode"].as_i64().unwrap_or(137);
-    let mut said = fs::read_to_string(said_by(pod, container)).unwrap_or_default();
-    if said.is_empty() && code != 0 {
+    let mut message = fs::read_to_string(message_file(pod, container)).unwrap_or_default();
+    if message.is_empty() && code != 0 {
         let log = fs::read(log_of(pod, container)).unwrap_or_default();
-        said = String::from_utf8_lossy(&log[log.len().saturating_sub(SAID)..]).into_owned();
+        message = String::from_utf8_lossy(&log[log.len().saturating_sub(MAX_MESSAGE_BYTES)..])
+            .into_owned();
     }
     let reason = match code {
         0 => "Completed",
         _ if state["OOMKilled"] == true => "OOMKilled",
         _ => "Error",
     };
-    pods::ended(&container["name"], code, reason, &said)
+    pods::ended(&container["name"], code, reason, &message)
 }
 
-/// SIGTERM to the pod's container, and SIGKILL after its time.
+/// Sends SIGTERM to the pod's container, and SIGKILL after the grace period.
 pub(super) fn stop(pod: &Pod) {
     let name = name_of(pod, &pod.spec["containers"][0]);
     let grace = pod.spec["terminationGracePeriodSeconds"].as_u64().unwrap_or(30).to_string();
@@ -212,7 +213,7 @@ pub(super) fn stop(pod: &Pod) {
     drop(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
 }
 
-/// Starts a container; what is returned ends with it.
+/// Starts a container. The returned process ends with it.
 fn attach(pod: &Pod, container: &Value) -> Result<Child, String> {
     let log = File::create(log_of(pod, container)).map_err(|error| error.to_string())?;
     let again = log.try_clone().map_err(|error| error.to_string())?;
@@ -222,7 +223,7 @@ fn attach(pod: &Pod, container: &Value) -> Result<Child, String> {
     command.spawn().map_err(|error| format!("docker: {error}"))
 }
 
-/// Takes away every container of a scripted cluster's.
+/// Removes every container of a scripted cluster.
 pub(super) fn clear(folder: &Path) {
     let filter = format!("label={LABEL}={}", folder.display());
     let left = docker(&["ps", "--all", "--quiet", "--filter", &filter]).unwrap_or_default();
@@ -241,7 +242,7 @@ fn docker(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Kubernetes' replacements in commands and variables: `$(NAME)`, if it knows the name, and `$$` for `$`.
+/// Expands references as Kubernetes does: a known `$(NAME)`, and `$$` for `$`.
 fn expanded(text: &str, known: &[(String, String)]) -> String {
     let mut whole = String::new();
     let mut rest = text;

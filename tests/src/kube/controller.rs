@@ -1,4 +1,4 @@
-//! `FrameworkController`: follows Frameworks and writes their status, as it was recorded or as their pods go.
+//! A `FrameworkController`: follows Frameworks and writes their status, from a recording or from their pods.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,34 +11,34 @@ use serde_json::{Value, json};
 use super::objects::{Deletion, FOREGROUND, is_going, text};
 use super::{Shared, pods};
 
-/// Looks at whether something happened this often.
+/// The interval between two checks for a change.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What becomes of a Framework.
+/// The behaviour of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Play {
-    /// What was recorded under this name, so many times as fast; 0 is without pauses.
+    /// Replays the recording of this name, faster by this factor. With factor 0, it makes no pauses.
     Recorded(String, u32),
-    /// A Job takes the steps and the times of a real one, so many times as fast, and ends with this exit code.
+    /// A Job takes the steps and times of a real one, faster by a factor, and ends with an exit code.
     Timed {
-        /// The exit code of its container.
+        /// The exit code of the container.
         code: i32,
-        /// The factor by which it is faster.
+        /// The factor of the speed.
         speed: u32,
     },
-    /// Its pods run as processes of this machine.
+    /// The pods run as processes of this machine.
     Pods,
-    /// The same, and a Job's pods start as late after it, and end as late before it, as on a real cluster.
+    /// Like [`Self::Pods`], but the steps of a Job take as long as on a real cluster.
     Paced,
-    /// The same, and a job of the training operator's is told of as badly as a real one. It is never called created,
-    /// and its conditions stand in another order. It is both succeeded and failed where some of its pods succeeded and
-    /// some failed.
+    /// Like [`Self::Pods`], but a job of the training operator has the worst status that was seen on a real
+    /// cluster. It never has the condition Created, and its conditions are in reverse order. If some pods
+    /// succeeded and some failed, it is both succeeded and failed.
     Raced,
-    /// Its pods run as containers, with Docker.
+    /// The pods run as Docker containers.
     Containers,
 }
 
-/// A recording: one step per line, with the Framework's name as `@NAME@`.
+/// Reads a recording: one step per line, with `name` instead of `@NAME@`.
 pub fn recorded(case: &str, name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures/frameworkcontroller")
@@ -64,7 +64,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
             }
             Ok(None) => Vec::new(),
-            // What happened meanwhile is forgotten; what there is, is not.
+            // The history was dropped, but the present objects are still listed.
             Err(newest) => {
                 after = newest;
                 shared.objects.list("frameworks")
@@ -98,35 +98,37 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     }
 }
 
-/// One Framework being played.
+/// A Framework and its behaviour.
 pub(super) struct Stage<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) name: String,
     pub(super) framework: &'a Value,
-    /// Whether its pods are containers, not processes.
+    /// If set, the pods are containers. Otherwise they are processes.
     pub(super) in_containers: bool,
 }
 
 impl Stage<'_> {
-    /// Writes the status; `false` if the Framework is gone.
+    /// Writes the status. Returns `false` if the Framework does not exist.
     pub(super) fn stand(&self, status: Value) -> bool {
         let change = |object: &mut Value| object["status"] = status;
         self.shared.objects.change("frameworks", &self.name, change).is_ok()
     }
 
-    /// Whether somebody wants it to end.
+    /// Returns `true` if the Framework must end: it was stopped or deleted, or the server ends.
     pub(super) fn is_unwanted(&self) -> bool {
         let stops = |now: &Value| is_going(now) || text(now, "/spec/executionType") == "Stop";
         let stops = self.shared.objects.seen("frameworks", &self.name, stops);
         self.shared.ended.load(Ordering::SeqCst) || stops.unwrap_or(true)
     }
 
-    /// Whether it is deleted, or about to be: what it owned is the garbage collector's then.
+    /// Returns `true` if the Framework is deleted or being deleted. The garbage collector then deletes its
+    /// pods.
     pub(super) fn is_going(&self) -> bool {
         self.shared.objects.seen("frameworks", &self.name, is_going).unwrap_or(true)
     }
 
-    /// Makes what owns its pods, if it is not there, once that of an earlier Framework of its name is gone.
+    /// Creates the config map that owns the pods, if it does not exist. If the one of an earlier Framework of
+    /// this name exists, waits until it is gone.
     pub(super) fn attempt(&self) {
         let there = self.shared.objects.seen("configmaps", &self.attempt_name(), |there| {
             there.pointer("/metadata/ownerReferences/0/uid")
@@ -163,13 +165,13 @@ impl Stage<'_> {
         }
     }
 
-    /// Gives a pod a status.
+    /// Sets the status of a pod.
     pub(super) fn pod_is(&self, pod: &str, status: &Value) {
         let change = |object: &mut Value| object["status"] = status.clone();
         drop(self.shared.objects.change("pods", pod, change));
     }
 
-    /// Puts a pod of a role, as the template has it.
+    /// Creates a pod of a role from its template.
     pub(super) fn pod(&self, role: &Value, index: u64, status: &Value) {
         let role_name = text(role, "/name");
         let pod = format!("{}-{role_name}-{index}", self.name);
@@ -214,7 +216,7 @@ impl Stage<'_> {
                 continue;
             }
             match text(&step, "/status/state").as_str() {
-                // Also of another attempt.
+                // Also the start of a further attempt.
                 "AttemptCreationRequested" => self.attempt(),
                 "AttemptCompleted" | "Completed" => {
                     self.drop_attempt();
@@ -225,7 +227,7 @@ impl Stage<'_> {
             match (text(&step, "/kind").as_str(), text(&step, "/type").as_str()) {
                 ("framework", "ADDED" | "DELETED") => {}
                 ("framework", _) if !self.stand(step["status"].clone()) => {
-                    // It is gone; so are its pods, in a while.
+                    // The Framework is gone, and its pods will follow.
                     self.drop_attempt();
                     return;
                 }
@@ -252,19 +254,19 @@ impl Stage<'_> {
         if ended.is_none_or(|object| text(&object, "/status/state") == "Completed") {
             return;
         }
-        // It stays as it is until somebody has enough of it.
+        // The Framework stays in this state until it is stopped or deleted.
         self.wait_until_unwanted();
         self.drop_attempt();
         self.wait_until_dropped();
         self.stand(stopped());
     }
 
-    /// Deletes what owns its pods, and with it them.
+    /// Deletes the config map that owns the pods, and so the pods.
     pub(super) fn drop_attempt(&self) {
         self.shared.objects.delete("configmaps", &self.attempt_name(), Deletion::default());
     }
 
-    /// Waits until they are gone.
+    /// Waits until the config map is gone.
     pub(super) fn wait_until_dropped(&self) {
         let there = || self.shared.objects.seen("configmaps", &self.attempt_name(), |_| ());
         while !self.shared.ended.load(Ordering::SeqCst) && there().is_some() {
@@ -274,7 +276,7 @@ impl Stage<'_> {
 }
 
 impl Shared {
-    /// Waits, unless the server ends.
+    /// Waits for a time, or until the server ends.
     pub(super) fn pause(&self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.ended.load(Ordering::SeqCst) {
@@ -285,7 +287,7 @@ impl Shared {
     }
 }
 
-/// Takes away what nobody owns any more, until the server ends.
+/// Deletes objects without an owner, until the server ends.
 pub(super) fn collect(shared: &Arc<Shared>) {
     while !shared.ended.load(Ordering::SeqCst) {
         if !shared.objects.collect() {
@@ -294,7 +296,7 @@ pub(super) fn collect(shared: &Arc<Shared>) {
     }
 }
 
-/// The status of a Framework one of whose pods was deleted by somebody else.
+/// Returns the status of a Framework after another client deleted one of its pods.
 pub(super) fn deleted(role: &str, index: u64) -> Value {
     let completion = json!({
         "code": -101,
@@ -314,7 +316,7 @@ pub(super) fn deleted(role: &str, index: u64) -> Value {
     })
 }
 
-/// The status of a Framework that was stopped on request.
+/// Returns the status of a Framework that was stopped on request.
 pub(super) fn stopped() -> Value {
     json!({
         "state": "Completed",
@@ -328,7 +330,7 @@ pub(super) fn stopped() -> Value {
     })
 }
 
-/// Puts an event about an object.
+/// Creates an event about an object.
 pub(super) fn event(shared: &Shared, (kind, name): (&str, &str), reason: &str, message: &str) {
     let number = shared.objects.list("events").len();
     let object = json!({

@@ -1,5 +1,5 @@
-//! As much HTTP/1.1 as a Kubernetes client speaks: one request after the other on a connection, bodies with a
-//! length, answers with a length or in chunks that have no end.
+//! The part of HTTP/1.1 that a Kubernetes client uses: sequential requests, request bodies with a length, and
+//! answers with a length or in chunks.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use super::{Shared, api};
 /// A request.
 pub(super) struct Request {
     pub(super) method: String,
-    /// Its parts, unescaped.
+    /// The parts of the path, decoded.
     pub(super) path: Vec<String>,
     pub(super) query: Vec<(String, String)>,
     pub(super) authorization: String,
@@ -28,26 +28,26 @@ impl Request {
     }
 }
 
-/// What a watch tells.
+/// An event of a watch.
 pub(super) enum Event {
-    /// Something happened to an object.
+    /// A change of an object.
     Changed(Arc<Change>),
-    /// A bookmark, or an error.
+    /// A bookmark or an error.
     Word(Value),
 }
 
-/// Says one piece of a text after the other, and at last that it is over.
+/// Returns the pieces of a text in order, and `None` at its end.
 pub(super) type Pieces = Box<dyn FnMut() -> Option<Vec<u8>>>;
 
-/// What comes back.
+/// The answer to a request.
 pub(super) enum Answer {
     /// A status code and JSON.
     Whole(u16, Value),
-    /// Watch events, line by line, until the function says that it is over.
+    /// Watch events, one per line, until the function returns `None`.
     Watch(Box<dyn FnMut() -> Option<Event>>),
-    /// A text, piece by piece, until the function says that it is over.
+    /// A text in pieces, until the function returns `None`.
     Text(Pieces),
-    /// Nothing: the connection is cut.
+    /// No answer: the connection is cut.
     Cut,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
-        // A client that goes away is no fault.
+        // Ignored: a client may disconnect.
         std::thread::spawn(move || converse(&stream, &shared).ok());
     }
 }
@@ -71,11 +71,11 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
         match api::answer(shared, &request) {
             Answer::Whole(code, body) => {
                 let body = body.to_string();
-                // As the real one does, which then wants to be left alone for a second.
+                // The real server also asks clients to wait for a second.
                 let after = if code == 429 { "Retry-After: 1\r\n" } else { "" };
                 write!(
                     writer,
-                    "HTTP/1.1 {code} Said\r\n{after}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                    "HTTP/1.1 {code} Scripted\r\n{after}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 )?;
             }
@@ -93,13 +93,14 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                             &word
                         }
                     };
-                    // At once: three small packets would be a delay of the test server's own.
+                    // In one packet, because three small ones would add a delay that a real server does not
+                    // have.
                     writer.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
                     if let Event::Changed(change) = event {
                         shared.objects.is_told(change.version);
                     }
                 }
-                // Cut in mid-air: a client must not take that for an end.
+                // Without a final chunk, so that the client does not take the cut for a regular end.
                 return Ok(());
             }
             Answer::Text(mut next) => {

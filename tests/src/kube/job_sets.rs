@@ -1,5 +1,5 @@
-//! The `JobSet` controller: makes a Job for each role, and ends the `JobSet` as its policies and its Jobs say. The pods are the
-//! Job controller's.
+//! The `JobSet` controller: creates a Job for each role, and ends the `JobSet` by its policies and its Jobs.
+//! The Job controller creates the pods.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Run {
     fn play(&self) {
         let suspended = self.is_suspended();
         let jobs: Vec<String> = self.roles().map(|role| self.make(role, suspended)).collect();
-        let mut said = Value::Null;
+        let mut written = Value::Null;
         while !self.is_over() {
             let suspended = self.is_suspended();
             for job in &jobs {
@@ -59,13 +59,13 @@ impl Run {
                 status["conditions"] = json!([end]);
                 status["terminalState"] = end["type"].clone();
             }
-            if status != said {
-                said = status.clone();
+            if status != written {
+                written = status.clone();
                 let stand = |object: &mut Value| object["status"] = status;
                 drop(self.shared.objects.change("jobsets", &self.name, stand));
             }
             if end.is_some() {
-                // The Jobs that still run are deleted; those that have ended stay to be read.
+                // Running Jobs are deleted. Ended ones stay, so that clients can read them.
                 for job in now
                     .iter()
                     .filter(|job| holds(job, "Complete").or(holds(job, "Failed")).is_none())
@@ -86,7 +86,7 @@ impl Run {
         self.set["spec"]["replicatedJobs"].as_array().into_iter().flatten()
     }
 
-    /// Makes the Job of a role and returns its name.
+    /// Creates the Job of a role and returns its name.
     fn make(&self, role: &Value, suspended: bool) -> String {
         let name = format!("{}-{}-0", self.name, text(role, "/name"));
         let mut job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": "lab"}});
@@ -114,7 +114,7 @@ impl Run {
         }
     }
 
-    /// The condition with which the `JobSet` ends, if it does.
+    /// Returns the condition that ends the `JobSet`, if it has ended.
     fn end(&self, jobs: &[Value]) -> Option<Value> {
         if let Some(failed) = jobs.iter().find(|job| holds(job, "Failed").is_some()) {
             let message = format!(
@@ -138,7 +138,8 @@ impl Run {
         done.then(|| condition("Completed", "AllJobsCompleted", "jobset completed successfully"))
     }
 
-    /// The status of the Jobs of each role. The real one's order is not the specification's.
+    /// Returns the status of the Jobs of each role. As on a real cluster, the order differs from the
+    /// specification's.
     fn counts(jobs: &[Value]) -> Value {
         let roles = jobs.iter().rev().map(|job| {
             let count = |field: &str| job["status"][field].as_u64().unwrap_or(0);
@@ -174,7 +175,7 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": "True", "reason": reason, "message": message})
 }
 
-/// A condition of a Job that is true.
+/// Returns a condition of a Job if it is true.
 fn holds<'a>(job: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = job["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind && condition["status"] == "True")

@@ -1,5 +1,5 @@
-//! The Job controller and its kubelet: each Job's pods run as processes of this machine, and its status goes through the
-//! steps that a real cluster was seen to take.
+//! The Job controller and its kubelet. Each Job's pods run as processes of this machine, and its status takes
+//! the steps that were recorded on a real cluster.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -24,8 +24,8 @@ mod player;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The image of every pod, as containerd resolves it. Source: a recording.
 const IMAGE_ID: &str = "docker.io/library/busybox@sha256:6bbe308258ea66c2b513502dabadee037ae0f2668a352966f0000e94c9034019";
-/// The codes that the failure policy of a Job leaves to its back-off limit.
-const LEFT_OUT: [i32; 3] = [0, 137, 143];
+/// The exit codes that a Job's failure policy does not match. They count towards its back-off limit.
+const UNMATCHED_CODES: [i32; 3] = [0, 137, 143];
 
 /// Follows Jobs until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
@@ -38,7 +38,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
             }
             Ok(None) => Vec::new(),
-            // What happened meanwhile is forgotten; what there is, is not.
+            // The history was dropped, but the present objects are still listed.
             Err(newest) => {
                 after = newest;
                 shared.objects.list("jobs")
@@ -64,15 +64,15 @@ struct Run<'a> {
     shared: &'a Arc<Shared>,
     name: String,
     job: Value,
-    /// Pods made so far: no two of them have one name.
+    /// The number of pods created so far, so that all names differ.
     made: usize,
-    /// A pod of it was refused, and that was said.
+    /// Set if a pod was refused and an event reported it.
     refused: bool,
-    /// Its steps take the time that was measured on a real cluster.
+    /// If set, the steps take the times measured on a real cluster.
     paced: bool,
 }
 
-/// One of its pods.
+/// A pod of the Job.
 struct Pod {
     name: String,
     child: Child,
@@ -92,7 +92,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets the time of a step pass.
+    /// Waits for the time of a step.
     fn pace(&self, ms: u64) {
         if self.paced {
             self.shared.pause(Duration::from_millis(ms));
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs the pods; `false` if the Job was suspended meanwhile.
+    /// Runs the pods to their end. Returns `false` if the Job was suspended.
     fn pods_to_their_end(&mut self) -> bool {
         let count = self.job.pointer("/spec/completions").and_then(Value::as_u64);
         let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(1);
@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Makes the pods that are lacking, as far as the namespace's quota lets it.
+    /// Creates the missing pods, as far as the namespace's quota permits.
     fn make(&mut self, pods: &mut Vec<Pod>, count: usize) {
         let quota = self.shared.pod_quota.load(Ordering::SeqCst);
         let room = quota.saturating_sub(self.shared.objects.list("pods").len());
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
             "uid": self.job["metadata"]["uid"],
         }]);
         object["spec"] = self.job["spec"]["template"]["spec"].clone();
-        // A pod that is deleted has its time to end there.
+        // A pod on a node gets a grace period when it is deleted.
         object["spec"]["nodeName"] = Value::from("node1");
         self.pace(player::POD_MS);
         let pod = self.shared.objects.create("pods", object).ok()?;
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
         Some(Pod { name, child, code: None, mounted })
     }
 
-    /// Looks whether a pod has ended, and whether it is asked to.
+    /// Checks if a pod has ended or was asked to end.
     fn look(&self, pod: &mut Pod, asked: bool) {
         if pod.code.is_some() {
             return;
@@ -224,7 +224,7 @@ impl<'a> Run<'a> {
         let container =
             json!({"name": "trial", "state": {"terminated": terminated}, "imageID": IMAGE_ID});
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
-        // The kubelet says the one, and a second later the other.
+        // The kubelet reports the container's end first, and the pod's phase about a second later.
         self.pace(player::TERMINATED_MS);
         self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
         self.pace(player::PHASE_MS);
@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
         };
         drop(self.shared.objects.change("pods", &pod.name, deleted));
         let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
-        // It may have ended meanwhile.
+        // Ignored: the process may have ended.
         let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
 
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
             }
             Some(pod) => {
                 let code = pod.code.unwrap_or(1);
-                if LEFT_OUT.contains(&code) {
+                if UNMATCHED_CODES.contains(&code) {
                     let message = "Job has reached the specified backoff limit".to_owned();
                     ("FailureTarget", "Failed", "BackoffLimitExceeded", message)
                 } else {
@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
         };
         let first = (target, "True", reason, message.as_str());
         self.stand(&[first], &json!({"active": 0}));
-        // What was deleted has gone before the Job says that it is over.
+        // Deleted pods are removed before the Job is finished.
         for pod in pods {
             if self.shared.objects.seen("pods", &pod.name, is_going) == Some(true) {
                 self.shared.objects.gone("pods", &pod.name);
@@ -311,7 +311,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A pod's containers have ended: its node has nothing more to say of it.
+/// Clears the node of a pod whose containers have ended, so that a deletion is immediate.
 pub(super) fn leave_node(shared: &Shared, pod: &str) {
     let leave = |object: &mut Value| {
         drop(object["spec"].as_object_mut().and_then(|spec| spec.remove("nodeName")));
@@ -319,7 +319,7 @@ pub(super) fn leave_node(shared: &Shared, pod: &str) {
     drop(shared.objects.change("pods", pod, leave));
 }
 
-/// Replaces variables that are fields of the pod, or parts of a Secret, by their values.
+/// Replaces variables that refer to fields of the pod or to Secrets by their values.
 pub(super) fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
     let variables = spec.pointer_mut("/containers/0/env").and_then(Value::as_array_mut);
     for variable in variables.into_iter().flatten() {
@@ -341,7 +341,7 @@ pub(super) fn fill_in_fields(shared: &Shared, spec: &mut Value, pod: &Value) {
             Some("metadata.labels['training.kubeflow.org/replica-index']") => {
                 text(pod, "/metadata/labels/training.kubeflow.org~1replica-index")
             }
-            Some(other) => panic!("the test's kubelet knows no field {other}"),
+            Some(other) => panic!("the scripted kubelet does not support the field {other}"),
         };
         *variable = json!({"name": variable["name"], "value": value});
     }

@@ -1,5 +1,5 @@
-//! Kubeflow's training operator and its kubelet: each job's pods run as processes of this machine, and its status goes
-//! through the steps that a real cluster was seen to take.
+//! Kubeflow's training operator and its kubelet. Each job's pods run as processes of this machine, and its
+//! status takes the steps that were recorded on a real cluster.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,7 +20,7 @@ use super::{Shared, processes};
 
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A kind: its plural, its name, the field with its roles, and its container.
+/// A kind: plural, name, field of the roles, and container name.
 type Kind = (&'static str, &'static str, &'static str, &'static str);
 
 const KINDS: [Kind; 2] = [
@@ -50,19 +50,19 @@ struct Run<'a> {
     kind: Kind,
     name: String,
     job: Value,
-    /// Its conditions; one that changes moves to the end.
+    /// The conditions. A changed condition moves to the end.
     conditions: Vec<Value>,
-    /// It is told of as badly as [`Play::Raced`] says.
+    /// If set, the status is as bad as [`Play::Raced`] describes.
     raced: bool,
 }
 
-/// One of its pods.
+/// A pod of the job.
 struct Pod {
     name: String,
     role: String,
     child: Child,
     code: Option<i32>,
-    /// Its end is the job's.
+    /// If set, the end of this pod ends the job.
     decides: bool,
     asked: bool,
     mounted: Mounted,
@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
             }
             let mut pods = self.start();
             if pods.is_empty() {
-                // As long as a pod cannot be made nothing is said but in an event.
+                // If a pod cannot be created, the real operator reports it only in an event.
                 return;
             }
             if !self.raced {
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
             self.say("Running", "True", "is running.");
             self.stand(&pods);
             let decided = self.until_decided(&mut pods);
-            // `cleanPodPolicy: Running`, or the job is gone, or a queue has taken it back.
+            // The reason is `cleanPodPolicy: Running`, a deleted job, or a preemption by a queue.
             while pods.iter().any(|pod| pod.code.is_none()) {
                 for pod in &mut pods {
                     self.end(pod);
@@ -113,7 +113,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Says that the job is suspended, and waits until it is not.
+    /// Reports that the job is suspended, and waits until it is resumed.
     fn wait_for_resumption(&mut self) {
         if !self.conditions.iter().any(|known| known["type"] == "Created") {
             self.say("Created", "True", "is created.");
@@ -132,14 +132,15 @@ impl<'a> Run<'a> {
         self.stand(&[]);
     }
 
-    /// Waits for the end of the pod that decides, and says it. `false`: the job is gone or suspended before.
+    /// Waits for the end of the deciding pod, and reports it. Returns `false` if the job was deleted or
+    /// suspended before.
     fn until_decided(&mut self, pods: &mut [Pod]) -> bool {
         while !self.is_over() && !self.is_suspended() {
             let going = |pod: &Pod| {
                 pod.code.is_none()
                     && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true)
             };
-            // Failed as soon as it is to go, while its process runs on.
+            // The operator reports a deleted pod as failed at once, while its process still runs.
             let deleted = pods.iter().position(going);
             for pod in pods.iter_mut() {
                 self.look(pod);
@@ -204,7 +205,7 @@ impl<'a> Run<'a> {
             "controller": true, "uid": self.job["metadata"]["uid"],
         }]);
         object["spec"] = replica["template"]["spec"].clone();
-        // A pod that is deleted has its time to end there.
+        // A pod on a node gets a grace period when it is deleted.
         object["spec"]["nodeName"] = Value::from("node1");
         object["spec"]["restartPolicy"] = replica["restartPolicy"].clone();
         let container = &object["spec"]["containers"][0]["name"];
@@ -220,7 +221,7 @@ impl<'a> Run<'a> {
         Some(Pod { name, role, child, code: None, decides, asked: false, mounted })
     }
 
-    /// Looks whether a pod has ended, and whether it is asked to.
+    /// Checks if a pod has ended or was asked to end.
     fn look(&self, pod: &mut Pod) {
         if pod.code.is_some() {
             return;
@@ -252,11 +253,11 @@ impl<'a> Run<'a> {
         };
         drop(self.shared.objects.change("pods", &pod.name, deleted));
         let pid = i32::try_from(pod.child.id()).expect("a process id is a positive i32");
-        // It may have ended meanwhile.
+        // Ignored: the process may have ended.
         let _gone = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
 
-    /// Says that it no longer runs: the condition stays where it is, with its reason.
+    /// Sets the condition Running to false. Its place and its reason do not change.
     fn over(&mut self) {
         for condition in self.conditions.iter_mut().filter(|known| known["type"] == "Running") {
             condition["status"] = Value::from("False");

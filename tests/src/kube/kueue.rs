@@ -1,5 +1,5 @@
-//! Kueue: keeps a Workload for each object that names a queue, lets as many run at a time as there is quota for, and
-//! takes them back. Each of these has the steps of a real Kueue (0.19).
+//! Kueue: creates a Workload for each queued object, admits objects within its quota, and preempts them. Each
+//! step is that of a real Kueue (0.19).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::Shared;
 use super::objects::{is_going, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The kinds that it queues, by their plurals, with the path of their suspension.
+/// The queued kinds by plural, with the path of their `suspend` field.
 const KINDS: [(&str, &str); 5] = [
     ("jobs", "/spec/suspend"),
     ("jobsets", "/spec/suspend"),
@@ -20,10 +20,10 @@ const KINDS: [(&str, &str); 5] = [
     ("pytorchjobs", "/spec/runPolicy/suspend"),
 ];
 const QUEUE_LABEL: &str = "/metadata/labels/kueue.x-k8s.io~1queue-name";
-/// The quota of a test that lets its objects run by itself.
+/// The quota that disables Kueue, for tests that admit objects themselves.
 pub(super) const BY_HAND: usize = usize::MAX;
 
-/// Follows what is queued until the server ends.
+/// Handles queued objects until the server ends.
 pub(super) fn run(shared: &Arc<Shared>) {
     while !shared.ended.load(Ordering::SeqCst) {
         let quota = shared.quota.load(Ordering::SeqCst);
@@ -39,7 +39,7 @@ struct Queue<'a> {
     quota: usize,
 }
 
-/// An object in the queue.
+/// A queued object.
 struct Queued {
     plural: &'static str,
     suspend: &'static str,
@@ -77,7 +77,7 @@ impl Queue<'_> {
         }
     }
 
-    /// Everything that names a queue, each with its Workload, which is made where it is missing.
+    /// Returns every object with a queue, and its Workload. Creates missing Workloads.
     fn all(&self) -> Vec<Queued> {
         let mut all = Vec::new();
         for (plural, suspend) in KINDS {
@@ -137,7 +137,8 @@ impl Queue<'_> {
         self.suspend(queued, true);
     }
 
-    /// Gives an evicted object's quota back once its pods are asked to end, and lets it run again where there is room.
+    /// Releases an evicted object's quota after its pods were asked to end, and admits it again when there is
+    /// quota.
     fn go_on_evicting(&self, queued: &Queued, is_active: bool, running: usize) {
         if holds(&queued.workload, "Admitted") {
             if active(&queued.object) == 0 {
@@ -169,7 +170,7 @@ impl Queue<'_> {
         drop(self.shared.objects.change(queued.plural, &name, change));
     }
 
-    /// Writes conditions into a Workload, if they are not there as they are.
+    /// Writes conditions into a Workload, if they have changed.
     fn say(&self, queued: &Queued, says: &[(&str, bool, &str, &str)]) {
         let mut conditions = queued.workload.pointer("/status/conditions").cloned();
         let before = conditions.clone();
@@ -191,7 +192,7 @@ impl Queue<'_> {
     }
 }
 
-/// The words of a queue that has no room just now.
+/// The message while the queue has no free quota.
 const NO_ROOM: &str = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default-flavor, 1 more needed";
 
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
@@ -207,7 +208,8 @@ fn has_ended(object: &Value) -> bool {
     ["Complete", "Completed", "Succeeded", "Failed"].iter().any(|kind| holds(object, kind))
 }
 
-/// Pods of an object that are not asked to end. Those of the training operator are deleted at once.
+/// Returns the number of pods that were not asked to end. The pods of the training operator are deleted at
+/// once.
 fn active(object: &Value) -> u64 {
     object.pointer("/status/active").and_then(Value::as_u64).unwrap_or(0)
 }

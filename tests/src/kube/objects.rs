@@ -1,5 +1,5 @@
-//! The objects, their versions, and what changed when. Every change is one entry of the history, under a
-//! number that only grows.
+//! The objects, their versions and the history of changes. Every change has a version, and versions only
+//! grow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,26 +11,26 @@ pub(super) use self::garbage::{Deletion, FOREGROUND, is_going};
 
 mod garbage;
 
-/// Plural and name.
+/// The plural and the name.
 type Key = (String, String);
 
 #[derive(Default)]
 struct State {
     version: u64,
-    /// What happened before this version is forgotten.
+    /// The first version after which the history is complete.
     oldest: u64,
-    /// Counts the cuts: a watch that began under another number is over.
+    /// The number of cuts. A watch ends if the number has changed since its start.
     cuts: u64,
     uids: u64,
     objects: BTreeMap<Key, Arc<Value>>,
-    /// Something was deleted since the garbage collector looked.
+    /// Set if an object was deleted since the last run of the garbage collector.
     deleted: bool,
     made: Vec<(String, Arc<Value>)>,
-    /// By kind, so that a watch of a quiet one need not look through all the others.
+    /// The changes by kind, so that a watch of an idle kind need not search the others.
     history: HashMap<String, Vec<Arc<Change>>>,
 }
 
-/// What happened to an object.
+/// A change of an object.
 pub(super) struct Change {
     pub(super) version: u64,
     pub(super) kind: &'static str,
@@ -40,27 +40,27 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The change as a watch tells it; written out once for all watches.
+    /// The change as a line of a watch, rendered once for all watches.
     pub(super) fn line(&self) -> &str {
         self.line
             .get_or_init(|| format!("{{\"type\":\"{}\",\"object\":{}}}\n", self.kind, self.object))
     }
 }
 
-/// The objects.
+/// All objects.
 #[derive(Default)]
 pub(super) struct Objects {
     state: Mutex<State>,
     changed: Condvar,
-    /// When a change, by its version, had been written to a watch first.
+    /// The time at which a change, by its version, was first written to a watch.
     told: Mutex<HashMap<u64, Instant>>,
 }
 
-/// Why a change was not made.
+/// The reason why a change was not made.
 pub(super) enum No {
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
-    /// There is one of that name.
+    /// An object of this name exists.
     Taken,
 }
 
@@ -95,7 +95,7 @@ impl Objects {
         object.map(Arc::unwrap_or_clone)
     }
 
-    /// Changes an object, if it is there.
+    /// Changes an object, if it exists.
     pub(super) fn change(
         &self,
         plural: &str,
@@ -112,7 +112,7 @@ impl Objects {
         Ok(object)
     }
 
-    /// What `look` sees of an object, if it is there.
+    /// Calls `look` with an object, if it exists.
     pub(super) fn seen<T>(
         &self,
         plural: &str,
@@ -127,7 +127,7 @@ impl Objects {
         self.list_at(plural).0
     }
 
-    /// The objects of a kind, and the version at which they are so.
+    /// Returns the objects of a kind, and the version of this list.
     pub(super) fn list_at(&self, plural: &str) -> (Vec<Value>, u64) {
         let state = self.lock();
         let first = (plural.to_owned(), String::new());
@@ -141,7 +141,7 @@ impl Objects {
         made.map(|(_, object)| Value::clone(object)).collect()
     }
 
-    /// When objects of a kind first were as `fits` says.
+    /// Returns the first time at which each object of a kind satisfied `fits`.
     pub(super) fn since(
         &self,
         plural: &str,
@@ -158,13 +158,13 @@ impl Objects {
         seen.into_values().collect()
     }
 
-    /// A change has been written to a watch.
+    /// Records that a change has been written to a watch.
     pub(super) fn is_told(&self, version: u64) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.entry(version).or_insert_with(Instant::now);
     }
 
-    /// When a watch first had an object as it is here.
+    /// Returns the time at which this version of an object was first sent to a watch.
     pub(super) fn told(&self, object: &Value) -> Option<Instant> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.get(&text(object, "/metadata/resourceVersion").parse().ok()?).copied()
@@ -179,7 +179,7 @@ impl Objects {
         self.changed.notify_all();
     }
 
-    /// What happened before this version is forgotten.
+    /// Returns the first version after which the history is complete.
     pub(super) fn oldest(&self) -> u64 {
         self.lock().oldest
     }
@@ -194,8 +194,9 @@ impl Objects {
         self.changed.notify_all();
     }
 
-    /// The next change of a kind after a version: waits a while for one. The outer `Err`: the version is
-    /// forgotten; `None`: nothing happened, or the watches were cut.
+    /// Returns the next change of a kind after a version, and waits for it at most `patience`. Returns `Err`
+    /// if the history no longer contains the version. Returns `None` if nothing changed, or if the watches
+    /// were cut.
     pub(super) fn next(
         &self,
         plural: &str,
@@ -245,12 +246,12 @@ impl State {
     }
 }
 
-/// A text in an object; empty if there is none.
+/// Returns a string in an object, or an empty string if it is missing.
 pub(super) fn text(object: &Value, at: &str) -> String {
     object.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// Whether an object fits a label selector: `a=b` and `a in (b,c)`, joined by commas.
+/// Returns `true` if an object matches a label selector: `a=b` and `a in (b,c)`, joined by commas.
 pub(super) fn fits(object: &Value, selector: &str) -> bool {
     let labels = object.pointer("/metadata/labels");
     let label = |name: &str| labels?.get(name.trim())?.as_str();
@@ -270,7 +271,7 @@ pub(super) fn fits(object: &Value, selector: &str) -> bool {
     })
 }
 
-/// RFC 7396.
+/// Applies a JSON merge patch (RFC 7396).
 pub(super) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();

@@ -1,4 +1,5 @@
-//! The kubelet: runs a Framework's pods, as processes of this machine or as containers, and tells how they ended.
+//! The kubelet of Frameworks: runs their pods as processes of this machine or as containers, and reports
+//! their ends.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -19,39 +20,39 @@ use super::objects::{is_going, text};
 use super::{Shared, containers, processes, volumes};
 
 const LOOK: Duration = Duration::from_millis(5);
-/// A pod's grace, where nobody says another.
+/// The default grace period of a pod.
 const TERM: Duration = Duration::from_secs(30);
-/// The controller's code of a pod that somebody else has deleted.
+/// FrameworkController's code of a pod that another client deleted.
 const DELETED: i64 = -101;
 
-/// A pod and the container that is its own.
+/// A pod and its main container.
 pub(super) struct Pod {
-    /// Its name.
+    /// The name.
     pub(super) name: String,
-    /// The role's name.
+    /// The name of the role.
     pub(super) role: String,
-    /// Its number in the role.
+    /// The index in the role.
     pub(super) index: u64,
-    /// How often the controller has tried it again.
+    /// The number of retries so far.
     pub(super) again: u64,
-    /// What it is to be, with the controller's placeholders replaced.
+    /// The specification, with the controller's placeholders replaced.
     pub(super) spec: Value,
-    /// Where the volumes and the output of its present try are.
+    /// The folder of the present try, with its volumes and its output.
     pub(super) folder: PathBuf,
     child: Option<Child>,
-    /// How its containers ended, once they have.
+    /// The ends of the containers, once they have ended.
     ended: Option<Vec<Value>>,
-    /// When they were asked to end, because somebody has deleted it.
+    /// The time of the request to end, after the pod was deleted.
     asked: Option<Instant>,
-    /// The cluster has it no more.
+    /// If set, the cluster has removed the pod.
     gone: bool,
 }
 
-/// Why a pod does not run.
+/// The reason why a pod does not run.
 pub(super) enum Problem {
-    /// It waits for ever; its status says why.
+    /// The pod never starts. Its status contains the reason.
     Waits(Value),
-    /// It is over; so its containers ended.
+    /// The pod has ended, with these ends of its containers.
     Ended(Vec<Value>),
 }
 
@@ -80,7 +81,7 @@ impl Pod {
         }
     }
 
-    /// What the controller adds to the variables of every container.
+    /// Returns the variables that the controller adds to every container.
     pub(super) fn environment(&self, stage: &Stage<'_>) -> Vec<(&'static str, String)> {
         vec![
             ("FC_FRAMEWORK_NAMESPACE", "lab".to_owned()),
@@ -106,7 +107,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Looks whether it has ended.
+    /// Checks if the pod has ended.
     fn look(&mut self, stage: &Stage<'_>) {
         let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) else { return };
         let Ok(Some(status)) = child.try_wait() else { return };
@@ -119,13 +120,13 @@ impl Pod {
         });
     }
 
-    /// Whether something of it runs.
+    /// Returns `true` while a container runs.
     fn runs(&self) -> bool {
         self.child.is_some() && self.ended.is_none()
     }
 
-    /// What the kubelet does about one that was deleted: asks its containers to end, makes them after its grace, and says when
-    /// they have.
+    /// Ends a deleted pod, as the kubelet does: asks the containers to end, kills them after the grace
+    /// period, and removes the pod.
     fn obey(&mut self, stage: &Stage<'_>) {
         if self.gone {
             return;
@@ -135,7 +136,7 @@ impl Pod {
             is_going(pod).then(|| Duration::from_secs(own.unwrap_or(30)))
         };
         let grace = match stage.shared.objects.seen("pods", &self.name, grace) {
-            // Without any.
+            // The object is gone, so there is no grace period.
             None => Some(Duration::ZERO),
             Some(grace) if stage.shared.ended.load(Ordering::SeqCst) => grace.or(Some(TERM)),
             Some(grace) => grace,
@@ -158,7 +159,8 @@ impl Pod {
         }
     }
 
-    /// The code of the container that decides; of one that somebody else deleted, the controller's own.
+    /// Returns the code of the container that decides. For a pod that another client deleted, it is the
+    /// controller's code.
     fn code(&self) -> Option<i64> {
         if self.asked.is_some() {
             return self.gone.then_some(DELETED);
@@ -170,12 +172,12 @@ impl Pod {
     fn signal(&self, signal: Signal) {
         let Some(child) = self.child.as_ref().filter(|_| self.ended.is_none()) else { return };
         let pid = i32::try_from(child.id()).expect("a process id is a positive i32");
-        // It may have ended meanwhile.
+        // Ignored: the process may have ended.
         let _gone = kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// A container's end, as the controller shows it.
+/// Returns a container's end in the form of the controller's status.
 pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Value {
     json!({"name": name, "code": code, "reason": reason, "message": message})
 }
@@ -235,7 +237,7 @@ pub(super) fn run(stage: &Stage<'_>) {
             pod.obey(stage);
             try_again(stage, &roles, pod);
         }
-        // What has become of its pods says nothing once it is deleted itself.
+        // After the deletion of the Framework, the state of its pods does not matter.
         if stage.is_unwanted() {
             break None;
         }
@@ -265,7 +267,7 @@ pub(super) fn run(stage: &Stage<'_>) {
     stage.stand(status);
 }
 
-/// Starts a pod that failed again, with new volumes, as often as its task's policy says.
+/// Starts a failed pod again with new volumes, as often as its task's policy permits.
 fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
     let role = roles.iter().find(|role| text(role, "/name") == pod.role);
     let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
@@ -281,7 +283,7 @@ fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
     }
 }
 
-/// The pod that decides, by the completion policy of each role.
+/// Returns the pod that decides the end, by the completion policy of each role.
 fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
     for role in roles {
         let name = text(role, "/name");
@@ -303,7 +305,7 @@ fn decide(roles: &[Value], pods: &[Pod]) -> Option<usize> {
     (all && !pods.is_empty()).then(|| pods.len() - 1)
 }
 
-/// The status of a Framework whose end a pod has decided.
+/// Returns the status of a Framework whose end a pod has decided.
 fn completed(pod: &Pod) -> Value {
     if pod.gone {
         return deleted(&pod.role, pod.index);
@@ -335,8 +337,8 @@ fn completed(pod: &Pod) -> Value {
     })
 }
 
-/// What a pod that is a process has printed: all of it, its last lines, or all that it will print. (What is asked for since a
-/// time begins at the beginning here.)
+/// Returns the output of a pod that is a process: all of it, its last lines, or everything until its end.
+/// (`sinceTime` is ignored, so such output begins at the start.)
 pub(super) fn log(shared: &Arc<Shared>, pod: &str, request: &Request) -> Result<Pieces, String> {
     let waits = |_| format!("container in pod {pod} is waiting to start: ContainerCreating");
     let mut file = File::open(shared.folder.join("pods").join(pod).join("log")).map_err(waits)?;

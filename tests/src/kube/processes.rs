@@ -1,5 +1,5 @@
-//! The kubelet without containers: a pod is a process of this machine, and paths in it are paths of the folder that
-//! stands for its volumes.
+//! The kubelet without containers: a pod is a process of this machine. Mount paths are replaced by the
+//! folders of the volumes.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::objects::text;
 use super::{Shared, volumes};
 
-/// Starts a pod's container, with its files below `folder` and these variables beside its own.
+/// Starts a pod's container with its files below `folder`, and with additional variables.
 pub(super) fn start(
     shared: &Shared,
     spec: &Value,
@@ -26,9 +26,9 @@ pub(super) fn start(
             made.iter().find(|(known, _)| *known == name).ok_or(format!("no volume {name}"))?;
         mounts.push((text(mount, "/mountPath"), place));
     }
-    // The longest first.
+    // Longest path first, so that the most specific mount is found.
     mounts.sort_by_key(|(mounted, _)| std::cmp::Reverse(mounted.len()));
-    // A path in the pod, on this machine.
+    // Converts a path in the pod to a path of this machine.
     let here = |text: &str| {
         for (mounted, place) in &mounts {
             if let Some(rest) = text.strip_prefix(mounted.as_str())
@@ -39,7 +39,7 @@ pub(super) fn start(
         }
         text.to_owned()
     };
-    // Kubernetes' own replacements, as far as they are used.
+    // Kubernetes' replacements, as far as the manager uses them.
     let plain = |text: &str| here(&text.replace("$$", "$"));
     let words: Vec<String> = container["command"]
         .as_array()
@@ -58,7 +58,7 @@ pub(super) fn start(
             command.env(name, value);
         }
     }
-    // Whose processes these are.
+    // Marks the processes of the test bed.
     command.env("TEST_BED", &shared.folder);
     command.envs(environment);
     for variable in container["env"].as_array().into_iter().flatten() {

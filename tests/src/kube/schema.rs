@@ -1,18 +1,19 @@
-//! What the real server does to a Framework by its definition (`crd.json`, as it was recorded): refuses what does not fit,
-//! and drops what is not in it.
+//! Validates a Framework by its recorded definition (`crd.json`), as the real server does: refuses invalid
+//! values and drops unknown fields.
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The definition, as the real controller makes it.
+/// The definition that the real controller creates.
 const DEFINITION: &str = include_str!("../../fixtures/frameworkcontroller/crd.json");
 
-/// Takes a Framework as the server stores it, or says what is wrong with it.
+/// Validates a Framework and removes unknown fields. Returns an error if a value is invalid.
 pub(super) fn admit(framework: &mut Value) -> Result<(), String> {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     let schema = SCHEMA.get_or_init(|| {
-        let definition: Value = serde_json::from_str(DEFINITION).expect("it was recorded");
+        let definition: Value =
+            serde_json::from_str(DEFINITION).expect("the recorded definition is JSON");
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
     });
     let name = framework.pointer("/metadata/name").cloned().unwrap_or(Value::Null);
@@ -47,7 +48,7 @@ fn prune(schema: &Value, value: &mut Value, at: &str) -> Result<(), String> {
 
 fn fits(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let wanted = schema["type"].as_str().unwrap_or_default();
-    let good = match wanted {
+    let has_type = match wanted {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),
@@ -55,7 +56,7 @@ fn fits(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         "integer" => value.is_i64() || value.is_u64(),
         _ => true,
     };
-    if !(good || value.is_null() && schema["nullable"] == true) {
+    if !(has_type || value.is_null() && schema["nullable"] == true) {
         return Err(format!("{at}: Invalid value: must be of type {wanted}"));
     }
     let number = value.as_i64();
@@ -69,7 +70,7 @@ fn fits(schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     if schema["enum"].as_array().is_some_and(|words| !words.contains(value)) {
         return Err(format!("{at}: Unsupported value: {value}"));
     }
-    // The only pattern that there is.
+    // The definition has only this pattern.
     let name = value.as_str().unwrap_or_default();
     let is_name = (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());

@@ -1,5 +1,5 @@
-//! A door with TLS in front of the server, as clusters have that kubeadm, kind or k3s made: it shows a certificate for
-//! 127.0.0.1 by an authority of the cluster's own, and lets in who shows one by the same authority.
+//! A TLS proxy in front of the server, as on clusters of kubeadm, kind or k3s. Its certificate for 127.0.0.1
+//! is signed by the cluster's own authority. It accepts client certificates of the same authority.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,38 +22,39 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{Kube, write_kubeconfig};
 
-/// The door; it closes when it is dropped.
+/// The TLS proxy. Dropping it closes it.
 pub struct Tls {
     address: SocketAddr,
     token: String,
-    /// The authority, in PEM form.
+    /// The certificate of the authority, in PEM form.
     pub ca: String,
-    /// A person's certificate by it, and its key.
+    /// A client certificate of the authority, and its key.
     pub client: (String, String),
     _runtime: Runtime,
 }
 
 impl Tls {
-    /// Puts one in front of a server.
+    /// Starts a proxy in front of a server.
     pub fn start(kube: &Kube) -> Self {
         Self::with(kube, None, None)
     }
 
-    /// Puts one in front of a server whose own certificate, or its client's, is good until the end of a year.
+    /// Starts a proxy. The server's certificate and the client's are valid until the end of the given years.
     pub fn with(kube: &Kube, own_until: Option<i32>, client_until: Option<i32>) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("there are no names");
+        let mut params =
+            CertificateParams::new(Vec::new()).expect("an empty list of names is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("there is entropy");
-        let authority = params.self_signed(&key).expect("it is sound");
+        let key = KeyPair::generate().expect("the system has entropy");
+        let authority = params.self_signed(&key).expect("the parameters are valid");
         let issuer = Issuer::new(params, key);
         let signed = |name: &str, usage, until: Option<i32>| {
-            let mut params = CertificateParams::new([name.to_owned()]).expect("it is a name");
+            let mut params = CertificateParams::new([name.to_owned()]).expect("the name is valid");
             params.extended_key_usages = vec![usage];
             if let Some(until) = until {
                 params.not_after = date_time_ymd(until, 12, 31);
             }
-            let key = KeyPair::generate().expect("there is entropy");
-            (params.signed_by(&key, &issuer).expect("it is sound"), key)
+            let key = KeyPair::generate().expect("the system has entropy");
+            (params.signed_by(&key, &issuer).expect("the parameters are valid"), key)
         };
         let (own, own_key) = signed("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth, own_until);
         let (client, client_key) =
@@ -61,16 +62,16 @@ impl Tls {
 
         let provider = Arc::new(ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots.add(authority.der().clone()).expect("it is one");
+        roots.add(authority.der().clone()).expect("the certificate is valid");
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let own_key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own_key.serialize_der()));
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("it has some")
-            .with_client_cert_verifier(verifier.build().expect("it has a root"))
+            .expect("the provider has protocol versions")
+            .with_client_cert_verifier(verifier.build().expect("the store has a root certificate"))
             .with_single_cert(vec![own.der().clone()], own_key)
-            .expect("they belong together");
+            .expect("the key belongs to the certificate");
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -87,7 +88,7 @@ impl Tls {
                 tokio::spawn(async move {
                     let mut client = acceptor.accept(stream).await.ok()?;
                     let mut server = TcpStream::connect(server).await.ok()?;
-                    // A client that goes away is no fault.
+                    // Ignored: a client may disconnect.
                     copy_bidirectional(&mut client, &mut server).await.ok()
                 });
             }
@@ -97,19 +98,19 @@ impl Tls {
         Self { address, token, ca: authority.pem(), client, _runtime: runtime }
     }
 
-    /// Writes a kubeconfig that leads here: `cluster` and `user` are what stands in it beside the address and the token.
+    /// Writes a kubeconfig for this proxy. `cluster` and `user` are added to the address and the token.
     pub fn kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
         let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{token: {}, {user}}}", self.token));
     }
 
-    /// The same without the token, as most have it.
+    /// Writes a kubeconfig without a token.
     pub fn bare_kubeconfig(&self, path: &Path, cluster: &str, user: &str) {
         let cluster = format!("{{server: 'https://{}', {cluster}}}", self.address);
         write_kubeconfig(path, &cluster, &format!("{{{user}}}"));
     }
 
-    /// As a kubeconfig holds a file's content.
+    /// Encodes a PEM file for a kubeconfig.
     pub fn data(pem: &str) -> String {
         BASE64_STANDARD.encode(pem)
     }

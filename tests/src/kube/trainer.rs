@@ -1,5 +1,5 @@
-//! Kubeflow Trainer: makes a `JobSet` of each `TrainJob` and its `TrainingRuntime`, hands a suspension on, and copies the
-//! `JobSet`'s status. The pods are the `JobSet`'s.
+//! Kubeflow Trainer: creates a `JobSet` from each `TrainJob` and its `TrainingRuntime`, passes a suspension
+//! on, and copies the `JobSet`'s status. The pods belong to the `JobSet`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::objects::{is_going, text};
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const RUNTIME: &str = "/spec/runtimeRef/name";
 
-/// Refuses a `TrainJob` as the webhook does: its runtime must be there.
+/// Refuses a `TrainJob` whose runtime does not exist, as the webhook does.
 pub(super) fn admit(shared: &Shared, job: &Value) -> Result<(), String> {
     let runtime = text(job, RUNTIME);
     if shared.objects.get("trainingruntimes", &runtime).is_some() {
@@ -46,7 +46,7 @@ fn play(shared: &Shared, job: &Value) {
     let Some(runtime) = shared.objects.get("trainingruntimes", &text(job, RUNTIME)) else { return };
     drop(shared.objects.create("jobsets", job_set(job, &runtime)));
     let mut was_suspended = false;
-    let mut said = Value::Null;
+    let mut written = Value::Null;
     while !is_over(shared, &name, job) {
         let suspended = shared.objects.seen("trainjobs", &name, is_suspended).unwrap_or(false);
         was_suspended |= suspended;
@@ -56,15 +56,15 @@ fn play(shared: &Shared, job: &Value) {
         }
         let set = shared.objects.get("jobsets", &name).unwrap_or_default();
         let status = status(&set, suspended, was_suspended);
-        if status != said {
-            said = status.clone();
+        if status != written {
+            written = status.clone();
             drop(shared.objects.change("trainjobs", &name, |job| job["status"] = status));
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-/// The `JobSet`, which has the labels of neither.
+/// Returns the `JobSet`. It has the labels of neither the `TrainJob` nor the runtime.
 fn job_set(job: &Value, runtime: &Value) -> Value {
     let mut spec = runtime["spec"]["template"]["spec"].clone();
     let trainer = &job["spec"]["trainer"];
@@ -101,7 +101,7 @@ fn job_set(job: &Value, runtime: &Value) -> Value {
     })
 }
 
-/// The status of a `TrainJob`, by that of its `JobSet`.
+/// Derives the status of a `TrainJob` from its `JobSet`'s.
 fn status(set: &Value, suspended: bool, was_suspended: bool) -> Value {
     let mut conditions = Vec::new();
     if suspended {

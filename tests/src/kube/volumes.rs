@@ -1,5 +1,4 @@
-//! What the kubelet mounts into pods: folders of this machine that hold what the real volumes would, laid out as the
-//! kubelet does it.
+//! The volumes of pods: folders of this machine, laid out as by the kubelet.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -12,10 +11,10 @@ use serde_json::Value;
 use super::Shared;
 use super::objects::text;
 
-/// The interval at which volumes are renewed. The real kubelet takes a minute.
+/// The interval between two updates of the volumes. The real kubelet takes a minute.
 pub(super) const RENEWAL: Duration = Duration::from_millis(300);
 
-/// Makes a pod's volumes below `folder`: their names, and where they are.
+/// Creates a pod's volumes below `folder`. Returns their names and paths.
 pub(super) fn make(
     shared: &Shared,
     spec: &Value,
@@ -27,8 +26,8 @@ pub(super) fn make(
         let name = text(volume, "/name");
         let place = place(shared, volume, folder);
         fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
-        // An empty folder is everybody's; with a group of the pod's what is made in it belongs to that group.
-        // (Giving it away takes root, without whom everybody's it stays.)
+        // With `fsGroup`, new files in the volume belong to this group. Without it, or if the tests do not
+        // run as root, every user may write.
         let mode = if group.is_some() { 0o2777 } else { 0o777 };
         let group = group.and_then(|group| u32::try_from(group).ok());
         drop(chown(&place, None, group));
@@ -39,7 +38,7 @@ pub(super) fn make(
     Ok(all)
 }
 
-/// A pod's files, which are renewed from time to time.
+/// A pod's volumes, which are updated periodically.
 pub(super) struct Mounted {
     spec: Value,
     folder: PathBuf,
@@ -47,12 +46,12 @@ pub(super) struct Mounted {
 }
 
 impl Mounted {
-    /// The files of a pod that was just started.
+    /// Creates the record of a newly started pod's volumes.
     pub(super) fn new(spec: Value, folder: PathBuf) -> Self {
         Self { spec, folder, renewed: Instant::now() }
     }
 
-    /// Renews them, if it is time.
+    /// Updates the volumes if the interval is over.
     pub(super) fn renew(&mut self, shared: &Shared) {
         if self.renewed.elapsed() > RENEWAL {
             renew(shared, &self.spec, &self.folder);
@@ -61,22 +60,23 @@ impl Mounted {
     }
 }
 
-/// Writes what Secrets hold anew, as the kubelet does from time to time.
+/// Writes the present content of Secrets into the volumes, as the kubelet does periodically.
 pub(super) fn renew(shared: &Shared, spec: &Value, folder: &Path) {
     for volume in spec["volumes"].as_array().into_iter().flatten() {
-        // A Secret that was deleted leaves what it was.
+        // If a Secret was deleted, the kubelet keeps its last content.
         drop(project(shared, volume, &place(shared, volume, folder)));
     }
 }
 
-/// Where a volume is: in the pod's folder, or, if pods share it, beside all pods'.
+/// Returns a volume's folder. It is in the pod's folder or, for volumes that pods share, in a common folder.
 fn place(shared: &Shared, volume: &Value, folder: &Path) -> PathBuf {
     let own = ["emptyDir", "projected", "secret"].iter().any(|kind| !volume[*kind].is_null());
     let root = if own { folder.join("volumes") } else { shared.folder.join("shares") };
     root.join(text(volume, "/name"))
 }
 
-/// Writes a volume's Secrets into its folder: links into a hidden folder that is swapped as a whole.
+/// Writes a volume's Secrets into its folder. The files are links into a hidden folder that is replaced as a
+/// whole.
 fn project(shared: &Shared, volume: &Value, place: &Path) -> Result<(), String> {
     let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
     let names = projected.into_iter().flatten().map(|source| text(source, "/secret/name"));
@@ -109,7 +109,7 @@ fn project(shared: &Shared, volume: &Value, place: &Path) -> Result<(), String> 
     let part = place.join("..data_tmp");
     symlink(&new, &part).and_then(|()| fs::rename(&part, &current)).map_err(failed)?;
     for (key, _) in &files {
-        // There from the second time on.
+        // Fails if the link exists from an earlier update.
         drop(symlink(Path::new("..data").join(key), place.join(key)));
     }
     if let Some(old) = old {

@@ -1,5 +1,5 @@
-//! A Job without a process. Its pod and its status take the steps of a real cluster, in the times that were measured
-//! there (Kubernetes 1.36, idle), or several times as fast.
+//! A Job without a process. Its pod and its status take the steps of a real cluster in the times measured
+//! there (Kubernetes 1.36, idle), or faster by a factor.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 use super::super::Shared;
 use super::super::objects::{is_going, text};
 
-/// From the Job's creation to its pod, to the container's first instruction, and from there to its last.
+/// From the Job's creation to the pod's, from there to the container's start, and from there to its end.
 pub(super) const POD_MS: u64 = 40;
 pub(super) const START_MS: u64 = 300;
 const RUN_MS: u64 = 5_000;
 /// The time by which the longest run exceeds the shortest. Trials that start together do not end together.
 const RUN_SPREAD_MS: u64 = 4_000;
-/// From the container's end to the kubelet's word of it, to the pod's phase, and to the Job's conditions.
+/// From the container's end to the kubelet's report, to the pod's phase, and to the Job's conditions.
 pub(super) const TERMINATED_MS: u64 = 300;
 pub(super) const PHASE_MS: u64 = 1_100;
 pub(super) const DECIDED_MS: u64 = 750;
 const FAILED_MS: u64 = 15;
 
-/// Plays a Job whose container ends with this code.
+/// Plays a Job whose container ends with an exit code.
 pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     let name = text(job, "/metadata/name");
     if job["spec"]["suspend"] == true {
-        // The look at the controller.
+        // The manager's test of the controller: a suspended Job.
         let suspended = json!({"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"});
         stand(shared, &name, json!({"conditions": [suspended], "active": 0}));
         return;

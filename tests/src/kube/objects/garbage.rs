@@ -1,5 +1,5 @@
-//! Deleting as Kubernetes does it. A finalizer holds an object, and a pod on a node has its grace. Objects that an
-//! owner has go after it, before it, or not at all.
+//! Deletion as in Kubernetes. A finalizer keeps an object, and a pod on a node has a grace period. Depending
+//! on the policy, owned objects are deleted after their owner, before it, or not at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::{Key, Objects, State, text};
 
-/// Holds an object until what it owns is gone.
+/// The finalizer that keeps an object until the objects that it owns are gone.
 pub(in super::super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// How an object is to be deleted, as a request says it.
+/// The options of a deletion.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in super::super) struct Deletion {
     policy: Option<Policy>,
-    /// A pod's grace, instead of its own, in seconds.
+    /// The grace period of a pod in seconds, instead of the pod's own.
     grace: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ enum Policy {
 }
 
 impl Deletion {
-    /// As the body of a request says it (`DeleteOptions`). `Err`: it cannot be.
+    /// Reads the body of a request (`DeleteOptions`). Returns an error if it is invalid.
     pub(in super::super) fn read(options: &Value) -> Result<Self, String> {
         let policy = match options["propagationPolicy"].as_str() {
             None => None,
@@ -43,7 +43,7 @@ impl Deletion {
 }
 
 impl Objects {
-    /// Deletes an object: it is gone, or going. What it owns is seen to by [`Self::collect`].
+    /// Deletes an object, or marks it as being deleted. [`Self::collect`] handles the objects that it owns.
     pub(in super::super) fn delete(
         &self,
         plural: &str,
@@ -56,13 +56,13 @@ impl Objects {
         Some(object)
     }
 
-    /// Nothing of it is left where it ran: a pod whose containers have ended.
+    /// Removes a pod whose containers have ended.
     pub(in super::super) fn gone(&self, plural: &str, name: &str) {
         self.lock().take(&(plural.to_owned(), name.to_owned()));
         self.changed.notify_all();
     }
 
-    /// One round of the garbage collector; whether there may be more to do.
+    /// Runs the garbage collector once. Returns `true` if there may be more to do.
     pub(in super::super) fn collect(&self) -> bool {
         let mut state = self.lock();
         if !std::mem::take(&mut state.deleted) {
@@ -86,14 +86,14 @@ impl Objects {
     }
 }
 
-/// What there is to collect.
+/// The objects that the garbage collector must handle.
 #[derive(Default)]
 struct Survey {
-    /// What has owners, and none of them is there any more.
+    /// Objects whose owners are all gone.
     ownerless: Vec<Key>,
-    /// What is to go after what it owns, and its uid.
+    /// Objects that wait for the deletion of the objects that they own, with their uids.
     held: Vec<(Key, String)>,
-    /// What each owner owns, by its uid, and whether that is going.
+    /// The objects of each owner, by its uid, and whether they are being deleted.
     owned: HashMap<String, Vec<(Key, bool)>>,
 }
 
@@ -103,7 +103,7 @@ impl State {
         let mut object = Value::clone(&before);
         let mut holders: Vec<String> = finalizers(&object).map(str::to_owned).collect();
         match how.policy {
-            // What it says itself.
+            // The object's own finalizers decide.
             None => {}
             Some(policy) => {
                 holders.retain(|holder| holder != FOREGROUND);
@@ -136,14 +136,14 @@ impl State {
         Some(self.store(key.clone(), object, "MODIFIED"))
     }
 
-    /// Takes an object away.
+    /// Removes an object.
     fn take(&mut self, key: &Key) -> Option<Arc<Value>> {
         let object = self.objects.remove(key)?;
         self.deleted = true;
         Some(self.enter(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
     }
 
-    /// Looks once at everything: there may be thousands of objects.
+    /// Visits every object only once, because there may be thousands.
     fn survey(&self) -> Survey {
         let uid = |object: &Value| text(object, "/metadata/uid");
         let uids: HashSet<String> = self.objects.values().map(|object| uid(object)).collect();
@@ -164,7 +164,7 @@ impl State {
         survey
     }
 
-    /// Nobody holds it for what it owns any more.
+    /// Removes the foreground finalizer. Without other finalizers, the object is gone.
     fn release(&mut self, key: &Key) {
         let Some(object) = self.objects.get(key) else { return };
         let mut object = Value::clone(object);
@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    /// What an object owns is nobody's.
+    /// Removes an owner from the objects that it owns.
     fn disown(&mut self, uid: &str) {
         for (key, _) in self.survey().owned.remove(uid).unwrap_or_default() {
             let Some(object) = self.objects.get(&key) else { continue };
@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// Whether an object is being deleted.
+/// Returns `true` if an object is being deleted.
 pub(in super::super) fn is_going(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
 }
@@ -210,7 +210,7 @@ fn owners(object: &Value) -> &[Value] {
 mod tests {
     use super::*;
 
-    /// A Framework that owns a config map that owns two pods, of which one has a node.
+    /// A Framework that owns a config map, which owns two pods. One of the pods has a node.
     fn family(holders: &[&str]) -> Objects {
         let objects = Objects::new();
         let make = |plural: &str, name: &str, owner: Option<&Value>, more: Value| {
@@ -239,7 +239,7 @@ mod tests {
     fn there(objects: &Objects) -> Vec<String> {
         let all = ["frameworks", "configmaps", "pods"].iter().flat_map(|kind| objects.list(kind));
         let all = all.map(|object| {
-            let going = if is_going(&object) { " goes" } else { "" };
+            let going = if is_going(&object) { " is going" } else { "" };
             format!("{}{going}", text(&object, "/metadata/name"))
         });
         all.collect()
@@ -248,12 +248,12 @@ mod tests {
     #[test]
     fn owned_objects_are_deleted_as_the_policy_says() {
         let (map, pod) = ("f-attempt", "f-worker-0");
-        let going = [format!("{map} goes"), format!("{pod} goes")];
-        let held = ["f goes".to_owned(), going[0].clone(), going[1].clone()];
+        let going = [format!("{map} is going"), format!("{pod} is going")];
+        let held = ["f is going".to_owned(), going[0].clone(), going[1].clone()];
         let kept = [map, pod, "f-worker-1"].map(str::to_owned);
         #[rustfmt::skip]
         let table = [
-            // the policy            the map's own finalizer  at once         and in the end
+            // policy                  the map's own finalizer  at once         in the end
             (json!(null),            &[FOREGROUND][..],       &going[..],     &[][..]),
             (json!("Background"),    &[FOREGROUND],           &going,         &[]),
             (json!("Background"),    &[],                     &going[1..],    &[]),
@@ -267,7 +267,7 @@ mod tests {
             collect(&objects);
             assert_eq!(there(&objects), at_once, "{policy}");
             if at_once != in_the_end {
-                // Its containers have ended.
+                // The pod's containers have ended.
                 objects.gone("pods", pod);
                 collect(&objects);
             }
