@@ -1,7 +1,7 @@
-//! A training service whose jobs are processes of this machine: the shortest one that is whole.
+//! A training service whose jobs are processes of this machine. It is the shortest complete service.
 //!
-//! `trainingService: {platform: plugin, command: [target/debug/examples/processes]}`. `platform: local` does more. The setting
-//! `jobs` says how many a hybrid search should have here at a time.
+//! `trainingService: {platform: plugin, command: [target/debug/examples/processes]}`. `platform: local` has
+//! more features. The setting `jobs` is the number of jobs that a hybrid search may run here at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::process::CommandExt as _;
@@ -25,7 +25,7 @@ impl Processes {
     fn new(setup: &Setup) -> Result<Self, ServiceError> {
         let jobs = &setup.settings["jobs"];
         if !jobs.is_null() && !jobs.is_u64() {
-            return Err(ServiceError::Settings(format!("settings.jobs: {jobs} is no number")));
+            return Err(ServiceError::Settings(format!("settings.jobs: {jobs} is not a number")));
         }
         Ok(Self { children: Mutex::default(), jobs: jobs.as_u64() })
     }
@@ -34,14 +34,15 @@ impl Processes {
         let mut children = self.children.lock().expect("no holder panics");
         let status = children.get_mut(handle).map(Child::try_wait);
         match status {
-            // The job was started twice, because the first agent had not taken its lock yet: the second one has ended at it.
+            // The job was started twice because the first agent did not hold its lock yet. The second agent
+            // has ended because of the lock.
             Some(Ok(Some(_))) if agent_lives(&job.folder) => {
                 children.remove(handle);
                 State::Running
             }
             Some(Ok(Some(status))) => State::Gone(Gone::of(status)),
             Some(_) => State::Running,
-            // An earlier process of ours has started it.
+            // An earlier process of this service has started the job.
             None if agent_lives(&job.folder) => State::Running,
             None => State::Gone(Gone::unknown()),
         }
@@ -60,7 +61,7 @@ impl TrainingService for Processes {
     fn start(&self, job: &Job) -> Result<String, ServiceError> {
         let mut command = Command::new(&job.argv[0]);
         command.args(&job.argv[1..]).current_dir(&job.folder).stdin(Stdio::null());
-        // A group of its own: the job outlives this process.
+        // A process group of its own, because the job outlives this process.
         let child = command.process_group(0).spawn();
         let child = child.map_err(|error| ServiceError::Transient(error.to_string()))?;
         let handle = child.id().to_string();
@@ -69,7 +70,7 @@ impl TrainingService for Processes {
     }
 
     fn find(&self, job: &Job) -> Result<Option<String>, ServiceError> {
-        // The agent's lock names its process and its attempt, also once the agent has ended.
+        // The lock file contains the agent's process id and attempt, also after the agent's end.
         let lock = std::fs::read_to_string(job.folder.join("spool/lock")).unwrap_or_default();
         let mut words = lock.split_whitespace();
         let handle = words.next().map(str::to_owned);
@@ -77,11 +78,11 @@ impl TrainingService for Processes {
     }
 
     fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError> {
-        // The lock names the agent that runs the trial.
+        // The lock file contains the agent that runs the trial.
         let agent = self.find(job)?.unwrap_or_else(|| handle.to_owned());
         if let Some(pid) = agent.parse().ok().filter(|_| agent_lives(&job.folder)) {
             let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
-            // It may just have ended.
+            // Ignored: the process may have ended.
             kill(Pid::from_raw(pid), signal).ok();
         }
         Ok(())

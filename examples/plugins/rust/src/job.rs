@@ -1,4 +1,4 @@
-//! PURE: a job, and what becomes of it.
+//! PURE: a job, its states and its end.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -10,28 +10,28 @@ use serde_json::Value;
 /// An attempt of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// A name for the platform: letters, digits and dashes. No other attempt has it.
+    /// A name for the platform: letters, digits and dashes. It is unique for each attempt.
     pub name: String,
-    /// The agent's whole command line.
+    /// The agent's complete command line.
     pub argv: Vec<String>,
-    /// A folder of the trial's own.
+    /// The trial's folder.
     pub folder: PathBuf,
-    /// The trial.
+    /// The trial's id.
     pub trial: String,
-    /// Its attempt.
+    /// The attempt's id.
     pub attempt: String,
-    /// The experiment.
+    /// The experiment's id.
     pub experiment: String,
-    /// GPUs that the trial wants. `None`: the experiment does not say.
+    /// The number of GPUs that the trial needs. `None`: the experiment does not specify it.
     pub gpus: Option<u64>,
-    /// Milliseconds that the agent may take to end after SIGTERM.
+    /// The time in milliseconds that the agent may take to end after SIGTERM.
     pub grace_ms: u64,
-    /// All that the trial wants, as the manager says it.
+    /// All resources that the trial needs, in the manager's form.
     pub resources: Value,
 }
 
 impl Job {
-    /// Returns a shell script that runs the agent in the place of the shell.
+    /// Returns a shell script that replaces the shell with the agent.
     pub fn script(&self, head: &str) -> String {
         let quote = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
         let words: Vec<_> = self.argv.iter().map(quote).collect();
@@ -42,36 +42,36 @@ impl Job {
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It runs.
+    /// The job runs.
     Running,
-    /// It waits for its start; the reason, for a person.
+    /// The job has not started. The reason is for the user.
     Waiting(String),
-    /// It has ended.
+    /// The job has ended.
     Gone(Gone),
 }
 
-/// The end of a job. What is not known is left out.
+/// The end of a job. Unknown details are omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gone {
     /// The exit code of the job's first process.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub signal: Option<i32>,
     /// `exit`, `cancelled`, `timeout`, `oom`, `preempted`, `node_lost`, `start_failed`, `revoked` or `unknown`.
     pub reason: &'static str,
-    /// For a person.
+    /// A message for the user.
     pub message: Option<String>,
-    /// `user-error`, `transient` or `permanent`, which decides about a retry. `None`: the reason does.
+    /// `user-error`, `transient` or `permanent`, which decides about a retry. `None`: the reason decides.
     pub fault: Option<&'static str>,
 }
 
 impl Gone {
-    /// The end of a process.
+    /// Creates the end of a job from its process's exit status.
     pub fn of(status: ExitStatus) -> Self {
         Self { code: status.code(), signal: status.signal(), reason: "exit", ..Self::unknown() }
     }
 
-    /// An end of which nothing is known.
+    /// Creates an end without details.
     pub fn unknown() -> Self {
         Self { code: None, signal: None, reason: "unknown", message: None, fault: None }
     }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn an_end_is_that_of_its_process() {
-        // As `wait` has them: the code is in the second byte, the signal in the first.
+        // As returned by `wait`: the code is in the second byte, the signal in the first.
         let ended = |status| Gone::of(ExitStatus::from_raw(status));
         assert_eq!((ended(3 << 8).code, ended(3 << 8).signal), (Some(3), None));
         assert_eq!((ended(9).code, ended(9).signal), (None, Some(9)));

@@ -1,8 +1,8 @@
-//! A training service of your own in Rust: say how a job is started, stopped and looked at.
+//! A library for training services in Rust.
 //!
-//! Implement [`TrainingService`] and call [`serve`] in `main`. `examples/processes.rs` is the shortest whole service.
-//! The crate speaks the protocol (`docs/plugins.md`), keeps a record of each job, and makes requests safe to repeat.
-//! Its words are those of the Python module `trialkeeper.service`.
+//! Implement [`TrainingService`] and call [`serve`] in `main`. `examples/processes.rs` is the shortest
+//! complete service. The crate implements the protocol (`docs/plugins.md`), keeps a record of each job, and
+//! makes requests safe to repeat. It uses the same terms as the Python module `trialkeeper.service`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,111 +20,117 @@ mod record;
 mod server;
 mod wire;
 
-/// The facts with which a service begins.
+/// The data that a service gets at its start.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// `trainingService.settings` of the experiment file.
     pub settings: Value,
-    /// A folder of the service's own for the experiment.
+    /// A folder of this service for this experiment.
     pub state_dir: PathBuf,
     /// The experiment's id.
     pub experiment: String,
 }
 
-/// The reason that a request has no result.
+/// The reason that a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// The job is refused, and would be again: the trial fails and is not retried.
+    /// The job is refused permanently: the trial fails and is not retried.
     #[error("{0}")]
     Refused(String),
-    /// The attempt failed; the next one may succeed.
+    /// The attempt failed. The next one may succeed.
     #[error("{0}")]
     Transient(String),
-    /// There is no room just now: the trial waits. Nothing was started.
+    /// The platform has no free capacity: the trial waits. No job was started.
     #[error("{message}")]
     NoRoom {
-        /// For a person.
+        /// The message for the user.
         message: String,
-        /// The time until the next try. `None`: the manager's usual one.
+        /// The time until the next try. `None`: the manager's default.
         after: Option<Duration>,
     },
-    /// The platform does not answer: the trial waits. The job may run. A token that has expired belongs here.
+    /// The platform does not answer: the trial waits. The job may run. Also return this for an expired token.
     #[error("{message}")]
     Unavailable {
-        /// For a person.
+        /// The message for the user.
         message: String,
-        /// The time until the next try. `None`: the manager's usual one.
+        /// The time until the next try. `None`: the manager's default.
         after: Option<Duration>,
     },
-    /// The settings are wrong: a new experiment is not started.
+    /// The settings are invalid: a new experiment is not started.
     #[error("{0}")]
     Settings(String),
 }
 
-/// A problem that [`TrainingService::check`] has found.
+/// A problem that [`TrainingService::check`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The problem, for a person.
+    /// The message for the user.
     pub message: String,
-    /// True if trials can run nevertheless.
+    /// If set, trials can run despite the problem.
     pub is_warning: bool,
-    /// The setting that is wrong: `settings.partition`. Empty: none is.
+    /// The path of the invalid setting: `settings.partition`. Empty if the problem is not a setting.
     pub path: String,
-    /// The remedy. Empty: there is none to name.
+    /// The remedy. Empty if there is none.
     pub advice: String,
 }
 
-/// Starts, stops and looks at jobs. Methods are called from several threads.
+/// Starts, stops and polls jobs. The server calls these methods from several threads.
 pub trait TrainingService: Send + Sync + 'static {
     /// Returns the service's name in messages.
     fn name(&self) -> &'static str;
 
-    /// Starts a job and returns its handle. Called once for each attempt, unless [`Self::find`] finds it.
+    /// Starts a job and returns its handle. The server calls this once for each attempt, unless
+    /// [`Self::find`] returns a handle.
     fn start(&self, job: &Job) -> Result<String, ServiceError>;
 
-    /// Ends a job: by SIGTERM to the agent, with `force` at once. May be called again, also after the end.
+    /// Stops a job with a SIGTERM to its agent, or at once with `force`. The server may call this repeatedly,
+    /// also after the job's end.
     fn stop(&self, handle: &str, job: &Job, force: bool) -> Result<(), ServiceError>;
 
-    /// Looks at jobs by their handles. A handle that is left out is not known just now, which is no end; nor is an error.
+    /// Returns the states of jobs by their handles. Leave out jobs whose state is unknown. A missing job or
+    /// an error does not end a job.
     fn poll(&self, jobs: &BTreeMap<String, Job>) -> Result<BTreeMap<String, State>, ServiceError>;
 
-    /// Looks for a job whose start may have succeeded without a record. It may have ended since. `None`: it was not started.
+    /// Finds a job whose start may have succeeded without a record. Also finds a job that has ended since.
+    /// Returns `None` if the job was not started.
     fn find(&self, _job: &Job) -> Result<Option<String>, ServiceError> {
         Ok(None)
     }
 
-    /// Returns the version in messages.
+    /// Returns the service's version in messages.
     fn version(&self) -> &'static str {
         ""
     }
 
-    /// Returns the interval at which jobs are looked at.
+    /// Returns the interval between two polls.
     fn poll_interval(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    /// Looks at settings and platform, for `trial-manager doctor`. Changes nothing.
+    /// Checks settings and platform for `trial-manager doctor`. It must change nothing.
     fn check(&self) -> Vec<Problem> {
         Vec::new()
     }
 
-    /// Makes ready. Called in every process before the first job. Returns the agent program as the jobs' machines see it.
+    /// Prepares the service. The server calls this in every process before the first job. Returns the path of
+    /// the agent program on the jobs' machines.
     fn open(&self, agent: &Path) -> Result<PathBuf, ServiceError> {
         Ok(agent.to_owned())
     }
 
-    /// Returns how many jobs can begin now beside those that were started, of which `living` have not ended. `None`: not
-    /// known just now.
+    /// Returns the number of jobs that can begin now, in addition to the started ones. Of those, `living`
+    /// have not ended. `None`: not known at present.
     fn room(&self, _living: usize) -> Option<u64> {
         None
     }
 
-    /// Removes what the platform keeps of a job that has ended. Called once its end is recorded.
+    /// Removes the platform's data of an ended job. The server calls this after it recorded the end.
     fn ended(&self, _handle: &str, _job: &Job) -> Result<(), ServiceError> {
         Ok(())
     }
 
-    /// Reads output from a byte on, at most `size` bytes. A place behind the end stands for the end. Returns the place, too.
+    /// Reads at most `size` bytes of output from a byte offset. An offset behind the end is replaced by the
+    /// end. Returns the offset used, too.
     fn output(
         &self,
         job: &Job,
@@ -143,16 +149,16 @@ pub trait TrainingService: Send + Sync + 'static {
         Ok((offset, bytes))
     }
 
-    /// Removes what a job has left at the platform.
+    /// Removes everything that a job has left on the platform.
     fn clean(&self, _job: &Job) -> Result<(), ServiceError> {
         Ok(())
     }
 
-    /// Called before the process ends. Jobs live on.
+    /// Releases resources before the process ends. Jobs keep running.
     fn close(&self) {}
 }
 
-/// Returns whether the agent in a job's folder runs: it holds a lock for as long as it lives.
+/// Returns `true` if the agent in a job's folder is running: it holds a lock until its end.
 pub fn agent_lives(folder: &Path) -> bool {
     let Ok(lock) = File::open(folder.join("spool/lock")) else { return false };
     matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock))

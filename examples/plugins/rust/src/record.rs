@@ -1,4 +1,4 @@
-//! The knowledge of an attempt, in a file that is written before anything is done about the attempt.
+//! The record of an attempt, in a file. The server writes the file before it acts on the attempt.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,30 +16,30 @@ use crate::Job;
 #[serde(default)]
 pub(crate) struct Entry {
     pub(crate) key: Value,
-    /// The job, once it is about to be started. With no handle it may run.
+    /// The job, written before its start. Without a handle, the job may be running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) job: Option<Job>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) handle: Option<String>,
     pub(crate) cancelled: bool,
-    /// The end, as it was told.
+    /// The end, as reported to the manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gone: Option<Value>,
 }
 
-/// An attempt.
+/// The record of an attempt.
 #[derive(Debug)]
 pub(crate) struct Record {
     path: PathBuf,
     pub(crate) entry: Entry,
-    /// The reason to wait that was told last.
+    /// The last reported reason to wait.
     pub(crate) told_why: Option<String>,
-    /// The time at which a job that was asked to end is ended by force.
+    /// The time at which a job that does not stop is stopped by force.
     pub(crate) force_at: Option<Instant>,
 }
 
 impl Record {
-    /// Reads the record of an attempt. One that is not there is empty.
+    /// Reads the record of an attempt. A missing file is an empty record.
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
         let entry = match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
@@ -49,7 +49,7 @@ impl Record {
         Ok(Self { path: path.to_owned(), entry, told_why: None, force_at: None })
     }
 
-    /// Changes the record, on the disk first.
+    /// Changes the record. Writes it to disk before changing it in memory.
     pub(crate) fn write(&mut self, change: impl FnOnce(&mut Entry)) -> io::Result<()> {
         let mut entry = self.entry.clone();
         change(&mut entry);
@@ -63,7 +63,7 @@ impl Record {
         Ok(())
     }
 
-    /// Forgets the attempt.
+    /// Deletes the record.
     pub(crate) fn forget(&mut self) -> io::Result<()> {
         self.entry = Entry::default();
         match fs::remove_file(&self.path) {
@@ -72,7 +72,7 @@ impl Record {
         }
     }
 
-    /// Returns the handle and the job of a job that was started and has not ended.
+    /// Returns the handle and the job if the job was started and has not ended.
     pub(crate) fn living(&self) -> Option<(&str, &Job)> {
         let Entry { job, handle, gone, .. } = &self.entry;
         gone.is_none().then_some(handle.as_deref().zip(job.as_ref())).flatten()

@@ -1,4 +1,5 @@
-//! The conversation with the manager: requests come in on standard input, answers and notifications go out.
+//! The communication with the manager: requests on standard input, answers and notifications on standard
+//! output.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -22,17 +23,17 @@ use crate::{Gone, Job, ServiceError, Setup, State, TrainingService};
 
 /// The version of the protocol.
 const PROTOCOL: u64 = 1;
-/// Requests that the manager may leave without an answer at a time; each has a thread.
+/// The number of requests that the manager may have open at a time. Each has a thread.
 const IN_FLIGHT: u64 = 8;
-/// The longest that a request for output waits for some, and the interval at which it looks.
+/// The longest wait of a request for output, and the interval of its checks.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 const OUTPUT_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest pause after a poll that failed.
+/// The longest pause after a failed poll.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// The agent's flags that `trialkeeper replay` takes, too.
+/// The agent's flags that `trialkeeper replay` accepts, too.
 const REPLAY_FLAGS: [&str; 3] = ["--manager-file", "--token-file", "--ca-file"];
 
-/// Serves the manager until it closes standard input: what `main` of a service returns. `make` makes the service.
+/// Serves the manager until it closes standard input. `main` returns the result. `make` creates the service.
 pub fn serve<S: TrainingService>(make: impl Fn(&Setup) -> Result<S, ServiceError>) -> ExitCode {
     if std::env::var_os("TRIALKEEPER_PLUGIN").is_none_or(|value| value != "1") {
         log("This is a training service of TrialKeeper. An experiment file names it: \
@@ -47,7 +48,7 @@ pub fn serve<S: TrainingService>(make: impl Fn(&Setup) -> Result<S, ServiceError
         }
     };
     let server = OnceLock::new();
-    // The end of the scope waits for requests that are at work.
+    // The end of the scope waits for open requests.
     let closing = thread::scope(|scope| {
         let closing = listen(scope, &server, &out, &make);
         if let Some(server) = server.get() {
@@ -65,17 +66,17 @@ pub fn serve<S: TrainingService>(make: impl Fn(&Setup) -> Result<S, ServiceError
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stderr, reason = "the manager keeps it as the service's log")]
+#[expect(clippy::print_stderr, reason = "the manager writes it to the service's log")]
 fn log(text: &str) {
     eprintln!("{text}");
 }
 
-/// The way to the manager.
+/// The connection to the manager.
 #[derive(Debug)]
 struct Out(Mutex<File>);
 
 impl Out {
-    /// Takes standard output: everything else that is printed, here or in a child, goes to standard error.
+    /// Takes standard output. Other output of this process and of its children goes to standard error.
     fn new() -> io::Result<Arc<Self>> {
         let out = io::stdout().as_fd().try_clone_to_owned()?;
         nix::unistd::dup2_stdout(io::stderr())?;
@@ -83,7 +84,7 @@ impl Out {
     }
 
     fn write(&self, line: &str) {
-        // If the manager has gone, standard input says so, too.
+        // Ignored: if the manager has ended, standard input is closed, too.
         drop(lock(&self.0).write_all(line.as_bytes()));
     }
 }
@@ -92,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads requests. Returns the id of the one that asks to close. `None`: standard input was closed.
+/// Reads requests. Returns the id of the request to close, or `None` at the end of standard input.
 fn listen<'scope, S: TrainingService>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope OnceLock<Server<S>>,
@@ -114,10 +115,10 @@ fn listen<'scope, S: TrainingService>(
                 out.write(&wire::answer(&id, hello));
             }
             (_, None) => {
-                let refusal = Refusal::new(-32600, "`initialize` comes first");
+                let refusal = Refusal::new(-32600, "`initialize` must be the first request");
                 out.write(&wire::answer(&id, Err(refusal)));
             }
-            // In order: everything else relies on it.
+            // In order, because all other requests depend on it.
             ("open", Some(server)) => {
                 server.answer(&id, &method, &params);
                 if !is_watched {
@@ -140,8 +141,9 @@ fn initialize<S: TrainingService>(
 ) -> Result<Server<S>, Refusal> {
     let bound = |name: &str| params["protocol"][name].as_u64().unwrap_or(PROTOCOL);
     if !(bound("min")..=bound("max")).contains(&PROTOCOL) {
-        let message =
-            format!("this plugin speaks version {PROTOCOL} of the protocol; update one of the two");
+        let message = format!(
+            "this plugin supports version {PROTOCOL} of the protocol; update the plugin or the manager"
+        );
         return Err(Refusal::new(-32007, message));
     }
     let state_dir = PathBuf::from(wire::text(&params["state_dir"]));
@@ -175,12 +177,12 @@ struct Site {
     files: Files,
 }
 
-/// The state of the thread that looks at jobs.
+/// The state of the polling thread.
 #[derive(Debug, Default)]
 struct Alarm {
-    /// It is to look at once.
+    /// If set, the thread polls at once.
     is_rung: bool,
-    /// It is to end.
+    /// If set, the thread ends.
     stopped: bool,
 }
 
@@ -219,7 +221,7 @@ impl<S: TrainingService> Server<S> {
         self.rung.notify_all();
     }
 
-    /// Answers a request, whatever the service does: the manager replaces a process that leaves out an answer.
+    /// Answers a request, even if the service panics. The manager replaces a process that omits an answer.
     fn answer(&self, id: &Value, method: &str, params: &Value) {
         let result = catch_unwind(AssertUnwindSafe(|| self.result(method, params)));
         let panicked = |_| Err(Refusal::new(-32603, format!("the service panicked at {method}")));
@@ -255,7 +257,7 @@ impl<S: TrainingService> Server<S> {
             "finish" => self.cancel(&mut lock(&*self.record(params)?), params, true),
             "adopt" => self.adopt(&mut lock(&*self.record(params)?)),
             "recover" => recover(&lock(&*self.record(params)?)),
-            other => Err(Refusal::bad_request(format!("there is no request {other:?}"))),
+            other => Err(Refusal::bad_request(format!("unknown request {other:?}"))),
         }
     }
 
@@ -299,16 +301,16 @@ impl<S: TrainingService> Server<S> {
         let may_run = record.entry.job.is_some();
         let found = if may_run { self.service.find(&job)? } else { None };
         let created = found.is_none();
-        // Written first: the next process looks for a job that has no handle before it starts it.
+        // Written first, so that the next process searches a job without a handle before it starts it.
         record
             .write(|entry| (entry.key, entry.job) = (params["key"].clone(), Some(job.clone())))?;
         let handle = match found {
             Some(handle) => handle,
             None => self.service.start(&job).or_else(|error| {
-                let nothing_was_made =
+                let is_not_started =
                     matches!(error, ServiceError::Refused(_) | ServiceError::NoRoom { .. });
-                // An earlier start without an answer may have succeeded: `clean_up` looks for that job.
-                if nothing_was_made && !may_run {
+                // An earlier start without an answer may have succeeded. `clean_up` then searches that job.
+                if is_not_started && !may_run {
                     record.forget()?;
                 }
                 Err(Refusal::from(error))
@@ -350,10 +352,10 @@ impl<S: TrainingService> Server<S> {
         let record = self.record(params)?;
         let stream = params["stream"].as_str().unwrap_or("stdout");
         if !["stdout", "stderr"].contains(&stream) {
-            return Err(Refusal::bad_request(format!("there is no stream {stream:?}")));
+            return Err(Refusal::bad_request(format!("unknown stream {stream:?}")));
         }
         let job = lock(&record).entry.job.clone();
-        let job = job.ok_or_else(|| Refusal::new(-32005, "there is no such job"))?;
+        let job = job.ok_or_else(|| Refusal::new(-32005, "unknown job"))?;
         let (mut from, size) = (
             params["offset"].as_u64().unwrap_or(0),
             params["max_bytes"].as_u64().unwrap_or(65_536),
@@ -363,7 +365,8 @@ impl<S: TrainingService> Server<S> {
         loop {
             let has_ended = lock(&record).living().is_none();
             let (offset, bytes) = self.service.output(&job, stream, from, size)?;
-            // The place of the end, where the manager asks for news only.
+            // The manager may start behind the end to read only new output. Later reads begin at the actual
+            // end.
             from = offset;
             if !bytes.is_empty() || has_ended || Instant::now() >= until {
                 let end = has_ended && bytes.is_empty();
@@ -399,7 +402,7 @@ impl<S: TrainingService> Server<S> {
         Ok(record.forget()?)
     }
 
-    /// Looks at jobs until the manager has gone.
+    /// Polls the jobs until the manager has ended.
     fn watch(&self) {
         let mut pause = self.service.poll_interval();
         loop {
@@ -410,7 +413,7 @@ impl<S: TrainingService> Server<S> {
                 Err(Refusal { message, .. }) => {
                     let longer = (pause * 2).clamp(Duration::from_secs(1), LONGEST_PAUSE);
                     let s = longer.as_secs();
-                    log(&format!("cannot look at the jobs; again in {s} s: {message}"));
+                    log(&format!("cannot poll the jobs; retrying in {s} s: {message}"));
                     longer
                 }
             };
@@ -444,7 +447,7 @@ impl<S: TrainingService> Server<S> {
         Ok(())
     }
 
-    /// Takes note of a job's state.
+    /// Handles a job's state.
     fn take(&self, record: &mut Record, handle: &str, state: State) -> Result<(), Refusal> {
         let Some((_, job)) = record.living() else { return Ok(()) };
         let job = job.clone();
@@ -493,7 +496,7 @@ impl<S: TrainingService> Server<S> {
         record.write(|entry| entry.gone = Some(gone))?;
         self.tell_gone(record);
         if let Err(error) = self.service.ended(handle, job) {
-            log(&format!("what is left of {handle} stays until clean_up: {error}"));
+            log(&format!("cannot remove the data of {handle} before clean_up: {error}"));
         }
         Ok(())
     }
@@ -505,7 +508,7 @@ impl<S: TrainingService> Server<S> {
     }
 }
 
-/// Returns a job as `list` and `adopt` tell it.
+/// Returns a job in the form of `list` and `adopt`.
 fn listed(record: &Record) -> Value {
     let entry = &record.entry;
     let mut listed = json!({"key": entry.key, "handle": entry.handle, "phase": "running"});
@@ -518,7 +521,7 @@ fn listed(record: &Record) -> Value {
     listed
 }
 
-/// Returns whether an agent has left reports that it could not deliver.
+/// Returns `true` if an agent has left undelivered reports.
 fn has_reports(folder: &Path) -> bool {
     let names = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
     let is_segment = |path: &Path| path.extension().is_some_and(|extension| extension == "seg");
@@ -537,8 +540,8 @@ fn recover(record: &Record) -> Result<Value, Refusal> {
     }
     let done = command.output()?;
     if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        let message = format!("trialkeeper replay: {}: {}", done.status, said.trim());
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        let message = format!("trialkeeper replay: {}: {}", done.status, stderr.trim());
         return Err(Refusal::new(-32002, message));
     }
     Ok(json!({"left": 0}))

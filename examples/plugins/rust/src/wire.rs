@@ -1,4 +1,5 @@
-//! PURE: requests of the manager, and answers. The manager's side is `manager/src/training_service/plugin/wire.rs`.
+//! PURE: requests of the manager, and answers. The manager's side is
+//! `manager/src/training_service/plugin/wire.rs`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads a line. `None`: it is no request.
+    /// Parses a line. Returns `None` if it is not a request.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let mut message: Value = serde_json::from_slice(line).ok()?;
         let id = message.get("id")?.clone();
@@ -26,7 +27,7 @@ impl Request {
     }
 }
 
-/// An answer that is no result.
+/// An error answer.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) code: i64,
@@ -64,7 +65,7 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
-/// Returns an answer as a line.
+/// Formats an answer as a line.
 pub(crate) fn answer(id: &Value, result: Result<Value, Refusal>) -> String {
     let mut message = json!({"jsonrpc": "2.0", "id": id});
     match result {
@@ -79,12 +80,12 @@ pub(crate) fn answer(id: &Value, result: Result<Value, Refusal>) -> String {
     format!("{message}\n")
 }
 
-/// Returns a notification as a line.
+/// Formats a notification as a line.
 pub(crate) fn notification(method: &str, params: &Value) -> String {
     format!("{}\n", json!({"jsonrpc": "2.0", "method": method, "params": params}))
 }
 
-/// Files by their names.
+/// Paths of files by their names.
 pub(crate) type Files = HashMap<String, PathBuf>;
 
 /// Reads the files of `open` and `submit`.
@@ -93,17 +94,17 @@ pub(crate) fn files(params: &Value) -> Files {
     files.map(|file| (text(&file["name"]), text(&file["path"]).into())).collect()
 }
 
-/// Returns the attempt that a request is about.
+/// Returns the attempt's id in a request.
 pub(crate) fn attempt(params: &Value) -> Result<String, Refusal> {
     let attempt = text(&params["key"]["attempt"]);
-    let is_good = |letter: char| letter.is_alphanumeric() || "_-".contains(letter);
-    if attempt.is_empty() || !attempt.chars().all(is_good) {
+    let is_allowed = |letter: char| letter.is_alphanumeric() || "_-".contains(letter);
+    if attempt.is_empty() || !attempt.chars().all(is_allowed) {
         return Err(Refusal::bad_request(format!("{attempt:?} is not the id of an attempt")));
     }
     Ok(attempt)
 }
 
-/// Reads the job of a `submit`: places in its arguments become paths.
+/// Reads the job of a `submit`, and replaces references to files in its arguments by paths.
 pub(crate) fn job(params: &Value, agent: &Path, shared: &Files) -> Result<Job, Refusal> {
     let (own, folder) = (files(params), PathBuf::from(text(&params["folder"])));
     let mut argv = vec![agent.to_string_lossy().into_owned()];

@@ -1,14 +1,14 @@
-//! The example is a plugin like any other.
+//! Tests the example as a plugin.
 
 use std::path::PathBuf;
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Search, TestBed};
 
-/// The example as cargo has built it beside this test.
+/// The path of the example, which cargo builds together with this test.
 fn processes() -> PathBuf {
     let test = std::env::current_exe().expect("the test is a program");
-    test.ancestors().nth(2).expect("it lies in a folder").join("examples/processes")
+    test.ancestors().nth(2).expect("the test is in a folder").join("examples/processes")
 }
 
 #[test]
@@ -17,10 +17,10 @@ fn the_example_passes_the_conformance_story() {
     let mut command = bed.manager();
     command.args(["conformance", "--"]).arg(processes());
     let finished = bed.start(command.current_dir(bed.folder())).finish(BOUND);
-    let said = String::from_utf8(finished.stdout).unwrap();
+    let stdout = String::from_utf8(finished.stdout).unwrap();
     assert!(
-        said.lines().count() > 15 && said.lines().all(|line| line.starts_with("ok ")),
-        "{said}{}",
+        stdout.lines().count() > 15 && stdout.lines().all(|line| line.starts_with("ok ")),
+        "{stdout}{}",
         finished.stderr
     );
     assert_eq!(finished.code, Some(0));
@@ -47,6 +47,6 @@ fn wrong_settings_are_refused_before_anything_is_made() {
     let search = Search::new("true", 1).with("trainingService", service);
     let finished = search.start(&bed).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-    let said = "says: settings.jobs: \"all\" is no number";
-    assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    let message = "settings.jobs: \"all\" is not a number";
+    assert!(finished.stderr.contains(message), "{}", finished.stderr);
 }
