@@ -1,35 +1,36 @@
-//! Counts of what the project has too much of. A count may fall and never rise: a change that lowers one writes the new
-//! number here. `cargo test -p trialkeeper-tests --test architecture counts -- --nocapture` prints them.
+//! Counts problems in the code. A count may fall but never rise: a change that lowers a count writes the new
+//! number here. `cargo test -p trialkeeper-tests --test architecture counts -- --nocapture` prints the
+//! counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{self, Source, sources};
 
-/// Each count, and the most that is allowed.
+/// Each count and its maximum.
 const ALLOWED: [(&str, usize); 8] = [
     ("doc comments that begin with What, How, Who, Whether, Of or Likewise", 0),
     ("comment lines with somebody, nobody or whoever", 0),
     ("sentences of comments with more than 30 words", 0),
     ("public types whose name another public type of the crate has", 0),
-    ("constants of a single word that says nothing of what", 0),
+    ("constants whose name does not include their subject", 0),
     ("functions of more than 60 lines", 21),
     ("folders with more than 20 source files", 3),
     ("types whose methods lie in more than one file", 8),
 ];
 
-/// First words of a doc comment that is no sentence about its item. Source: CONTRIBUTING.md.
+/// Beginnings of doc comments that do not describe their item. Source: CONTRIBUTING.md.
 const NO_BEGINNINGS: [&str; 6] = ["What ", "How ", "Who ", "Whether ", "Of ", "Likewise"];
 
-/// Subjects that hide who acts.
+/// Words that hide the subject of a sentence.
 const NO_SUBJECTS: [&str; 3] = ["somebody", "nobody", "whoever"];
 
-/// Names of constants that say of what they are in no word.
+/// Names of constants that do not include their subject.
 const BARE_CONSTANTS: [&str; 12] = [
     "PATIENCE", "PAUSE", "LIMIT", "WAIT", "LOOK", "PACE", "ROOM", "GRACE", "BUFFER", "FOLDER",
     "LONGEST", "SHORTEST",
 ];
 
-/// Type names that every module may have.
+/// Type names that any module may use.
 const COMMON_TYPES: [&str; 4] = ["Error", "Settings", "Spec", "Result"];
 
 #[test]
@@ -54,10 +55,10 @@ fn counts_of_what_is_too_much_only_fall() {
     for ((what, allowed), count) in ALLOWED.into_iter().zip(counted) {
         println!("{count:6}  {what}");
         if count > allowed {
-            wrong.push(format!("{what}: {count}, and {allowed} are allowed"));
+            wrong.push(format!("{what}: {count}, at most {allowed}"));
         }
     }
-    assert!(wrong.is_empty(), "each may fall and never rise:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "a count may fall but never rise:\n{}", wrong.join("\n"));
 }
 
 fn comments(text: &str) -> impl Iterator<Item = &str> {
@@ -88,7 +89,7 @@ fn long_sentences(text: &str) -> usize {
     let mut block = String::new();
     for line in text.lines().chain([""]) {
         let line = line.trim_start();
-        // Tables and code are no sentences.
+        // Tables and code are not sentences.
         match line.strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!'])) {
             Some(rest) if !rest.trim().is_empty() && !rest.contains('|') => block.push_str(rest),
             _ => {
@@ -126,7 +127,7 @@ fn bare_constants(text: &str) -> usize {
     text.lines().filter(is_bare).count()
 }
 
-/// Functions whose closing brace stands more than 60 lines below their first line.
+/// Counts functions whose closing brace is more than 60 lines below their first line.
 fn long_functions(text: &str) -> usize {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let lines: Vec<&str> = product.lines().collect();
@@ -154,7 +155,7 @@ fn full_folders(files: &[&Source]) -> usize {
     folders.values().filter(|count| **count > 20).count()
 }
 
-/// Types with methods in another file than the one that defines them, as the modules of that file may have them.
+/// Counts types with methods in a submodule of the file that defines them.
 fn spread_types(files: &[Source]) -> usize {
     let names = |file: &Source, items: &[&str]| -> BTreeSet<String> {
         let lines = file.code.lines().filter(|line| line.ends_with(['{', ';']));

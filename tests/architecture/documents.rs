@@ -1,8 +1,8 @@
-//! Documents name tests that exist.
+//! Checks that the tests which documents name exist.
 
 use super::source::{crates, read, root, sources};
 
-/// A test as documents write it: the modules above it that are named, and its name or, before `…`, how it begins.
+/// A test's name in a document: modules, and the test's name or, before `…`, its beginning.
 struct TestName<'a> {
     modules: Vec<&'a str>,
     name: &'a str,
@@ -10,11 +10,11 @@ struct TestName<'a> {
 }
 
 impl<'a> TestName<'a> {
-    /// Reads "keeper: `traps::a_full_spool_`…". `None`: the text is something else.
+    /// Reads a name such as "keeper: `traps::a_full_spool_`…". Returns `None` for other text.
     fn read(text: &'a str) -> Option<Self> {
         let path = text.rsplit(": ").next().unwrap_or(text);
         let (modules, name) = path.rsplit_once("::")?;
-        // A module of unit tests is a part of its file.
+        // Unit tests are in the file that they test.
         let modules = modules.split("::").filter(|module| *module != "tests").collect();
         let begins = name.strip_suffix('…');
         Some(Self { modules, name: begins.unwrap_or(name), is_whole: begins.is_none() })
@@ -41,7 +41,7 @@ fn the_tests_that_the_page_of_faults_names_exist() {
         page.split('`').skip(1).step_by(2).filter(|text| text.contains("::")).collect();
     assert!(names.len() > 50, "{names:?}");
     let is_missing = |text: &&&str| {
-        let name = TestName::read(text).expect("it holds `::`");
+        let name = TestName::read(text).expect("the text contains `::`");
         !files.iter().any(|(path, text)| name.is_in(path, text))
     };
     let missing: Vec<_> = names.iter().filter(is_missing).collect();

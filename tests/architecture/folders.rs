@@ -1,16 +1,16 @@
-//! The modules of one folder import one another in one direction only.
+//! Checks that the modules of a folder import one another in one direction only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, crates, import_paths, sources};
 
-/// A module as the names on its path below the crate: `["spool", "disk"]`.
+/// The path of a module below the crate: `["spool", "disk"]`.
 type ModulePath = Vec<String>;
 
-/// The imports between the children of one module, by the module's path.
+/// The imports between the children of a module, by the module's path.
 type Arrows = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
-/// Folders whose modules still import one another in a circle. A folder may leave this list and none may enter it.
+/// Folders whose modules still import one another in a circle. Remove folders from this list, but add none.
 const CIRCLES: [&str; 5] = [
     "agent delivery",
     "manager api",
@@ -37,12 +37,12 @@ fn arrows(files: &[Source]) -> Arrows {
     for file in files.iter().filter(|file| !file.code.is_empty()) {
         let here = file.module_path();
         for path in import_paths(&file.code, &here) {
-            // The longest beginning of the path that is a module; the rest of it are items.
+            // The longest prefix of the path that is a module. The rest names items.
             let is_module = |end: &usize| modules.contains(&path[..*end]);
             let Some(end) = (1..=path.len()).rev().find(is_module) else { continue };
             let there = &path[..end];
             let common = here.iter().zip(there).take_while(|(a, b)| a == b).count();
-            // A parent owns its children, and a child may know its parent's items: neither is an arrow.
+            // Imports between a parent and its child are permitted.
             if let (Some(from), Some(to)) = (here.get(common), there.get(common)) {
                 let siblings = arrows.entry(here[..common].to_vec()).or_default();
                 siblings.entry(from.clone()).or_default().insert(to.clone());
@@ -52,7 +52,7 @@ fn arrows(files: &[Source]) -> Arrows {
     arrows
 }
 
-/// The arrows that are left in each folder once every module whose imports are settled is settled.
+/// Repeatedly removes modules without remaining imports. The rest are the circles.
 fn circles(mut arrows: Arrows) -> Arrows {
     for siblings in arrows.values_mut() {
         loop {

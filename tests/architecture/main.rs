@@ -1,5 +1,5 @@
-//! The dependency rules of `ARCHITECTURE.md`, as tests over the source text: a rule that only stands in a
-//! document is broken by the third change.
+//! Tests the dependency rules of `ARCHITECTURE.md` on the source text. Without tests, changes would soon
+//! break the rules.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,19 +14,21 @@ use source::{Source, crates, dependencies, root, sources};
 
 #[test]
 fn agent_and_manager_share_nothing_but_the_protocol() {
-    let ours: BTreeSet<&str> =
+    let own_crates: BTreeSet<&str> =
         ["trial-protocol", "trialkeeper", "trial-manager", "trialkeeper-tests"].into();
-    for (krate, may_know) in [
+    for (krate, permitted) in [
         ("shared", [].as_slice()),
         ("agent", &["trial-protocol"]),
         ("manager", &["trial-protocol"]),
         ("tests", &["trial-protocol"]),
     ] {
-        let known: Vec<String> =
-            dependencies(krate).into_iter().filter(|name| ours.contains(name.as_str())).collect();
+        let used: Vec<String> = dependencies(krate)
+            .into_iter()
+            .filter(|name| own_crates.contains(name.as_str()))
+            .collect();
         assert!(
-            known.iter().all(|name| may_know.contains(&name.as_str())),
-            "{krate} uses {known:?}"
+            used.iter().all(|name| permitted.contains(&name.as_str())),
+            "{krate} uses {used:?}"
         );
     }
 }
@@ -39,23 +41,24 @@ fn the_protocol_needs_serde_and_nothing_that_does_io() {
     assert!(needed.is_subset(&allowed), "{needed:?}");
 }
 
-/// The groups at the head of a crate's `lib.rs`: "Bottom up: `a, b` -> `c`." as a and b, then c.
+/// Reads the groups of modules at the head of a crate's `lib.rs`: "Bottom up: `a, b` -> `c`." is a and b,
+/// then c.
 fn bottom_up(krate: &str) -> Vec<Vec<String>> {
     let text = source::read(&root().join(krate).join("src/lib.rs"));
     let head =
         text.lines().map_while(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join(" ");
     let Some((_, list)) = head.split_once("Bottom up:") else {
-        panic!("{krate}/src/lib.rs lists no modules, bottom up")
+        panic!("{krate}/src/lib.rs has no list after `Bottom up:`")
     };
     let list = list.split(". ").next().unwrap();
-    // Names stand in backticks; every second part of the text does.
+    // Names are in backticks, so every second part of the text is one.
     let groups = list.split('`').skip(1).step_by(2);
     groups.map(|names| names.split(',').map(|name| name.trim().to_owned()).collect()).collect()
 }
 
 #[test]
 fn a_module_imports_only_from_its_left() {
-    // Beside the order: two that must not meet at all.
+    // In addition to the order, these two must not import each other.
     let strangers = [("store", "training_service"), ("training_service", "store")];
     for krate in ["agent", "manager"] {
         let groups = bottom_up(krate);
@@ -63,7 +66,7 @@ fn a_module_imports_only_from_its_left() {
             |module: &str| groups.iter().position(|group| group.iter().any(|m| m == module));
         let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Source { path, module, code, .. } in sources(krate) {
-            // The crate's root composes, and tests look in from outside; they may know everything.
+            // The crate's root and the tests may import any module.
             if module == "lib" || module == "main" || code.is_empty() {
                 continue;
             }
@@ -71,25 +74,25 @@ fn a_module_imports_only_from_its_left() {
             let here = here
                 .unwrap_or_else(|| panic!("{path}: `{module}` is missing in the head of lib.rs"));
             for target in source::imports(&code) {
-                // What is not a module is an item that lib.rs exports, which is above everybody.
+                // An import that is not a module is an item of lib.rs, which is above all modules.
                 let there = place(&target).unwrap_or_else(|| {
-                    panic!("{path} imports `crate::{target}`, which is no module")
+                    panic!("{path} imports `crate::{target}`, which is not a module")
                 });
                 assert!(
                     there <= here,
-                    "{path}: `{module}` imports `{target}`, which stands right of it"
+                    "{path}: `{module}` imports `{target}`, which is to its right"
                 );
                 assert!(
                     !strangers.contains(&(module.as_str(), target.as_str())),
-                    "{path}: `{module}` must not know `{target}`"
+                    "{path}: `{module}` must not import `{target}`"
                 );
                 if target != module {
                     arrows.entry(module.clone()).or_default().insert(target);
                 }
             }
         }
-        // Within a group, too, nobody may come back to where they started: modules whose imports are all
-        // settled are settled, until none is left.
+        // Within a group, imports must not form a circle. Modules without remaining imports are removed until
+        // none is left.
         while !arrows.is_empty() {
             let open: BTreeSet<String> = arrows.keys().cloned().collect();
             arrows.retain(|_, targets| targets.iter().any(|target| open.contains(target)));
@@ -103,10 +106,10 @@ fn a_module_imports_only_from_its_left() {
 
 #[test]
 fn each_power_lives_in_one_place() {
-    // A word that betrays the power, the crate it is looked for in, and the modules that may say it, as the
-    // beginnings of paths.
+    // A text that marks a capability, the crate to search, and the modules that may contain it, as beginnings
+    // of paths.
     #[rustfmt::skip]
-    let powers: [(&str, &str, &[&str]); 12] = [
+    let capabilities: [(&str, &str, &[&str]); 12] = [
         ("rusqlite",         "manager", &["store"]),
         ("SELECT ",          "manager", &["store"]),
         ("INSERT ",          "manager", &["store"]),
@@ -120,12 +123,12 @@ fn each_power_lives_in_one_place() {
         ("/api/v1",          "agent",   &["delivery/dialect"]),
         ("unsafe ",          "agent",   &["trial"]),
     ];
-    for (word, krate, may) in powers {
+    for (word, krate, may) in capabilities {
         for Source { path, code, .. } in sources(krate) {
             let below = path.trim_start_matches(krate).trim_start_matches("/src/");
             assert!(
                 may.iter().any(|beginning| below.starts_with(beginning)) || !code.contains(word),
-                "{path} says {word:?}, which belongs to {may:?}"
+                "{path} contains {word:?}, which only {may:?} may use"
             );
         }
     }
@@ -134,7 +137,7 @@ fn each_power_lives_in_one_place() {
             let wall_clock = code.contains("SystemTime::now()");
             assert!(
                 path.ends_with("clock.rs") || !wall_clock,
-                "{path} reads the wall clock itself"
+                "{path} reads the wall clock; use `Clock`"
             );
         }
     }
@@ -144,13 +147,13 @@ fn each_power_lives_in_one_place() {
 fn only_the_client_talks_to_kubernetes() {
     for Source { path, code, .. } in sources("manager") {
         let client = path.contains("training_service/kubernetes/client");
-        assert!(client || !code.contains("kube::"), "{path} talks to Kubernetes itself");
+        assert!(client || !code.contains("kube::"), "{path} uses `kube`; use the client");
     }
 }
 
 #[test]
 fn pure_files_are_pure() {
-    // (An instant may be held; only asking for the present one is impure.)
+    // (Code may hold an instant. Only reading the clock is impure.)
     let impure = [
         "async ",
         ".await",
@@ -173,7 +176,7 @@ fn pure_files_are_pure() {
         for Source { path, code, head, .. } in sources(krate) {
             if head.contains("PURE") {
                 let found = impure.iter().find(|word| code.contains(**word));
-                assert_eq!(found, None, "{path} says that it is PURE");
+                assert_eq!(found, None, "{path} is marked PURE");
                 pure.insert(path);
             }
         }
@@ -184,12 +187,13 @@ fn pure_files_are_pure() {
         "manager/src/search/tuner.rs",
     ];
     for path in surely {
-        assert!(pure.contains(path), "the head of {path} says that it is PURE");
+        assert!(pure.contains(path), "the head of {path} must be marked PURE");
     }
 }
 
-/// The most lines of a source file. A file may be long if it is one thing, such as a task with all its transitions: split
-/// over several files, every file sees its fields. A function may not, which `counts` holds.
+/// The maximum number of lines of a source file. A file may be long if it is one subject, such as a task with
+/// all its transitions. Divided files would share its private fields. `counts` limits the length of
+/// functions.
 const MAX_FILE_LINES: usize = 700;
 
 #[test]
@@ -198,7 +202,7 @@ fn files_stay_short_enough_to_be_read() {
         for Source { path, lines, .. } in sources(krate) {
             assert!(
                 lines <= MAX_FILE_LINES,
-                "{path} has {lines} lines; give its tests or a part of it a file"
+                "{path} has {lines} lines; move its tests or a part of it to another file"
             );
             assert!(
                 !path.ends_with("/mod.rs"),

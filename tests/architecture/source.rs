@@ -1,32 +1,32 @@
-//! The workspace's source text, read the way the rules need it.
+//! Reads the workspace's source text for the architecture tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One source file of a crate.
+/// A source file of a crate.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Path below the workspace, for messages.
+    /// The path below the workspace, for messages.
     pub(crate) path: String,
-    /// The top-level module it belongs to, such as `store` for `src/store/write.rs`.
+    /// The top-level module of the file, such as `store` for `src/store/write.rs`.
     pub(crate) module: String,
-    /// Its `//!` comment.
+    /// The `//!` comment.
     pub(crate) head: String,
-    /// What is compiled into the product: without comments and tests.
+    /// The code of the product: without comments and tests.
     pub(crate) code: String,
-    /// Lines, all of them.
+    /// The number of all lines.
     pub(crate) lines: usize,
 }
 
 impl Source {
-    /// The names of the modules on the way to this one: `["spool", "disk"]` for `src/spool/disk.rs`.
+    /// Returns the path of the file's module: `["spool", "disk"]` for `src/spool/disk.rs`.
     pub(crate) fn module_path(&self) -> Vec<String> {
         let below = self.path.splitn(3, '/').nth(2).unwrap_or_default();
         let path = below.trim_end_matches(".rs").split('/').map(str::to_owned);
         path.filter(|name| name != "lib" && name != "main").collect()
     }
 
-    /// A file at `path` below a crate's `src`, for the rules' own tests.
+    /// Creates a file at `path` below a crate's `src`, for the tests of the rules.
     pub(crate) fn for_test(path: &str, code: &str) -> Self {
         let module = path.split(['/', '.']).next().unwrap_or_default().to_owned();
         let path = format!("krate/src/{path}");
@@ -46,7 +46,7 @@ pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The names under `[dependencies]` and its relatives in a crate's `Cargo.toml`.
+/// Returns the names in all `dependencies` sections of a crate's `Cargo.toml`.
 pub(crate) fn dependencies(krate: &str) -> Vec<String> {
     let manifest = read(&root().join(krate).join("Cargo.toml"));
     let mut in_dependencies = false;
@@ -58,11 +58,11 @@ pub(crate) fn dependencies(krate: &str) -> Vec<String> {
             names.push(name.trim().to_owned());
         }
     }
-    assert!(!names.is_empty(), "{krate}/Cargo.toml names no dependency");
+    assert!(!names.is_empty(), "{krate}/Cargo.toml has no dependency");
     names
 }
 
-/// Every file of a crate that the product or a test is made of.
+/// Reads all source files and tests of a crate.
 pub(crate) fn sources(krate: &str) -> Vec<Source> {
     let folder = root().join(krate);
     let mut paths = Vec::new();
@@ -103,20 +103,20 @@ fn source(path: &Path) -> Source {
     }
 }
 
-/// The text without comment lines, and without the test module, which is the last thing in a file.
+/// Returns the text without comment lines and without the test module, which is always last in a file.
 fn product(text: &str) -> String {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text);
     let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Every top-level module that a text reaches through `crate::`.
+/// Returns every top-level module that a text imports through `crate::`.
 pub(crate) fn imports(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (_, rest) in code.match_indices("crate::").map(|(at, word)| (at, &code[at + word.len()..]))
     {
         match rest.strip_prefix('{') {
-            // `crate::{a::b, c}`: names at the beginning of each element of the outer list.
+            // `crate::{a::b, c}`: the first name of each element in the outer list.
             Some(list) => found.extend(first_names(list)),
             None => found.push(name(rest)),
         }
@@ -125,13 +125,14 @@ pub(crate) fn imports(code: &str) -> Vec<String> {
     found
 }
 
-/// Every path that a text in the module `here` reaches through `crate::` or `super::`, from the crate's root on.
+/// Returns every path that a text in the module `here` imports through `crate::` or `super::`, from the
+/// crate's root.
 pub(crate) fn import_paths(code: &str, here: &[String]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for (at, word) in code.match_indices("crate::") {
-        found.extend(spelled(&code[at + word.len()..], &[]));
+        found.extend(expand_paths(&code[at + word.len()..], &[]));
     }
-    // `super::super::x`: only the first of them, with all that follow.
+    // Only the first `super::` of `super::super::x` matches. The loop handles the others.
     for (at, word) in code.match_indices("super::").filter(|(at, _)| !code[..*at].ends_with("::")) {
         let mut rest = &code[at + word.len()..];
         let mut parent = here.len().saturating_sub(1);
@@ -139,25 +140,28 @@ pub(crate) fn import_paths(code: &str, here: &[String]) -> Vec<Vec<String>> {
             rest = further;
             parent = parent.saturating_sub(1);
         }
-        found.extend(spelled(rest, &here[..parent]));
+        found.extend(expand_paths(rest, &here[..parent]));
     }
     found
 }
 
-/// The paths that begin at `text`, each behind `base`: `a::{b, c::D}` as `a::b` and `a::c::D`.
-fn spelled(text: &str, base: &[String]) -> Vec<Vec<String>> {
+/// Returns the paths that begin at `text`, each appended to `base`: `a::{b, c::D}` as `a::b` and `a::c::D`.
+fn expand_paths(text: &str, base: &[String]) -> Vec<Vec<String>> {
     if let Some(list) = text.strip_prefix('{') {
-        return elements(list).into_iter().flat_map(|element| spelled(element, base)).collect();
+        return elements(list)
+            .into_iter()
+            .flat_map(|element| expand_paths(element, base))
+            .collect();
     }
     let first = name(text);
     let path = [base, std::slice::from_ref(&first)].concat();
     match text[first.len()..].strip_prefix("::") {
-        Some(rest) if !first.is_empty() => spelled(rest, &path),
+        Some(rest) if !first.is_empty() => expand_paths(rest, &path),
         _ => vec![path],
     }
 }
 
-/// The elements of the list that ends with the brace which closes it.
+/// Returns the elements of a list up to its closing brace.
 fn elements(list: &str) -> Vec<&str> {
     let mut depth = 1;
     let mut begin = 0;

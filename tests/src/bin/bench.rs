@@ -1,8 +1,8 @@
-//! Measures the real programs from outside and prints the figures beside NNI's; no figure is ever asserted.
+//! Measures the real programs from outside, and prints the figures with NNI's. No figure is asserted.
 //!
-//! `bench agent` is the agent's own table, see `bench/agent.rs`. The rest is of searches:
-//! `cargo run --release -p trialkeeper-tests --bin bench -- all`. NNI 3.0 was
-//! measured on another machine: quote ratios, not milliseconds.
+//! `bench agent` measures the agent, see `bench/agent.rs`. The other subcommands measure searches: `cargo run
+//! --release -p trialkeeper-tests --bin bench -- all`. NNI 3.0 was measured on another machine, so quote
+//! ratios and not milliseconds.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         ["remote"] => remote::measure(),
         ["agent", ref wanted @ ..] => agent::table(wanted),
         ["all"] => [turnover, throughput, idle, latency].iter().for_each(|measure| measure()),
-        // What the measured trials do.
+        // The commands of the measured trials.
         ["stamp", file] => stamp(Path::new(file)),
         ["echo", gate] => echo(Path::new(gate)),
         ref words if loads::run(words) => {}
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stdout, reason = "this program's result is what it prints")]
+#[expect(clippy::print_stdout, reason = "the result of this program is its output")]
 fn say(line: &str) {
     println!("{line}");
 }
@@ -58,7 +58,7 @@ fn figure(what: &str, ours: &str, nni: &str) {
     say(&format!("{what:<58} {ours:>14}   NNI 3.0: {nni}"));
 }
 
-/// A bed without tests around it, and a trial command that runs this program.
+/// Returns a trial command that runs this program.
 fn trial(words: &str) -> String {
     let program = std::env::current_exe().expect("a running program has a path");
     format!("exec '{}' {words}", program.display())
@@ -71,7 +71,7 @@ fn median(values: &mut [f64]) -> (f64, f64) {
     (at(50), at(95))
 }
 
-/// One trial's end to the next one's start, with the trial's own clock.
+/// Measures the time from a trial's end to the next one's start, by the trials' clock.
 fn turnover() {
     for concurrency in [1_usize, 2] {
         let bed = TestBed::new();
@@ -88,25 +88,26 @@ fn turnover() {
     }
 }
 
-/// The median and the 95th percentile of the times between one trial's end and the next one's start, in milliseconds.
+/// Returns the median and the 95th percentile of the times between a trial's end and the next one's start, in
+/// milliseconds.
 fn turnover_of(stamps: &str, concurrency: usize) -> (f64, f64) {
     let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = stamps
         .lines()
         .map(|line| {
-            let (start, end) = line.split_once(' ').expect("two stamps stand on a line");
+            let (start, end) = line.split_once(' ').expect("a line contains two stamps");
             let ms = |text: &str| text.parse::<f64>().expect("a stamp is a number");
             (ms(start), ms(end))
         })
         .unzip();
     starts.sort_by(f64::total_cmp);
     ends.sort_by(f64::total_cmp);
-    // The end number k frees the slot of the start number k + concurrency.
+    // End number k frees the slot of start number k + concurrency.
     let mut gaps: Vec<f64> =
         starts.iter().skip(concurrency).zip(&ends).map(|(start, end)| start - end).collect();
     median(&mut gaps)
 }
 
-/// The trial of [`turnover`]: when it began and when it is about to end, in milliseconds.
+/// The trial of [`turnover`]: records its start and its end, in milliseconds.
 fn stamp(file: &Path) {
     let start = now_ms();
     say("score=1");
@@ -115,7 +116,7 @@ fn stamp(file: &Path) {
     log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the bed is writable");
 }
 
-/// Trials a minute, from the manager's start to its exit.
+/// Measures trials per minute, from the manager's start to its exit.
 fn throughput() {
     let bed = TestBed::new();
     let trials = 1_000_u32;
@@ -130,11 +131,11 @@ fn throughput() {
     );
 }
 
-/// A search with one trial that waits at a gate.
+/// Starts a search with one trial that waits at a gate.
 fn waiting(bed: &TestBed, gate: &Gate) -> Running {
     let command = trial(&format!("echo '{}'", gate.path().display()));
     let manager = Search::new(&command, 1).start(bed);
-    // The gate is passed once: then the trial runs and its first metric is on its way.
+    // One step is released, so that the trial runs and prints its first metric.
     gate.open(1);
     manager
 }
@@ -157,7 +158,7 @@ fn wait_for_metrics(store: &Connection, count: i64) {
     });
 }
 
-/// Resident memory and processor time of a manager and an agent with nothing to do.
+/// Measures the resident memory and the processor time of an idle manager and an idle agent.
 fn idle() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
@@ -177,12 +178,12 @@ fn idle() {
     for ((name, pid, memory, cpu), before) in programs.into_iter().zip(before) {
         let used = f64::from(cpu_ticks(pid) - before) / 100.0 * 60.0 / minute.as_secs_f64();
         figure(
-            &format!("{name}, idle, resident now"),
+            &format!("{name}, idle, resident memory"),
             &format!("{:.1} MB", megabytes(pid, "VmRSS")),
             memory,
         );
         figure(
-            &format!("{name}, idle, resident at most so far"),
+            &format!("{name}, idle, peak resident memory"),
             &format!("{:.1} MB", megabytes(pid, "VmHWM")),
             "",
         );
@@ -192,24 +193,26 @@ fn idle() {
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
 }
 
-/// A line of `/proc/PID/status`, in MB.
+/// Returns a value of `/proc/PID/status` in MB.
 fn megabytes(pid: i32, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with(name)).expect("Linux tells it");
+    let line =
+        status.lines().find(|line| line.starts_with(name)).expect("Linux reports this value");
     let kib: f64 =
         line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("in KiB");
     kib * 1024.0 / 1e6
 }
 
-/// User and system time of a process so far, in ticks of 10 ms (`/proc/PID/stat`, fields 14 and 15).
+/// Returns the user and system time of a process so far, in ticks of 10 ms (`/proc/PID/stat`, fields 14 and
+/// 15).
 fn cpu_ticks(pid: i32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
-    let after_name = stat.rsplit_once(')').expect("the name stands in parentheses").1;
+    let after_name = stat.rsplit_once(')').expect("the name is in parentheses").1;
     let ticks = after_name.split_whitespace().skip(11).take(2);
     ticks.map(|text| text.parse::<u32>().expect("a number")).sum()
 }
 
-/// From a metric's print to its commit, seen by a reader of the store that looks every millisecond.
+/// Measures the time from a metric's print to its commit. A reader polls the store.
 fn latency() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
@@ -233,9 +236,9 @@ fn latency() {
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
 }
 
-/// The trial of [`idle`] and [`latency`]: a metric for every line of the gate, at most a thousand.
+/// The trial of [`idle`] and [`latency`]: prints a metric for every line of the gate, at most a thousand.
 fn echo(gate: &Path) {
-    let lines = BufReader::new(fs::File::open(gate).expect("the gate stands")).lines();
+    let lines = BufReader::new(fs::File::open(gate).expect("the gate exists")).lines();
     for (count, _) in lines.take(1_000).enumerate() {
         say(&format!("score={count}"));
     }

@@ -1,10 +1,11 @@
-//! Measures how a manager keeps up with thousands of Jobs or Frameworks, hundreds at a time: requests, memory, and the
-//! time from a state in the API to the same in the store. The scripted API server replays what real controllers did.
-//! The part of that time that passes until the scripted server has written the news is shown by itself. So is the
-//! processor time of both programs, which does not depend on other load.
+//! Measures a manager with thousands of Jobs or Frameworks, hundreds at a time: requests, memory, and the
+//! delay from a state in the API to the store. The scripted API server replays what real controllers did. The
+//! output also shows the part of the delay until the server has written the event. It shows the processor
+//! time of both programs, which does not depend on other load.
 //!
-//! `cargo run --release -p trialkeeper-tests --bin kube_bench [jobs|frameworks [TRIALS [CONCURRENCY [SPEED]]]]`, after building the
-//! programs in the same profile. `kube_bench hand-over [TRIALS]` measures what is between two trials.
+//! `cargo run --release -p trialkeeper-tests --bin kube_bench [jobs|frameworks [TRIALS [CONCURRENCY
+//! [SPEED]]]]`, after building the programs in the same profile. `kube_bench hand-over [TRIALS]` measures the
+//! time between two trials.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
 
@@ -24,7 +25,7 @@ use trialkeeper_tests::{Outcome, Search, TestBed};
 #[path = "kube_bench/hand_over.rs"]
 mod hand_over;
 
-#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "a benchmark is one sequence")]
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     if words.next_if(|word| word == "hand-over").is_some() {
@@ -37,10 +38,10 @@ fn main() {
     let concurrency = words.next().unwrap_or(500);
     let speed = words.next().unwrap_or(4);
     let bed = TestBed::new();
-    // Each trial is said to have started, as its agent would: the search is held where none ever does.
+    // Each trial is reported as started, as its agent would do. Otherwise the manager would pause the search.
     let (started, starts) = mpsc::channel::<Value>();
     let kube = Kube::start(bed.folder(), move |object| {
-        // Whom to tell ends with the search.
+        // Ignored: the receiver ends with the search.
         drop(started.send(object.clone()));
         match kind {
             Kind::Frameworks => Play::Recorded("fail5".to_owned(), speed),
@@ -79,7 +80,7 @@ fn main() {
     let outcome = Outcome::of(running.finish(Duration::from_mins(2)));
     assert_eq!(outcome.trials.len(), usize::try_from(trials).unwrap(), "{}", outcome.stderr);
 
-    // The wall clock, as SQLite reads it, and the same moment of this process's clock.
+    // The wall clock, as SQLite reads it, at the same time as this process's monotonic clock.
     let store = store_of(&bed);
     let wall = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let now_ms: i64 = store.query_row(wall, [], |row| row.get(0)).unwrap();
@@ -109,7 +110,7 @@ fn main() {
         ours.push(end - told);
     }
     let requests = kube.requests().len();
-    // A few are the search's, and no trial's.
+    // About 20 requests belong to the search as a whole.
     let hundredths = (requests - 20) * 100 / usize::try_from(trials).unwrap().max(1);
     println!("{trials} {} at {concurrency} in {:.1} s", kind.plural(), took.as_secs_f64());
     println!(
@@ -119,18 +120,18 @@ fn main() {
     );
     for (what, times) in [
         ("API to store", &mut late),
-        ("  of these until the scripted server has written the event", &mut written),
-        ("  and from there to the store", &mut ours),
+        ("  of this, until the scripted server has written the event", &mut written),
+        ("  of this, from there to the store", &mut ours),
     ] {
         times.sort_unstable();
         let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or(-1);
         let most = times.last().unwrap_or(&-1);
-        println!("{what}: p50 {} ms, p99 {} ms, most {most} ms", at(50), at(99));
+        println!("{what}: p50 {} ms, p99 {} ms, maximum {most} ms", at(50), at(99));
     }
     let own_ms = processor_ms("/proc/self/stat").unwrap_or(0);
     println!("processors: manager {manager_ms} ms, scripted server {own_ms} ms");
     println!("requests: {requests}, {}.{:02} a trial", hundredths / 100, hundredths % 100);
-    println!("memory: {} MB at most", peak_kib / 1000);
+    println!("memory: {} MB maximum", peak_kib / 1000);
 }
 
 /// Opens the store of the only experiment.
@@ -139,7 +140,7 @@ fn store_of(bed: &TestBed) -> rusqlite::Connection {
     rusqlite::Connection::open(experiment.join("trialkeeper.db")).unwrap()
 }
 
-/// The wall clock, as SQLite reads it, in milliseconds.
+/// Returns the wall clock in milliseconds, as SQLite reads it.
 fn wall_now_ms(store: &rusqlite::Connection) -> f64 {
     store.query_row("SELECT unixepoch('subsec') * 1000.0", [], |row| row.get(0)).unwrap()
 }
@@ -245,10 +246,10 @@ fn report_start(kube: &Kube, framework: &Value) -> Option<()> {
     Some(())
 }
 
-/// What a process has taken of the processors, in ms, by its `stat` in `/proc` (whose ticks are 10 ms).
+/// Returns the processor time of a process in ms, from its `stat` in `/proc` (with ticks of 10 ms).
 fn processor_ms(stat: &str) -> Option<u64> {
     let text = fs::read_to_string(stat).ok()?;
-    // The name before it may hold anything.
+    // The process name in parentheses may contain any character.
     let rest = text.rsplit_once(')')?.1;
     let ticks = rest.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().ok());
     Some(ticks.sum::<Option<u64>>()? * 10)

@@ -1,11 +1,11 @@
-//! How the pages bear a large search: 10,000 trials of 1,000 steps, as `seed` makes them, in headless Chromium; and how soon
-//! they show what a trial prints. It
-//! prints each figure beside its goal; no figure is ever asserted but what does not depend on the machine's load: the
-//! bytes of the first view, in `e2e charts`.
+//! Measures the pages of a large search in headless Chromium: 10,000 trials of 1,000 steps, which `seed`
+//! creates. Also measures the delay of a printed result on the page. Each figure is printed with its goal and
+//! not asserted. Only the bytes of the first view, which do not depend on load, are asserted, in `e2e
+//! charts`.
 //!
-//! `cargo build --release --workspace && target/release/portal_bench [TRIALS [STEPS]]` makes the store in a folder of
-//! its own (about 2 GB for the usual size). It serves the store, measures, and removes it. It needs Debian's chromium
-//! and chromium-driver.
+//! `cargo build --release --workspace && target/release/portal_bench [TRIALS [STEPS]]` creates the store in a
+//! temporary folder (about 2 GB by default). It serves the store, measures, and removes it. It needs Debian's
+//! chromium and chromium-driver.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
 
@@ -14,23 +14,24 @@ use std::time::{Duration, Instant};
 
 use trialkeeper_tests::{Browser, TestBed, get, seed, wait_for};
 
-/// How often each page is opened; the middle figure counts.
+/// The number of times each page is opened. The median is printed.
 const ROUNDS: usize = 5;
-/// However slow the machine.
+/// The time limit, even on a slow machine.
 const BOUND: Duration = Duration::from_mins(10);
 
-/// Looks for tasks that block the page, from now on.
+/// Records the longest task that blocks the page from now on.
 const WATCH: &str = "window.longest = 0;
 new PerformanceObserver((list) => { for (const one of list.getEntries()) window.longest = Math.max(window.longest, one.duration); })
   .observe({ type: 'longtask' });";
 
-/// Scrolls through the page in steps, a frame each; `true` once it is at the end.
+/// Scrolls through the page in steps, one per frame. Returns `true` at the end of the page.
 const SCROLL: &str = "if (!window.scrolling) { window.scrolling = true; window.longest = 0; const step = () => {
   scrollBy(0, 400); for (const one of document.querySelectorAll('.scroll')) one.scrollLeft += 40;
   if (scrollY + innerHeight < document.documentElement.scrollHeight - 2) requestAnimationFrame(step); else window.scrolled = true; };
   requestAnimationFrame(step); } return window.scrolled === true;";
 
-/// How many results the watched trial prints, with pauses that keep no step with anybody's.
+/// The number of results that the watched trial prints. Its pauses are random, so that they do not follow the
+/// page's updates.
 const STEPS: usize = 40;
 const TRIAL: &str = "import random, sys, time
 time.sleep(5)
@@ -42,7 +43,7 @@ for step in range(40):
 time.sleep(5)
 ";
 
-/// Notes when each step is first on the page, in a frame that is painted.
+/// Records the time at which each step first appears in a painted frame.
 const LOOK: &str = "window.seen = {}; const look = () => {
   for (const one of document.querySelectorAll('small')) {
     const step = /^\\s*@(\\d+)$/.exec(one.textContent);
@@ -50,14 +51,14 @@ const LOOK: &str = "window.seen = {}; const look = () => {
   requestAnimationFrame(look); };
   requestAnimationFrame(look);";
 
-#[expect(clippy::too_many_lines, reason = "a benchmark from its beginning to its end")]
+#[expect(clippy::too_many_lines, reason = "a benchmark is one sequence")]
 fn main() {
     let mut words = std::env::args().skip(1).map(|word| word.parse::<i64>().unwrap());
     let (trials, steps) = (words.next().unwrap_or(10_000), words.next().unwrap_or(1000));
     let bed = TestBed::new();
     let began = Instant::now();
     seed::make(&bed.data(), "large", trials, steps, 1).unwrap();
-    println!("{trials} trials of {steps} steps, made in {:.0} s", began.elapsed().as_secs_f64());
+    println!("{trials} trials of {steps} steps, created in {:.0} s", began.elapsed().as_secs_f64());
     let mut serve = bed.manager();
     serve.args(["serve", "--experiment", "large", "--port", "0", "--data-dir"]).arg(bed.data());
     let began = Instant::now();
@@ -108,18 +109,18 @@ fn main() {
     let status = fs::read_to_string(format!("/proc/{}/status", serving.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak: f64 = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
-    figure("memory of the manager at most, MB", peak * 1.024 / 1000.0, "300");
+    figure("maximum memory of the manager, MB", peak * 1.024 / 1000.0, "300");
     drop(serving);
     figure("list of 1,000 experiments, ms", home(&browser), "500");
     for (what, path) in [("trial's page", "/trials/"), ("table of trials", "/trials")] {
-        let (median, longest) = until_seen(&browser, path);
-        figure(&format!("printed until seen on the {what}, median, ms"), median, "1000");
-        figure("the same, longest of all", longest, "1000");
+        let (median, longest) = display_delay(&browser, path);
+        figure(&format!("result printed to visible on the {what}, median, ms"), median, "1000");
+        figure("the same, maximum", longest, "1000");
     }
 }
 
-/// Times each plot of the page of plots: the first from when the page was asked for, the others from when they come into view,
-/// what they fetch included.
+/// Measures the time to draw each plot of the page of plots, including its requests. For the first plot, the
+/// time begins with the navigation. For the others, it begins when they scroll into view.
 fn plots(browser: &Browser, url: &str) {
     let names = ["history", "parallel", "slice", "contour", "durations", "curves", "timeline"];
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
@@ -131,7 +132,7 @@ fn plots(browser: &Browser, url: &str) {
             if *name != "history" {
                 browser.script(&format!("{began}; {figure}.scrollIntoView({{ block: 'center' }})"));
             }
-            // The frame after the one in which it was drawn notes when that was.
+            // The frame after the drawing records its time.
             let ready = format!(
                 "const {{ drawn }} = {figure}.dataset; if (!(Number(drawn) > 0)) return false;
                  const end = performance.getEntriesByName('plot {name}').map((one) => one.startTime + one.duration).at(-1);
@@ -146,7 +147,8 @@ fn plots(browser: &Browser, url: &str) {
     }
 }
 
-/// The middle time in which the list of a home of 1,000 experiments is complete, in milliseconds, once it has read them.
+/// Returns the median time until the list of a home with 1,000 experiments is complete, in milliseconds. The
+/// experiments have been read before.
 fn home(browser: &Browser) -> f64 {
     let bed = TestBed::new();
     for number in 0..1000 {
@@ -173,9 +175,9 @@ fn home(browser: &Browser) -> f64 {
     times[ROUNDS / 2]
 }
 
-/// How long intermediate results take from being printed to being on the screen: the median and the longest, in
-/// milliseconds. `path` is where they are looked for; one that ends with a slash is completed with the trial's name.
-fn until_seen(browser: &Browser, path: &str) -> (f64, f64) {
+/// Measures the delay from the print of an intermediate result to the screen. Returns the median and the
+/// maximum in milliseconds. If `path` ends with a slash, the trial's id is appended.
+fn display_delay(browser: &Browser, path: &str) -> (f64, f64) {
     let bed = TestBed::new();
     bed.write("code/trial.py", TRIAL);
     let experiment = format!(
@@ -208,7 +210,8 @@ fn until_seen(browser: &Browser, path: &str) -> (f64, f64) {
         .lines()
         .filter_map(|line| {
             let (step, at) = line.split_once(' ')?;
-            // Those before the page was there, and those that another one overtook, nobody saw.
+            // Results that the page never showed are left out: they came before the page, or a newer one
+            // replaced them.
             Some(seen[step].as_f64()? - at.parse::<f64>().ok()?)
         })
         .collect();

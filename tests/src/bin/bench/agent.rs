@@ -1,7 +1,7 @@
-//! The agent beside `tini`, `cat`, `tee` and NNI's own keeper, one row for each thing that is promised of it.
+//! Compares the agent with `tini`, `cat`, `tee` and NNI's keeper. Each row checks one documented property.
 //!
-//! It measures the static program that `cargo static` makes, or the one in `TRIAL_MANAGER_AGENT`, with a manager of
-//! its own that takes everything at once. NNI's keeper is taken from `/opt/nni-venv`, where it is there.
+//! It measures the static program that `cargo static` builds, or the one in `TRIAL_MANAGER_AGENT`. Its own
+//! manager accepts every report at once. NNI's keeper is measured if `/opt/nni-venv` exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use super::measure::{lock_step, peak_then_end, processor_ms, size_of, timed, two
 use super::sink::Sink;
 use super::{median, say};
 
-/// Where NNI's keeper is looked for.
+/// The Python interpreter with NNI's keeper.
 const NNI: &str = "/opt/nni-venv/bin/python";
-/// Its runs end after many seconds, or not at all.
+/// The time limit of a run. Runs of NNI's keeper may take many seconds, or never end.
 const BOUND: Duration = Duration::from_mins(3);
-/// Lines that are delivered in one go, and lines that NNI's keeper is asked to deliver.
+/// The numbers of lines that each keeper delivers in one run. NNI's keeper gets fewer.
 const MANY: u32 = 2_000_000;
 const FEW: u32 = 2_000;
 const LEGACY_MANY: u32 = 100_000;
 
-/// Prints the rows of one subject.
+/// A function that prints the rows of one subject.
 type Measure = fn(&Bench);
 
-/// Measures everything, or what is named, and prints the table.
+/// Measures everything or the named rows, and prints the table.
 pub(super) fn table(wanted: &[&str]) {
     let bench = Bench::new();
     let heads = ["what", "floor", "NNI 3.0's keeper", "TrialKeeper", "target", "met"];
@@ -53,18 +53,18 @@ pub(super) fn table(wanted: &[&str]) {
     }
 }
 
-/// Who is put before the trial.
+/// The program that wraps the trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeper {
     Nobody,
     TiniStatic,
     Nni,
-    /// TrialKeeper's agent, on its own.
+    /// TrialKeeper's agent without a manager.
     Alone,
-    /// The agent, with a manager that wants no logs, or logs.
+    /// The agent with a manager, without and with log collection.
     Managed,
     Logging,
-    /// The agent, in the place of NNI's keeper.
+    /// The agent as a replacement of NNI's keeper.
     Legacy,
 }
 
@@ -80,10 +80,10 @@ impl Bench {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let usual = root.join("target/x86_64-unknown-linux-musl/dist/trialkeeper");
         let agent = std::env::var_os("TRIAL_MANAGER_AGENT").map_or(usual, PathBuf::from);
-        assert!(agent.exists(), "{} is not there: build it with `cargo static`", agent.display());
+        assert!(agent.exists(), "{} does not exist: build it with `cargo static`", agent.display());
         let nni = Path::new(NNI).exists();
         if !nni {
-            say(&format!("NNI's keeper is not measured: {NNI} is not there"));
+            say(&format!("NNI's keeper is not measured: {NNI} does not exist"));
         }
         let benchmark = std::env::current_exe().expect("a running program has a path");
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -109,7 +109,7 @@ impl Bench {
         self.line(&[what.to_owned(), floor, nni, ours, target.0.to_owned(), met.to_owned()]);
     }
 
-    /// `words` behind `keeper`, in a directory of its own.
+    /// Returns a command that runs `words` below `keeper`, in a directory of its own.
     fn command(&self, keeper: Keeper, sink: Option<&Sink>, words: &[&str]) -> (Command, TempDir) {
         let dir = tempfile::tempdir_in(self.folder.path()).expect("the folder is writable");
         let place = dir.path().display().to_string();
@@ -154,7 +154,7 @@ impl Bench {
         command.args(before).args(words).current_dir(dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if matches!(keeper, Keeper::Managed | Keeper::Logging | Keeper::Legacy) {
-            // What does not arrive in time stays in the spool, which is not what is measured.
+            // Undelivered reports would stay in the spool, which these benchmarks do not measure.
             command.env("TRIALKEEPER_FLUSH", "60s");
         }
         if matches!(keeper, Keeper::Nni | Keeper::Legacy) {
@@ -166,13 +166,13 @@ impl Bench {
         (command, dir)
     }
 
-    /// This program with `words`, behind `keeper`.
+    /// Returns a command that runs this program with `words` below `keeper`.
     fn load(&self, keeper: Keeper, sink: Option<&Sink>, words: &[&str]) -> (Command, TempDir) {
         let benchmark = self.benchmark.display().to_string();
         self.command(keeper, sink, &[&[benchmark.as_str()], words].concat())
     }
 
-    /// Wall time of one run, in milliseconds.
+    /// Returns the wall time of one run, in milliseconds.
     fn time(&self, keeper: Keeper, words: &[&str]) -> f64 {
         let (mut command, _dir) = self.command(keeper, None, words);
         let began = Instant::now();
@@ -183,7 +183,7 @@ impl Bench {
     }
 
     fn size(&self) {
-        let bytes = fs::metadata(&self.agent).expect("it was looked for").len();
+        let bytes = fs::metadata(&self.agent).expect("the constructor checked the file").len();
         let target = ("at most 3,500,000", bytes <= 3_500_000);
         let tini = which("tini-static").map_or_else(String::new, |path| size_of(&path));
         self.row("static program, bytes", tini, None, bytes.to_string(), target);
@@ -220,7 +220,8 @@ impl Bench {
         );
     }
 
-    /// Wall time around a trial, of it before the trial's first instruction and after its last, in milliseconds.
+    /// Returns the median wall times of a run in milliseconds: in total, before the trial's first
+    /// instruction, and after its last.
     fn around(&self, keeper: Keeper, sink: &Sink, runs: usize) -> [f64; 3] {
         let mut times = [(); 3].map(|()| Vec::new());
         for _ in 0..runs {
@@ -241,7 +242,7 @@ impl Bench {
 
     fn one_metric(&self) {
         let sink = Sink::start();
-        // In turn, so that a busy minute does not hit one of them only.
+        // The keepers alternate, so that a busy minute does not affect only one of them.
         let rounds: Vec<[[f64; 3]; 3]> = (0..10)
             .map(|_| {
                 [Keeper::Nobody, Keeper::TiniStatic, Keeper::Managed]
@@ -316,7 +317,7 @@ impl Bench {
             let sink = Sink::start();
             let (mut command, _dir) = self.load(keeper, Some(&sink), &["gate", &gate]);
             let child = command.spawn().expect("the program can be started");
-            // Its start is no part of it.
+            // The start of the agent is not measured.
             std::thread::park_timeout(Duration::from_secs(3));
             let before = processor_ms(child.id());
             std::thread::park_timeout(Duration::from_secs_f64(seconds));
@@ -402,7 +403,7 @@ impl Bench {
         );
     }
 
-    /// Lines a second from the start to the last acknowledgement.
+    /// Returns the lines per second, from the start to the last acknowledgement.
     fn delivered(&self, keeper: Keeper, count: u32) -> f64 {
         let sink = Sink::start();
         let (mut command, _dir) = self.load(keeper, Some(&sink), &["lines", &count.to_string()]);

@@ -1,4 +1,4 @@
-//! What the measured trials do: this program itself, with other words.
+//! The commands of the measured trials. The trials run this benchmark program with these arguments.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,11 +6,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Length of a line, newline included, in bytes.
+/// The length of a line in bytes, newline included.
 pub(super) const LINE_BYTES: u64 = 100;
 const LINE: usize = 100;
 
-/// Does what `words` ask for; `false` if they ask for nothing that is known here.
+/// Runs the load that `words` name. Returns `false` if there is no such load.
 pub(super) fn run(words: &[&str]) -> bool {
     let number = |text: &str| text.parse().expect("a number");
     match words {
@@ -32,7 +32,7 @@ pub(super) fn run(words: &[&str]) -> bool {
     true
 }
 
-/// The time, in milliseconds since the Unix epoch; of a metric, to the microsecond.
+/// Returns the time in milliseconds since the Unix epoch, with microseconds as fraction.
 #[expect(clippy::disallowed_methods, reason = "two processes compare their clocks")]
 #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "below 2^53 microseconds")]
 pub(super) fn now_ms() -> f64 {
@@ -40,46 +40,46 @@ pub(super) fn now_ms() -> f64 {
     since.expect("it is after 1970").as_micros() as f64 / 1e3
 }
 
-/// Prints a metric whose value is the time, in the words of NNI's SDK, which both keepers read.
+/// Prints a metric whose value is the time, in the format of NNI's SDK, which both keepers read.
 fn metric(sequence: u64) {
-    // The last digit keeps the point from being left out.
+    // The last digit is not 0, so that the decimal point is kept.
     let now = format!("{:.2}1", now_ms());
     let line = format!(
         "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"abcde\", \"type\": \"PERIODICAL\", \
          \"sequence\": {sequence}, \"value\": \"{now}\"}}'\n"
     );
-    io::stdout().write_all(line.as_bytes()).expect("somebody reads");
-    io::stdout().flush().expect("somebody reads");
+    io::stdout().write_all(line.as_bytes()).expect("standard output has a reader");
+    io::stdout().flush().expect("standard output has a reader");
 }
 
-/// Its first and its last instruction, as near as can be had, and a metric in between.
+/// Records times close to its first and last instruction, and prints a metric in between.
 fn one_metric(stamps: &Path) {
     let began = now_ms();
     metric(0);
-    let mut file = fs::File::create(stamps).expect("the place is writable");
-    write!(file, "{began} {}", now_ms()).expect("the place is writable");
+    let mut file = fs::File::create(stamps).expect("the folder is writable");
+    write!(file, "{began} {}", now_ms()).expect("the folder is writable");
 }
 
-/// Numbered lines, flat out.
+/// Prints numbered lines as fast as possible.
 fn lines(first: u64, count: u64) {
     let mut out = io::stdout().lock();
     let mut block = Vec::with_capacity(64 * 1024);
     for number in first..first + count {
         let start = block.len();
-        write!(block, "line {number:010} ").expect("memory takes everything");
+        write!(block, "line {number:010} ").expect("writes to memory succeed");
         block.resize(start + LINE - 1, b'x');
         block.push(b'\n');
         if block.len() > 63 * 1024 {
-            out.write_all(&block).expect("somebody reads");
+            out.write_all(&block).expect("standard output has a reader");
             block.clear();
         }
     }
-    out.write_all(&block).expect("somebody reads");
-    out.flush().expect("somebody reads");
+    out.write_all(&block).expect("standard output has a reader");
+    out.flush().expect("standard output has a reader");
 }
 
-/// 10,000 lines a second for three seconds, ten at a time; tells how long it was kept waiting by its writes, and
-/// how long it took in all, in milliseconds.
+/// Prints 10,000 lines per second for three seconds, ten at a time. Records the time spent in writes and the
+/// total time, in milliseconds.
 fn paced_lines(stamps: &Path) {
     let began = Instant::now();
     let mut waited = Duration::ZERO;
@@ -91,10 +91,10 @@ fn paced_lines(stamps: &Path) {
     }
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     fs::write(stamps, format!("{} {}", millis(waited), millis(began.elapsed())))
-        .expect("the place is writable");
+        .expect("the folder is writable");
 }
 
-/// 100 metrics a second, from the first instruction on.
+/// Prints 100 metrics per second from its first instruction.
 fn paced_metrics(count: u64) {
     let began = Instant::now();
     for number in 0..count {

@@ -1,4 +1,5 @@
-//! What is read of a program from outside: its time, its memory, its size; and what the machine itself can do.
+//! Measures a program from outside: its time, its memory and its size. Also measures the limits of the
+//! machine.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,24 +11,25 @@ use std::time::Instant;
 
 use super::megabytes;
 
-/// Wall time of one run, in milliseconds.
+/// Returns the wall time of one run, in milliseconds.
 pub(super) fn timed(command: &mut Command) -> f64 {
     let began = Instant::now();
     command.status().expect("the program can be started");
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The most that a program has taken so far, in MB; then its trial may end, and it with that.
+/// Returns the peak memory of a program in MB. Then opens the gate, and waits for the end of the program.
 pub(super) fn peak_then_end(mut child: Child, gate: &str) -> f64 {
     let pid = i32::try_from(child.id()).expect("Linux has pids below 2^22");
     let peak = megabytes(pid, "VmHWM");
     fs::write(gate, "").expect("the folder is writable");
     child.wait().expect("it is a child of this process");
-    fs::remove_file(gate).expect("it was made just now");
+    fs::remove_file(gate).expect("this function created it");
     peak
 }
 
-/// Processor time of all threads of a process so far, in milliseconds (`/proc/PID/task/TID/schedstat`).
+/// Returns the processor time of all threads of a process so far, in milliseconds
+/// (`/proc/PID/task/TID/schedstat`).
 pub(super) fn processor_ms(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
     let used = threads.flatten().filter_map(|thread| {
@@ -37,27 +39,27 @@ pub(super) fn processor_ms(pid: u32) -> f64 {
     used.sum::<f64>() / 1e6
 }
 
-/// The two numbers that a trial has written.
+/// Reads the two numbers that a trial has written.
 pub(super) fn two_numbers(path: &Path) -> (f64, f64) {
     let text = fs::read_to_string(path).expect("the trial wrote it");
-    let number = |text: &str| text.parse().expect("it wrote numbers");
-    let (one, two) = text.split_once(' ').expect("it wrote two");
+    let number = |text: &str| text.parse().expect("the trial wrote numbers");
+    let (one, two) = text.split_once(' ').expect("the trial wrote two numbers");
     (number(one), number(two))
 }
 
-/// Where a program is.
+/// Searches a program in `PATH`.
 pub(super) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.exists())
 }
 
-/// A file's size in bytes, as text.
+/// Returns a file's size in bytes as text.
 pub(super) fn size_of(path: &Path) -> String {
     fs::metadata(path).map(|data| data.len().to_string()).unwrap_or_default()
 }
 
-/// How many questions of a post's size two threads can ask and answer a second over loopback, each after the answer to
-/// the one before: what no agent that posts a line at a time can pass while its server is elsewhere.
+/// Returns the number of sequential requests per second over loopback between two threads. Requests have the
+/// size of a post. It is the upper limit for an agent that posts one line at a time to a remote server.
 pub(super) fn lock_step(questions: u32) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("a bound port");
@@ -66,14 +68,14 @@ pub(super) fn lock_step(questions: u32) -> f64 {
         stream.set_nodelay(true).expect("a socket");
         let mut question = [0; 512];
         while stream.read(&mut question).is_ok_and(|read| read > 0) {
-            stream.write_all(&[b'a'; 100]).expect("somebody who listens");
+            stream.write_all(&[b'a'; 100]).expect("the connection is open");
         }
     });
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_nodelay(true).expect("a socket");
     let began = Instant::now();
     for _ in 0..questions {
-        stream.write_all(&[b'q'; 300]).expect("somebody who listens");
+        stream.write_all(&[b'q'; 300]).expect("the connection is open");
         let mut answer = [0; 100];
         stream.read_exact(&mut answer).expect("an answer");
     }

@@ -1,4 +1,5 @@
-//! Trials over SSH on this machine: their turnover beside that of local ones, and what many of them cost the manager.
+//! Measures trials over SSH on this machine: their turnover compared with local trials, and the manager's
+//! memory with many of them.
 
 use std::time::Instant;
 
@@ -7,9 +8,9 @@ use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, wait_fo
 
 use super::{figure, megabytes, trial, turnover_of};
 
-/// Trials whose turnover is measured.
+/// The number of trials in the turnover benchmark.
 const TRIALS: u32 = 60;
-/// Machines and trials of the crowd.
+/// The numbers of machines and trials in the memory benchmark.
 const MACHINES: usize = 10;
 const CROWD: u32 = 200;
 
@@ -37,7 +38,7 @@ fn turnover() {
     }
 }
 
-/// Many trials at once, which all wait at a gate.
+/// Runs many trials at once, which all wait at a gate.
 fn crowd() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
@@ -66,13 +67,17 @@ fn crowd() {
     let pid = running.pid().as_raw();
     let what = format!("{CROWD} trials at once on {MACHINES} machines");
     let seconds = began.elapsed().as_secs_f64();
-    figure(&format!("{what}: until the last runs"), &format!("{seconds:.1} s"), "");
+    figure(&format!("{what}: time until the last one runs"), &format!("{seconds:.1} s"), "");
     figure(
-        &format!("{what}: manager, resident"),
+        &format!("{what}: manager, resident memory"),
         &format!("{:.1} MB", megabytes(pid, "VmRSS")),
         "",
     );
-    figure(&format!("{what}: at most so far"), &format!("{:.1} MB", megabytes(pid, "VmHWM")), "");
+    figure(
+        &format!("{what}: manager, peak resident memory"),
+        &format!("{:.1} MB", megabytes(pid, "VmHWM")),
+        "",
+    );
     gate.open(trials);
     Outcome::of(running.finish(5 * BOUND)).expect_done(trials, 0);
 }

@@ -1,5 +1,5 @@
-//! A manager that takes everything at once and forgets it: what is measured against it is the agent's doing. It
-//! speaks both protocols, and looks only for what the figures need.
+//! A manager that acknowledges every report at once and stores none, so that benchmarks measure only the
+//! agent. It accepts TrialKeeper's and NNI's protocol, and reads only what the figures need.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,18 +11,18 @@ use trial_protocol::{Lane, LogText, Offer, ReportAck, ReportBatch, ReportBody, c
 
 use super::loads::now_ms;
 
-/// What has come so far.
+/// Counts of the received reports.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Of each stamped metric, in milliseconds: from its being printed to its being acknowledged.
+    /// The time from print to acknowledgement of each stamped metric, in milliseconds.
     pub(super) latencies: Vec<f64>,
-    /// Lines of log.
+    /// The number of log lines.
     pub(super) lines: u64,
-    /// When the last of them was acknowledged.
+    /// The time at which the last line was acknowledged.
     pub(super) last_line_ms: f64,
-    /// Where the stream's next piece of log must begin, if none is lost and their order is kept.
+    /// The expected offset of the next part of the log.
     next_offset: u64,
-    /// What was lost or out of order.
+    /// The number of lost or unordered parts.
     pub(super) gaps: u64,
 }
 
@@ -90,7 +90,7 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     text.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// The lengths of a request's head and of all of it, if it is whole.
+/// Returns the lengths of a request's head and of the whole request, if it is complete.
 fn request(bytes: &[u8]) -> Option<(usize, usize)> {
     let head = find(&bytes[..bytes.len().min(8192)], b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
@@ -99,7 +99,7 @@ fn request(bytes: &[u8]) -> Option<(usize, usize)> {
     (bytes.len() >= whole).then_some((head, whole))
 }
 
-/// One of the old keeper's posts. A line of the trial's carries its number.
+/// Handles a post of NNI's keeper. A line of the trial contains its number.
 fn take_line(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
     let text = String::from_utf8_lossy(body);
     let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +122,7 @@ fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
     let through = batch.reports.last().map(|report| report.seq);
     for report in &batch.reports {
         match &report.body {
-            // The result that the agent concludes was printed before.
+            // The agent derived this result from an earlier metric.
             ReportBody::Metric(metric) if metric.derived => {}
             ReportBody::Metric(metric) => {
                 let text = metric.value.as_json().to_string();
@@ -158,7 +158,7 @@ fn acknowledge(body: &[u8], taken: &Mutex<Taken>) -> Vec<u8> {
     serde_json::to_vec(&ack).expect("an ack is JSON")
 }
 
-/// The times that a text carries: 13 digits, a point, and more digits.
+/// Returns the times in a text: 13 digits, a point, and more digits.
 fn stamps(text: &str) -> impl Iterator<Item = f64> {
     let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.');
     numbers.filter(|number| number.find('.') == Some(13)).filter_map(|number| number.parse().ok())

@@ -1,5 +1,5 @@
-//! Measures the hand-over: from a trial's last instruction to the next one's first, part by part. The agents are real;
-//! their pods start after their Jobs, and end before them, as late as on a real cluster.
+//! Measures the hand-over, part by part: from a trial's last instruction to the next trial's first. The
+//! agents are real. The delays between Jobs and their pods are those of a real cluster.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,10 +10,10 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 use super::{Kind, store_of, wall_now_ms};
 
-/// Writes when its first and its last instruction were, in nanoseconds.
+/// A trial that writes the times of its first and its last instruction, in nanoseconds.
 const TRIAL: &str = r#"b=$(date +%s%N); echo score=1; echo "$NNI_TRIAL_JOB_ID $b $(date +%s%N)" >>"$TEST_BED/stamps""#;
 
-/// The moments between two trials, in milliseconds since the first one's last instruction.
+/// The times of a hand-over, in milliseconds since the first trial's last instruction.
 struct HandOver {
     verdict_stored: f64,
     object_ended: f64,
@@ -22,9 +22,9 @@ struct HandOver {
     next_begun: f64,
 }
 
-/// Measures both values of `handOver`, with the code in the image and from the manager.
+/// Measures both values of `handOver`, with the code in the image and with the code from the manager.
 pub(super) fn measure(trials: u32) {
-    println!("median (most) of {trials} trials, one after the other, ms");
+    println!("median (maximum) of {trials} sequential trials, ms");
     for storage in ["image", "http"] {
         for hand_over in ["verdict", "object"] {
             print(&format!("{hand_over}, storage {storage}"), &search(trials, hand_over, storage));
@@ -80,7 +80,7 @@ fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
         .collect()
 }
 
-/// Reads a line of [`TRIAL`]: the trial, and its two moments in milliseconds.
+/// Reads a line that [`TRIAL`] wrote: the trial's id, and its two times in milliseconds.
 fn stamp(line: &str) -> (&str, f64, f64) {
     let mut words = line.split(' ');
     let trial = words.next().unwrap();
@@ -88,14 +88,14 @@ fn stamp(line: &str) -> (&str, f64, f64) {
     (trial, ms(), ms())
 }
 
-/// When each trial ended in the store, in milliseconds.
+/// Returns the time at which each trial ended in the store, in milliseconds.
 fn stored(store: &rusqlite::Connection) -> HashMap<String, f64> {
     let mut ends = store.prepare("SELECT id, ended_at_ms FROM trial").unwrap();
     let ends = ends.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
     ends.map(Result::unwrap).collect()
 }
 
-/// A part of a hand-over as it is printed, and its time in milliseconds.
+/// A printed part of a hand-over, and its time in milliseconds.
 type Part = (&'static str, fn(&HandOver) -> f64);
 
 const PARTS: [Part; 6] = [
