@@ -1,4 +1,4 @@
-//! The command line: every help, every mistake, tables, completions, and the terminal.
+//! The command line: help texts, error messages, tables, completions and terminal output.
 
 mod bad_input;
 mod completions;

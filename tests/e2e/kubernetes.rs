@@ -1,4 +1,5 @@
-//! Trials in pods: searches against the scripted API server, on a real cluster where one is named, and the manifests for it.
+//! Trials in pods: searches on the scripted API server, searches on a real cluster if one is configured, and
+//! the deployment manifests.
 
 mod cluster;
 pub(crate) mod deploy;

@@ -1,4 +1,4 @@
-//! End-to-end tests of the real programs, one module per story of a user or misfortune.
+//! End-to-end tests of the real programs. Each module covers one kind of behaviour or fault.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

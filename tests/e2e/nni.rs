@@ -1,4 +1,4 @@
-//! NNI's own software, unchanged, against these programs: client, Python package, pages, dispatcher, SDK and keeper.
+//! NNI's unchanged software with these programs: client, Python package, pages, dispatcher, SDK and keeper.
 
 mod client;
 mod dispatcher;

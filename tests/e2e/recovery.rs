@@ -1,4 +1,5 @@
-//! Faults: a killed manager, a removed folder, a restored backup, an interrupted search. Nothing is lost or doubled.
+//! Faults: a killed manager, a removed folder, a restored backup, an interrupted search. No report is lost or
+//! duplicated.
 
 mod crash;
 mod faults;

@@ -1,4 +1,4 @@
-//! Searches: tuners, assessors, budgets, objectives, and how a user steers them.
+//! Searches: tuners, assessors, budgets, objectives, and changes that a user makes to a running search.
 
 mod ask_and_tell;
 mod assessors;

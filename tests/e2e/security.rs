@@ -1,4 +1,4 @@
-//! Strangers, secrets, sessions and slow readers.
+//! Callers without credentials, secrets, sessions and slow clients.
 
 mod secure;
 mod sessions;

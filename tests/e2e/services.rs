@@ -1,4 +1,4 @@
-//! Training services: the story that each must pass, plugins, and machines behind SSH.
+//! Training services: the scenario that each must pass, plugins, and machines behind SSH.
 
 mod conformance;
 mod hybrid;

@@ -1,4 +1,4 @@
-//! One trial: how it learns its parameters, what it prints, and how it fails.
+//! One trial: its parameters, its output and its failures.
 
 mod failing;
 mod output;

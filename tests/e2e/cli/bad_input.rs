@@ -1,4 +1,4 @@
-//! What bad input gets: exit code 2 and a message that names the thing, never a panic, never a hang.
+//! Invalid input gives exit code 2 and a message that names the cause. The manager neither panics nor hangs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 
-/// Runs a command that must be refused, and returns what it says.
+/// Runs a command that must be refused, and checks its message.
 #[track_caller]
 fn refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
     let finished = bed.start(command).finish(BOUND);
@@ -120,13 +120,13 @@ fn a_fault_found_late_leaves_no_experiment_behind() {
     let mut command = Search::new("true", 1).command(&bed);
     refused(&bed, command.args(["--legacy-port", &port]), &[&port, "in use"]);
     let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "a resume would go on with what cannot begin");
+    assert_eq!(left, 0, "a resume would continue a search that cannot start");
 }
 
 #[test]
 fn an_experiment_of_which_nothing_was_recorded_is_none() {
-    // As a manager leaves it that is killed as soon as it has opened its database; and one that lost it later, which has
-    // the work of its trials beside it.
+    // First, the manager was killed directly after it created its database. Then, an experiment with trials
+    // lost its record.
     for trials_began in [false, true] {
         let bed = TestBed::new();
         let database = seed::make(&bed.data(), "abcd1234", 0, 0, 1).unwrap();
@@ -150,7 +150,7 @@ fn an_experiment_of_which_nothing_was_recorded_is_none() {
         assert_eq!(
             database.exists(),
             trials_began,
-            "nobody's work is removed, and nothing else found"
+            "only an experiment without trials may be removed"
         );
     }
 }
@@ -159,7 +159,7 @@ fn an_experiment_of_which_nothing_was_recorded_is_none() {
 fn an_unwritable_data_directory_is_named() {
     let bed = TestBed::new();
     let file = Search::new("true", 1).write(&bed);
-    // Even root cannot make a folder below a file, or in /proc.
+    // Even root cannot create a folder below a file or in /proc.
     let below_a_file = bed.write("plain", "").join("data");
     for data in [below_a_file.as_path(), Path::new("/proc/trialkeeper")] {
         let mut command = bed.manager();
@@ -208,7 +208,7 @@ fn an_experiment_is_taken_from_standard_input_and_called_that() {
     let refused = piped("trialCommand: [");
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("standard input: line 1"), "{}", refused.stderr);
-    // What is relative is so to where one stands.
+    // Relative paths are relative to the working directory.
     Search::new("test -f ../given && echo score=1", 1).write(&bed);
     Outcome::of(piped(&bed.read("experiment.yml"))).expect_done(1, 0);
 }

@@ -20,22 +20,22 @@ source <('@PROGRAM@' completions zsh); words=(@WORDS@); CURRENT=$((@LAST@ + 1));
     ("fish", "'@PROGRAM@' completions fish | source; complete -C (string join ' ' -- @WORDS@)"),
 ];
 
-/// Returns what a shell offers for the last of these words, sorted.
+/// Returns the completions of the last word, sorted.
 fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<String> {
     let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = script
         .replace("@PROGRAM@", &bed.programs().join("trial-manager").display().to_string())
         .replace("@WORDS@", &quoted.join(" "))
         .replace("@LAST@", &(words.len() - 1).to_string())
-        .replace("@TYPED@", words.last().expect("there is one"));
+        .replace("@TYPED@", words.last().expect("the command line has words"));
     let mut command = Command::new(shell);
     command.args(["-c", &script]).env("HOME", bed.path("home")).env_remove("ZDOTDIR");
     let output = command.env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
     let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && why.is_empty(), "{shell}: {why}");
-    let said = String::from_utf8(output.stdout).expect("it is text");
-    // Zsh and fish put a description behind a value.
+    let said = String::from_utf8(output.stdout).expect("completions are UTF-8");
+    // Zsh and fish append a description to a value.
     let value = |line: &str| line.split([':', '\t']).next().unwrap_or_default().to_owned();
     let mut offered: Vec<_> = said.lines().map(value).filter(|value| !value.is_empty()).collect();
     offered.sort();
@@ -54,7 +54,7 @@ fn zsh_and_fish_complete_commands_and_values() {
     complete(SHELLS[2]);
 }
 
-/// Shows that a shell completes commands, ids, states and names of columns and metrics.
+/// Checks that a shell completes commands, ids, states, columns and metrics.
 fn complete(shell: (&str, &str)) {
     let bed = TestBed::new();
     let running = Search::new("echo score=1; test {{x}} != 3", 2)
@@ -105,7 +105,7 @@ fn common_aliases_are_accepted() {
     for (words, expected) in table {
         let mut command = bed.manager();
         let output = command.args(words).env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
-        let output = output.expect("it can be started");
+        let output = output.expect("the manager can be started");
         let (said, why) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {why}");
         assert!(String::from_utf8_lossy(&said).starts_with(expected), "{words:?}");

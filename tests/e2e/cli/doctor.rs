@@ -1,4 +1,4 @@
-//! `trial-manager doctor`: what would stand in an experiment's way is said before anything is started.
+//! `trial-manager doctor` reports problems of an experiment before it starts.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Finished, Search, TestBed, nni_python};
@@ -22,15 +22,15 @@ fn a_probe_runs_one_real_trial_and_says_what_it_reported() {
     let (code, stdout, stderr) = doctor(&bed, &search, &[]);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("ok    place  this machine has what trials need"), "{stdout}");
-    assert!(!bed.path("ran").exists(), "nothing is started without `--probe`");
+    assert!(!bed.path("ran").exists(), "a trial ran without `--probe`");
 
     let (code, stdout, stderr) = doctor(&bed, &search, &["--probe"]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     let expected = "ok    probe  a trial ran, and its agent reported: score 0.5 after ";
     assert!(stdout.contains(expected), "{stdout}");
     assert_eq!(bed.read("ran").lines().count(), 1);
-    assert!(!hook.exists(), "the end of a probe is not the end of a search");
-    assert!(!bed.data().exists(), "nothing is left where experiments are");
+    assert!(!hook.exists(), "a probe must not send notifications");
+    assert!(!bed.data().exists(), "a probe must leave no experiment");
     bed.wait_until_empty();
 }
 
@@ -60,7 +60,7 @@ fn doctor_names_missing_parts() {
     assert!(stdout.contains("FAIL  place  there is no agent program nowhere"), "{stdout}");
     assert!(stdout.contains("-     probe  not tried"), "{stdout}");
 
-    // The agent is a program that reports nothing.
+    // This agent program reports nothing.
     let mute = bed.script("mute", "#!/bin/sh\nexit 3\n");
     let (code, stdout, _) = doctor(&bed, &search, &["--agent", mute.to_str().unwrap(), "--probe"]);
     assert_eq!(code, Some(1));
@@ -130,7 +130,7 @@ fn the_program_of_a_tuner_is_looked_for_where_it_would_be_started() {
     bed.write("code/no-program", "print()\n");
     for (program, fault) in [
         ("./search", None),
-        // It is there, and no tuner.
+        // The program exists but is not a tuner.
         ("sh", Some("ok    tuner  sh can be run\nFAIL  tuner  ")),
         ("search", Some("(from PATH); correct `tuner.command`")),
         ("./no-program", Some("`./no-program` is no program that can be run (from ")),

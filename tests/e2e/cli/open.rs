@@ -1,4 +1,4 @@
-//! `trial-manager open`: a browser is let in, and no argument, no file of others and no address holds the token.
+//! `trial-manager open` logs a browser in. The token is in no argument, no readable file and no URL.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -29,7 +29,7 @@ fn the_portal_is_opened_in_the_browser_logged_in() {
     assert_eq!(opened.code, Some(0), "{}", opened.stderr);
     let page = bed.data().join("open.html");
     let arguments = bed.read("browser.arguments");
-    assert_eq!(arguments, format!("file://{}\n", page.display()), "the file and nothing else");
+    assert_eq!(arguments, format!("file://{}\n", page.display()), "the browser gets only the file");
     assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
     let inside = std::fs::read_to_string(&page).unwrap();
     let said = String::from_utf8(opened.stdout).unwrap();
@@ -40,10 +40,10 @@ fn the_portal_is_opened_in_the_browser_logged_in() {
     browser.open(&format!("file://{}", page.display()));
     let inside =
         "return location.pathname === '/' && document.body.textContent.includes('Log out')";
-    browser.wait("the overview of one who has logged in", BOUND, inside);
+    browser.wait("the overview with a log-out button", BOUND, inside);
     assert_eq!(browser.script("return document.referrer.includes('ticket')"), false);
 
-    // Without a browser, and with one that fails, the address is printed; it is good once.
+    // Without a browser, or with a failing one, the URL is printed. It works once.
     for (arguments, browser) in [(["--print"].as_slice(), None), (&[], None), (&[], Some("false"))]
     {
         let printed = open(&bed, arguments, browser);

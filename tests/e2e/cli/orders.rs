@@ -1,4 +1,4 @@
-//! What a person orders the agent of a running trial, from the command line to the agent's own log.
+//! The directives of a user to the agent of a running trial.
 
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
@@ -27,7 +27,7 @@ fn a_running_agent_is_made_to_talk_and_to_send() {
     let asked = order(&["log-level", "debug", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
     wait_for("the agent to log more", BOUND, || said("log level set to Debug").then_some(()));
-    assert!(!said("sending buffered output"), "no user ordered that yet");
+    assert!(!said("sending buffered output"), "there was no `flush` yet");
     let asked = order(&["flush", &trial]);
     assert_eq!(asked.code, Some(0), "{}", asked.stderr);
     wait_for("the agent to send", BOUND, || said("sending buffered output").then_some(()));
@@ -43,5 +43,5 @@ fn a_running_agent_is_made_to_talk_and_to_send() {
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     let late = order(&["flush", &trial]);
-    assert_ne!(late.code, Some(0), "nobody is left to obey");
+    assert_ne!(late.code, Some(0), "an ended trial has no agent");
 }

@@ -1,4 +1,4 @@
-//! Where things lie: paths count from where the manager was started, although trials run elsewhere.
+//! Relative paths are relative to the manager's working directory, although trials run in another one.
 
 use std::os::unix::fs::symlink;
 

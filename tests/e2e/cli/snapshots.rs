@@ -1,5 +1,5 @@
-//! What the command line says, whole: every help, every command that reads, every common mistake, over a
-//! small store that is the same on any day. `TRIALKEEPER_TEST_RENEW=1` takes over what is said now.
+//! Snapshots of the command line's output: every help text, every reading command and every common mistake,
+//! on a small reproducible store. `TRIALKEEPER_TEST_RENEW=1` rewrites the snapshots.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::path::Path;
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Gate, Search, Snapshots, TestBed, seed, wait_for};
 
-/// Runs the manager; its exit code and both streams, as they are kept.
+/// Runs the manager. Returns its exit code and both streams in the form of the snapshots.
 fn said(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = bed.manager();
-    // The caller's own agent would be shown in helps.
+    // The variable's value would appear in help texts.
     command.args(words).env_remove("TRIAL_MANAGER_AGENT").env("TZ", "UTC");
     command.envs(variables.iter().copied());
     let finished = bed.start(&mut command).finish(BOUND);
@@ -28,16 +28,16 @@ fn said(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
         .replace(&bed.folder().display().to_string(), "FOLDER")
 }
 
-/// Of six trials, of which the second fails.
+/// Creates a store with six trials. The second trial failed.
 fn small_store(bed: &TestBed) {
     seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
 }
 
-/// The commands that a help lists.
+/// Returns the commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = listed.take_while(|line| !line.is_empty()).filter_map(|line| {
-        // A description that goes on in the next line stands further to the right.
+        // The second line of a description is indented further.
         line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '))?.split(' ').next()
     });
     names.filter(|name| *name != "help").map(ToOwned::to_owned).collect()
@@ -124,7 +124,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
         tree(&bed.path(folder), "", &mut files);
         snapshots.compare(&format!("experiment-export-{name}-files"), &files);
     }
-    // What changes it comes last.
+    // Commands that change the experiment run last.
     for (name, line) in [
         ("trial-retry", "trial retry t00001"),
         ("trial-retry-failed", "trial retry --failed"),
@@ -138,7 +138,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
     snapshots.finish();
 }
 
-/// A search of which one trial runs, on a machine with a GPU, and whose manager was killed.
+/// A search with one running trial, on a machine with a GPU. The manager was killed.
 #[test]
 fn a_running_experiment_is_shown_as_recorded() {
     let bed = TestBed::new();
@@ -189,7 +189,8 @@ fn a_running_experiment_is_shown_as_recorded() {
     snapshots.finish();
 }
 
-/// A search that runs and is steered, and one that is shown: what every command answers that needs a manager.
+/// The answers of all commands that need a manager: one that runs a search, or one that serves a stored
+/// search.
 #[test]
 fn commands_that_need_a_manager_answer_as_recorded() {
     let bed = TestBed::new();
@@ -235,7 +236,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     let ended = search.finish(BOUND);
     assert_eq!(ended.code, Some(130), "{}", ended.stderr);
     drop(gate);
-    // Two experiments, of which neither is run: the one that is shown is named.
+    // Two experiments of which neither runs, so the served one must be named.
     small_store(&bed);
     let (serving, url) = bed.serve("small");
     snapshots.compare(
@@ -251,7 +252,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     snapshots.finish();
 }
 
-/// A ticket is good once, and another each time.
+/// Replaces tickets, which are random.
 fn without_tickets(text: &str) -> String {
     let mut parts = text.split("?ticket=");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -261,7 +262,7 @@ fn without_tickets(text: &str) -> String {
     })
 }
 
-/// Every file below a folder with what it holds, in the order of names.
+/// Lists every file below a folder with its content, sorted by name.
 fn tree(folder: &Path, prefix: &str, into: &mut String) {
     let mut names: Vec<_> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name()).collect();

@@ -1,9 +1,9 @@
-//! `trial-manager top` on a terminal: narrow, of another size, left by a key, and when the manager goes away.
+//! `trial-manager top` on narrow and resized terminals, its keys, and the end of the manager.
 
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Running, Search, Terminal, TestBed, seed, wait_for};
 
-/// A search of which one trial runs and waits.
+/// Starts a search whose first trial runs and waits at the gate.
 fn searching(bed: &TestBed) -> (Gate, Running) {
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo score=0.5; echo score=0.75; echo >>../waits; read _ <../gate";
@@ -18,7 +18,7 @@ fn top(bed: &TestBed, columns: u16, rows: u16) -> Terminal {
     Terminal::start(&command, columns, rows)
 }
 
-/// Waits until the screen is as it should be.
+/// Waits until the screen satisfies a condition.
 fn until(terminal: &Terminal, what: &str, is_so: impl Fn(&[String]) -> bool) -> Vec<String> {
     wait_for(what, BOUND, || Some(terminal.screen()).filter(|lines| is_so(lines)))
 }
@@ -33,7 +33,7 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
             lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
         });
         assert_eq!(shown.last().map(String::as_str), Some("q ends, ? helps"), "{shown:#?}");
-        // No colours, wanted or not: all that begins with `CSI` and ends with `m`.
+        // Colours are codes that begin with `CSI` and end with `m`.
         let drawn = terminal.drawn();
         let mut codes = drawn.split("\u{1b}[").skip(1);
         let is_colour = |code: &str| {
@@ -45,12 +45,12 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
         let small = until(&terminal, "a smaller drawing", |lines| {
             lines.len() <= 8 && lines.iter().all(|line| line.chars().count() <= 30)
         });
-        assert!(small.iter().any(|line| line.contains("0.75")), "the trial is there: {small:#?}");
+        assert!(small.iter().any(|line| line.contains("0.75")), "the trial is missing: {small:#?}");
 
-        assert!(!terminal.is_a_shells(), "keys come at once");
+        assert!(!terminal.is_a_shells(), "the terminal is not in raw mode");
         terminal.press(key);
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0), "{key:?}");
-        assert!(terminal.is_a_shells(), "it is as it was before {key:?}");
+        assert!(terminal.is_a_shells(), "the terminal is not restored after {key:?}");
         wait_for("the shell's screen again", BOUND, || {
             terminal.drawn().ends_with("\u{1b}[?1049l").then_some(())
         });
@@ -72,7 +72,7 @@ fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
             && lines.iter().any(|line| line.contains('░'))
     });
     assert!(shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
-    // The trial's output, and the way back.
+    // Opens the trial's output and returns to the list.
     terminal.press("l");
     until(&terminal, "its output", |lines| lines.iter().any(|line| line == "score=0.75"));
     terminal.press("?");
@@ -81,7 +81,7 @@ fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
     until(&terminal, "the list", |lines| lines.iter().any(|line| line.contains("curve")));
     let all = shown.join("\n");
     assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
-    assert!(!all.contains("RUNNING"), "the words are the portal's: {shown:#?}");
+    assert!(!all.contains("RUNNING"), "states are not in the portal's words: {shown:#?}");
     let drawn = terminal.drawn();
     assert!(drawn.contains("\u{1b}[36m1 running\u{1b}[0m"), "{drawn:?}");
     terminal.press("q");
@@ -96,7 +96,7 @@ fn top_shows_when_the_manager_goes_away() {
     let (gate, running) = searching(&bed);
     let mut terminal = top(&bed, 100, 40);
     until(&terminal, "the trial", |lines| lines.iter().any(|line| line.contains("0.75")));
-    // Elsewhere, somebody asks by the address alone: nobody else can answer for it.
+    // A second `top` uses only the manager's address, so it cannot find the reason in the data folder.
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let mut far = bed.manager();
@@ -106,8 +106,8 @@ fn top_shows_when_the_manager_goes_away() {
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
     assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
-    // What it wrote last may still be on its way here.
-    wait_for("what was seen last, which stays", BOUND, || {
+    // The last output may still be in transit.
+    wait_for("the last state after the end of `top`", BOUND, || {
         let drawn = terminal.drawn();
         let (_, after) = drawn.rsplit_once("\u{1b}[?1049l")?;
         after.contains("its manager was killed").then_some(())

@@ -1,4 +1,4 @@
-//! The tutorial, followed line by line.
+//! Runs every command of the tutorial.
 
 use std::fs;
 use std::path::Path;
@@ -24,14 +24,14 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Writes a block that begins with `# NAME` into the file of that name.
+/// Writes a block that begins with `# NAME` to the file `NAME`.
 fn write_file(folder: &Path, text: &str) {
     let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
     let name = name.expect("a file of the tutorial begins with its name");
-    fs::write(folder.join(name), text).expect("the folder can be written");
+    fs::write(folder.join(name), text).expect("the folder is writable");
 }
 
-/// The id of the experiment that was started last; empty before the first.
+/// Returns the id of the newest experiment, or an empty string before the first one.
 fn newest(bed: &TestBed) -> String {
     let mut show = bed.manager();
     show.args(["experiment", "show", "-o", "json", "--data-dir"]).arg(bed.data());
@@ -60,7 +60,7 @@ fn every_command_of_the_tutorial_succeeds() {
         printed.push(output);
     }
 
-    // What the reader is told to expect.
+    // The output that the tutorial promises.
     let [alone, _, search, results, fragile, mended, early] = &printed[..] else {
         panic!("{} blocks of commands", printed.len())
     };

@@ -1,5 +1,5 @@
-//! The manager is killed in mid-search; the trials go on, and after `resume` every metric of every trial
-//! is there exactly once.
+//! The manager is killed during a search, and the trials keep running. After `resume`, every metric of every
+//! trial is stored exactly once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 const TRIALS: u32 = 6;
 const STEPS: usize = 10;
 
-/// Takes ten steps, each when the gate lets it; prints a metric and then, for the test, keeps its own
-/// record of having printed it.
+/// A trial that takes ten steps, each after a release of the gate. It prints a metric and then records the
+/// print for the test.
 const STEADY: &str = r#"#!/bin/sh
 step=0
 while [ $step -lt 10 ]; do
@@ -25,7 +25,7 @@ while [ $step -lt 10 ]; do
 done
 "#;
 
-/// What the trials say they printed: values by trial, in order.
+/// Returns the values that the trials recorded, in order, by trial.
 fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
     let mut record: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in bed.read("record").lines() {
@@ -36,8 +36,7 @@ fn record(bed: &TestBed) -> BTreeMap<String, Vec<Value>> {
     record
 }
 
-/// Every metric report in the store, by trial, in the order of its attempts and numbers: as intermediate
-/// or final, and its value.
+/// Returns the kind and value of every stored metric by trial, in the order of attempts and numbers.
 fn stored(bed: &TestBed, id: &str) -> BTreeMap<String, Vec<(String, Value)>> {
     let file = bed.data().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
@@ -65,7 +64,7 @@ fn wait_for_steps(bed: &TestBed, steps: usize) {
     });
 }
 
-/// How many steps are allowed before the manager is killed, and how many while it is dead.
+/// The numbers of steps before each kill, and before the following resume.
 type Kills = Vec<(usize, usize)>;
 
 #[test]
@@ -88,7 +87,7 @@ fn a_killed_manager_resumes_without_losing_or_doubling_a_metric() {
 #[test]
 fn a_manager_killed_at_random_points_loses_nothing() {
     for seed in 1..=6_usize {
-        // Knuth's multiplicative generator; its upper bits are random enough.
+        // Knuth's multiplicative generator. Its upper bits are random enough.
         let mut state = seed;
         let mut below = |limit: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -114,7 +113,7 @@ fn search_with_kills(kills: &[(usize, usize)]) {
 
     let mut steps = 0;
     for (before, during) in kills {
-        // Two trials must be running, or there is nobody to take the steps after the kill.
+        // Both trials must run, so that they can take steps after the kill.
         wait_for("two trials to run", BOUND, || {
             let words = bed.processes().into_iter().map(|(_, words)| words);
             let trials = words.filter(|words| words == "/bin/sh ./steady.sh ").count();
@@ -125,7 +124,7 @@ fn search_with_kills(kills: &[(usize, usize)]) {
         wait_for_steps(&bed, steps);
         manager.signal(Signal::SIGKILL);
         assert_eq!(manager.finish(BOUND).code, None);
-        // Trials go on without it, as far as they are.
+        // Trials continue without a manager. At most the remaining steps can be taken.
         let left: usize = record(&bed).values().map(|values| STEPS - values.len()).sum();
         let during = left.min(*during);
         gate.open(during);
@@ -142,14 +141,17 @@ fn search_with_kills(kills: &[(usize, usize)]) {
     let stored = stored(&bed, &id);
     assert_eq!(printed.len(), search.trials.len());
     for trial in &search.trials {
-        assert_eq!(printed[&trial.id].len(), STEPS, "no trial ran twice");
+        assert_eq!(printed[&trial.id].len(), STEPS, "a trial ran twice");
         assert_eq!(trial.intermediate, printed[&trial.id], "{trial:?}");
         assert_eq!(Some(&trial.final_result), trial.intermediate.last(), "{trial:?}");
 
         let intermediate = trial.intermediate.iter().map(|value| ("intermediate", value));
         let all = intermediate.chain([("final", &trial.final_result)]);
         let all: Vec<_> = all.map(|(kind, value)| (kind.to_owned(), value.clone())).collect();
-        assert_eq!(stored[&trial.id], all, "the store holds each once: {trial:?}");
+        assert_eq!(
+            stored[&trial.id], all,
+            "the store does not contain each metric once: {trial:?}"
+        );
     }
     bed.wait_until_empty();
 }

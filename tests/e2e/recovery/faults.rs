@@ -1,17 +1,17 @@
-//! The short set of the fault harness, and the faults that have a name. The long one is a command:
-//! `cargo run -p trialkeeper-tests --bin faults -- --seeds 1..1000`.
+//! The short set of the fault harness, and the named faults. The long set is a command: `cargo run -p
+//! trialkeeper-tests --bin faults -- --seeds 1..1000`.
 
 use trialkeeper_tests::faults::cases::{self, Until};
 use trialkeeper_tests::faults::{self, Seen};
 
-/// A seed that fails is named on standard error.
+/// Runs seeds. The harness prints a failing seed on standard error.
 fn seeds(range: std::ops::RangeInclusive<u64>) {
     let mut seen = Seen::default();
     for seed in range {
         seen.add(&faults::run(seed));
     }
     let met: u64 = seen.faults.values().sum();
-    assert!(met > 0 && seen.passed > 0, "faults were injected: {seen:?}");
+    assert!(met > 0 && seen.passed > 0, "the harness injected no faults: {seen:?}");
 }
 
 #[test]

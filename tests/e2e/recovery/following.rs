@@ -1,4 +1,4 @@
-//! `trial logs -f` over a trial that outlives its manager.
+//! `trial logs -f` of a trial that outlives its manager.
 
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
@@ -20,7 +20,7 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
     });
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
-    // Whoever begins to look now is not left waiting.
+    // A new reader gets the stored output and ends.
     let late = logs().finish(BOUND);
     assert_eq!(
         (late.code, late.stdout.as_slice()),

@@ -1,4 +1,4 @@
-//! Ctrl-C: trials are asked politely, nothing is left behind, and the search can be resumed.
+//! Ctrl-C: trials get SIGTERM, no process is left, and the search can be resumed.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,8 +7,8 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
-/// Says that it started, and goes on when the gate opens; on TERM it cleans up, which takes a moment of
-/// its own, and ends.
+/// A trial that records its start and waits at the gate. On TERM, it cleans up, which takes a moment, and
+/// ends.
 const POLITE: &str = r#"#!/bin/sh
 trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
@@ -35,17 +35,17 @@ fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
         running.signal_group(signal);
         let finished = running.finish(BOUND);
         assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-        assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+        assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
         bed.wait_until_empty();
 
         let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
         let id = id.to_str().unwrap();
-        assert!(finished.stderr.contains(id), "how to resume is told: {}", finished.stderr);
+        assert!(finished.stderr.contains(id), "the remedy is missing: {}", finished.stderr);
 
         gate.open(100);
         let search = Outcome::of_resume(&bed, id);
         assert_eq!(search.id, id);
-        // The two that were ended ran again, as attempts of their own.
+        // The two stopped trials ran again, as new attempts.
         search.expect_done(4, 0);
         assert!(search.trials.iter().all(|trial| trial.final_result == 0.5), "{search:#?}");
         assert!(search.trials.iter().all(|trial| trial.intermediate.len() == 2), "{search:#?}");
@@ -70,7 +70,11 @@ fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not()
     running.signal(Signal::SIGTERM);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
-    assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "there is no result yet");
+    assert_eq!(
+        String::from_utf8_lossy(&finished.stdout),
+        "",
+        "an interrupted search has no result"
+    );
     assert!(!bed.path("cleaned").exists());
 
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
@@ -81,11 +85,11 @@ fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not()
             Ok((row.get(0)?, row.get(1)?))
         })
         .unwrap();
-    assert_eq!(state, "NO_MORE_TRIAL", "as if nothing had happened");
-    assert!(elapsed > 0, "how long it has run counts");
+    assert_eq!(state, "NO_MORE_TRIAL", "the state must not change");
+    assert!(elapsed > 0, "the elapsed time must be stored");
     drop(store);
 
-    // Who goes on with it and is told to stop stops, also when it is moved meanwhile.
+    // A resumed manager that was asked to stop does stop, even if it gets SIGTERM.
     let mut resume = bed.manager();
     resume.args(["resume", id, "--port", "0", "--on-term", "leave", "--data-dir"]).arg(bed.data());
     let running = bed.start(&mut resume);
@@ -98,12 +102,12 @@ fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not()
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned").lines().count(), 2);
-    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+    assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     bed.wait_until_empty();
     drop(gate);
 }
 
-/// As `nohup` and the `&` of a script leave them.
+/// `nohup` and background jobs of scripts ignore these signals.
 #[test]
 fn ignored_hup_and_int_stay_ignored() {
     let bed = TestBed::new();
@@ -129,7 +133,7 @@ fn ignored_hup_and_int_stay_ignored() {
     assert!(!running.stderr().contains("stopping"), "{}", running.stderr());
     running.signal(Signal::SIGTERM);
     let finished = running.finish(BOUND);
-    assert_eq!(finished.code, Some(130), "TERM is heard: {}", finished.stderr);
+    assert_eq!(finished.code, Some(130), "TERM must stop the search: {}", finished.stderr);
     bed.wait_until_empty();
 }
 
@@ -145,11 +149,11 @@ fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
     let running = bed.start(&mut search.command(&bed));
     wait_for("the trial to start", BOUND, || (!bed.read("started").is_empty()).then_some(()));
     running.signal(Signal::SIGINT);
-    wait_for("the first Ctrl-C to be heard", BOUND, || {
+    wait_for("the reaction to the first Ctrl-C", BOUND, || {
         running.stderr().contains("stopping the trials").then_some(())
     });
     running.signal(Signal::SIGINT);
-    // The agent still waits for its trial, as long as its grace lasts.
+    // The agent waits for its trial until the end of the grace period.
     assert_eq!(running.finish(BOUND).code, Some(130));
     assert!(!bed.processes().is_empty());
 }
@@ -171,7 +175,7 @@ fn commands_say_that_a_search_has_lost_its_manager() {
     };
     let looks = [&["experiment", "ls"][..], &["experiment", "show"], &["top"]];
     for words in looks {
-        assert!(!said(words).contains("its manager was killed"), "{words:?}: it runs");
+        assert!(!said(words).contains("its manager was killed"), "{words:?}: the manager runs");
     }
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);

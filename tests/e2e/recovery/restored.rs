@@ -1,4 +1,4 @@
-//! A backup is put in the place of the database while the trials' agents go on.
+//! A backup replaces the database while the trials' agents keep running.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed
 
 const STEPS: usize = 10;
 
-/// Takes ten steps, each when the gate lets it, and prints a metric at each.
+/// A trial that takes ten steps, each after a release of the gate, and prints a metric at each.
 const STEADY: &str = r#"#!/bin/sh
 step=0
 while [ $step -lt 10 ]; do
@@ -21,7 +21,7 @@ while [ $step -lt 10 ]; do
 done
 "#;
 
-struct Story {
+struct Scenario {
     bed: TestBed,
     gates: [Gate; 2],
     id: String,
@@ -32,7 +32,7 @@ fn database(bed: &TestBed, id: &str) -> PathBuf {
     bed.data().join(id).join("trialkeeper.db")
 }
 
-/// How many metrics are stored, and how far each attempt's facts are: trial, attempt, number.
+/// Returns the number of stored metrics, and the last number of each attempt's facts: trial, attempt, number.
 fn stored(bed: &TestBed, id: &str) -> (isize, Vec<(String, String, i64)>) {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     let store = Connection::open_with_flags(database(bed, id), flags).unwrap();
@@ -51,7 +51,7 @@ fn run(bed: &TestBed, words: &[&str]) -> Finished {
     bed.start(&mut command).finish(BOUND)
 }
 
-impl Story {
+impl Scenario {
     fn begin() -> Self {
         let bed = TestBed::new();
         let gates = ["gate0", "gate1"].map(|gate| Gate::new(&bed.path(gate)));
@@ -65,20 +65,20 @@ impl Story {
         Self { bed, gates, id, manager }
     }
 
-    /// Lets each trial take steps, and waits until the store has all `so_far` of them.
+    /// Lets each trial take steps, and waits until the store has `so_far` metrics.
     fn take(&self, steps: usize, so_far: isize) {
         self.gates.iter().for_each(|gate| gate.open(steps));
         wait_for(&format!("{so_far} metrics in the store"), BOUND, || {
-            // The first look may come before the tables.
+            // The tables may not exist yet.
             database(&self.bed, &self.id).exists().then_some(())?;
             let lines = self.bed.read("record").lines().count().cast_signed();
             (lines == so_far && stored(&self.bed, &self.id).0 == so_far).then_some(())
         });
     }
 
-    /// Waits until every agent knows, and has noted, that everything of its is stored.
+    /// Waits until every agent has recorded that all its facts are acknowledged.
     fn wait_for_acks(&self) {
-        wait_for("the agents to note what is acknowledged", BOUND, || {
+        wait_for("the agents to record the acks", BOUND, || {
             let (_, attempts) = stored(&self.bed, &self.id);
             let all = attempts.iter().all(|(trial, attempt, through)| {
                 let file = format!("data/{}/{trial}/spool/{attempt}/facts.ack", self.id);
@@ -88,17 +88,17 @@ impl Story {
         });
     }
 
-    /// Copies the database after six steps, lets the trials take six more, and kills the manager. Then does `meanwhile`
-    /// to the folder of each attempt's spool, and puts the copy back.
+    /// Copies the database after six steps, lets the trials take six more, and kills the manager. Then calls
+    /// `meanwhile` with each attempt's spool folder, and restores the copy.
     fn restored(meanwhile: impl Fn(&Path)) -> Self {
-        let story = Self::begin();
-        story.take(3, 6);
-        let copy = story.bed.path("copy.db");
-        let made = run(&story.bed, &["backup", &story.id, copy.to_str().unwrap()]);
+        let scenario = Self::begin();
+        scenario.take(3, 6);
+        let copy = scenario.bed.path("copy.db");
+        let made = run(&scenario.bed, &["backup", &scenario.id, copy.to_str().unwrap()]);
         assert_eq!(made.code, Some(0), "{}", made.stderr);
-        story.take(3, 12);
-        story.wait_for_acks();
-        let Self { bed, gates, id, manager } = story;
+        scenario.take(3, 12);
+        scenario.wait_for_acks();
+        let Self { bed, gates, id, manager } = scenario;
         manager.signal(Signal::SIGKILL);
         manager.finish(BOUND);
         for (trial, attempt, _) in stored(&bed, &id).1 {
@@ -125,12 +125,12 @@ fn steps() -> Vec<Value> {
 
 #[test]
 fn agents_send_again_what_a_restored_backup_lacks() {
-    let (bed, id, outcome) = Story::restored(|_| ()).end();
+    let (bed, id, outcome) = Scenario::restored(|_| ()).end();
     outcome.expect_done(2, 0);
     for trial in &outcome.trials {
         assert_eq!(trial.intermediate, steps(), "{trial:?}\n{}", outcome.stderr);
     }
-    assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "no trial ran twice");
+    assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "a trial ran twice");
     assert!(outcome.stderr.contains("older than what it has confirmed"), "{}", outcome.stderr);
     let check = run(&bed, &["check", &id]);
     assert_eq!((check.code, check.stdout.as_slice()), (Some(0), &b""[..]), "{}", check.stderr);
@@ -146,16 +146,17 @@ fn reports_that_a_restored_backup_lacks_for_good_are_named() {
             }
         }
     };
-    let story = Story::restored(forget);
-    // A page is made of several queries: the last fact may be in one of them only.
+    let scenario = Scenario::restored(forget);
+    // The page uses several queries, so a report may be visible in only some of them.
     let shown = ["may be lost", "class=\"trouble\"", "reports-lost"];
-    wait_for("the trial's page that names what is lost", BOUND, || {
-        let url = fs::read_to_string(story.bed.data().join(&story.id).join("manager.url")).ok()?;
-        let (trial, ..) = stored(&story.bed, &story.id).1.into_iter().next()?;
+    wait_for("the trial's page to report the loss", BOUND, || {
+        let url =
+            fs::read_to_string(scenario.bed.data().join(&scenario.id).join("manager.url")).ok()?;
+        let (trial, ..) = stored(&scenario.bed, &scenario.id).1.into_iter().next()?;
         let (_, page) = get(url.trim(), &format!("/trials/{trial}"))?;
         shown.iter().all(|text| page.contains(text)).then_some(())
     });
-    let (bed, id, outcome) = story.end();
+    let (bed, id, outcome) = scenario.end();
 
     outcome.expect_done(2, 0);
     let check = run(&bed, &["check", &id]);
@@ -180,7 +181,7 @@ fn a_database_without_its_log_is_reported_as_incomplete() {
     let bed = TestBed::new();
     let outcome = Search::new("echo score=1", 1).run(&bed);
     let id = outcome.id.as_str();
-    // The header of a database whose every page was in the log.
+    // The header of a database whose pages were all in the log.
     let file = database(&bed, id);
     fs::remove_file(&file).unwrap();
     let blank = Connection::open(&file).unwrap();
@@ -196,5 +197,5 @@ fn a_database_without_its_log_is_reported_as_incomplete() {
     assert_eq!(resume.code, Some(2), "{}", resume.stderr);
     assert!(resume.stderr.contains("is lost"), "{}", resume.stderr);
     assert!(resume.stderr.contains("trialkeeper.db-wal"), "{}", resume.stderr);
-    assert_eq!(fs::read(&file).unwrap(), before, "it is left as it is");
+    assert_eq!(fs::read(&file).unwrap(), before, "the database must not change");
 }

@@ -1,10 +1,10 @@
-//! Same seed, same results: the same proposals, also after a resume.
+//! The same seed gives the same proposals, also after a resume.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
 
-/// Says that it has begun, and is let go by the test.
+/// A trial that records its start and waits at the gate.
 const TRIAL: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
 const TRIALS: usize = 14;
@@ -13,8 +13,9 @@ fn finished(running: Running) -> Outcome {
     Outcome::of(running.finish(BOUND))
 }
 
-/// What was tried and how it ended, of a search that was interrupted in its trial number `stop`, if at all.
-fn story(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
+/// Returns the parameters and states of a search's trials. With `stop`, the search is interrupted in that
+/// trial and resumed.
+fn outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
@@ -77,8 +78,8 @@ fn every_tuner_goes_on_alike_after_a_resume() {
     ];
     for (name, more) in table {
         let search = search(&json!({"name": name, "classArgs": args(more.clone())}));
-        let steady = story(&search, None);
-        assert_eq!(steady.len(), TRIALS, "{name}");
-        assert_eq!(steady, story(&search, Some(12)), "{name} with {more}");
+        let uninterrupted = outcomes(&search, None);
+        assert_eq!(uninterrupted.len(), TRIALS, "{name}");
+        assert_eq!(uninterrupted, outcomes(&search, Some(12)), "{name} with {more}");
     }
 }

@@ -1,4 +1,4 @@
-//! A cleaner of temporary folders removes what a running search has in its experiment's folder.
+//! A cleaner of temporary folders removes files of a running experiment.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
 
-/// A search whose trials wait at a gate, and note that they started outside of the experiment's folder.
+/// Creates a search whose trials wait at a gate. They record their starts outside of the experiment's folder.
 fn waiting(bed: &TestBed, gate: &Gate, trials: u32) -> Search {
     let (starts, gate) = (bed.path("starts"), gate.path().display().to_string());
     let line = format!("echo start >>{}; read _ <{gate}; echo score=1", starts.display());
     Search::new(&line, trials).with("trialConcurrency", 1)
 }
 
-/// The experiment's folder, once its first trial runs.
+/// Returns the experiment's folder after the first trial has started.
 fn folder_of_running(bed: &TestBed) -> PathBuf {
     wait_for("the first trial to run", BOUND, || {
         fs::read(bed.path("starts")).ok().filter(|text| !text.is_empty())?;
@@ -37,7 +37,7 @@ fn an_address_and_a_socket_that_were_removed_are_made_again_and_the_search_goes_
     let mut list = bed.manager();
     list.args(["trial", "ls", "--experiment", &id]).arg("--data-dir").arg(bed.data());
     let listed = bed.start(&mut list).finish(BOUND);
-    assert_eq!(listed.code, Some(0), "the new socket is answered: {}", listed.stderr);
+    assert_eq!(listed.code, Some(0), "the new socket does not answer: {}", listed.stderr);
     gate.open(3);
     Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
     bed.wait_until_empty();
@@ -63,20 +63,20 @@ fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let (_, page) = get(url.trim(), "/").unwrap();
     assert!(page.contains("removed or replaced"), "{page}");
     gate.open(1);
-    // Its agent may stay: the manager bids it wait, and it holds reports for which no folder is left.
+    // The agent may still run: the manager asks it to wait, and its reports have no folder.
     let is_trial = |line: &str| line.contains("read _") && !line.contains("--manager-file");
     wait_for("the trial's end", BOUND, || {
         bed.processes().iter().all(|(_, line)| !is_trial(line)).then_some(())
     });
-    wait_for("a word in the log", BOUND, || {
+    wait_for("a message in the log", BOUND, || {
         manager.stderr().contains("removed or replaced").then_some(())
     });
-    assert_eq!(get(url.trim(), "/healthz").unwrap().0, 503, "it stays so");
+    assert_eq!(get(url.trim(), "/healthz").unwrap().0, 503, "the manager must stay degraded");
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(3), "{}", finished.stderr);
     assert!(finished.stderr.contains("removed or replaced"), "{}", finished.stderr);
-    assert_eq!(bed.read("starts"), "start\n", "no other trial was started");
+    assert_eq!(bed.read("starts"), "start\n", "another trial was started");
 }
 
 #[test]
@@ -107,5 +107,9 @@ fn an_experiment_whose_code_was_deleted_is_read_and_says_so_when_it_is_to_go_on(
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     let gone = format!("trialCodeDirectory: {} does not exist", bed.path("code").display());
     assert!(refused.stderr.contains(&gone), "{}", refused.stderr);
-    assert_eq!(run(&["trial", "ls", "-e", &done.id]).code, Some(0), "it can still be read");
+    assert_eq!(
+        run(&["trial", "ls", "-e", &done.id]).code,
+        Some(0),
+        "the experiment must stay readable"
+    );
 }

@@ -1,4 +1,5 @@
-//! What leaves the machine is encrypted; what an experiment keeps can be copied and checked.
+//! Remote connections are encrypted, and secrets stay private. An experiment's database can be copied and
+//! checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,14 +17,17 @@ fn off_the_loopback_interface_reports_are_encrypted() {
     let url = fs::read_to_string(bed.data().join(&outcome.id).join("manager.url")).unwrap();
     assert!(url.starts_with("https://"), "{url}");
     for trial in &outcome.trials {
-        assert_eq!(trial.final_result, trial.parameters["x"], "delivered through the encryption");
+        assert_eq!(
+            trial.final_result, trial.parameters["x"],
+            "the result was not delivered over TLS"
+        );
     }
 }
 
-/// Every secret that an experiment's folder holds: the user's token, those of its trials, and what they are made from.
+/// Returns every secret in an experiment's folder: the user's token, the trials' tokens, and their key.
 fn secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let files = files(data).into_iter();
-    let keeps_one = |path: &PathBuf| {
+    let is_secret = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default();
         ["secret", "user.token", "token"].iter().any(|secret| name == *secret)
     };
@@ -31,10 +35,10 @@ fn secrets(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let bytes = fs::read(&path).unwrap();
         (path, bytes.trim_ascii().to_vec())
     };
-    files.filter(keeps_one).map(read).collect()
+    files.filter(is_secret).map(read).collect()
 }
 
-/// All files below a folder; none if it is not there yet.
+/// Returns all files below a folder. The folder may be missing.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let entries = entries.map(|entry| entry.unwrap());
@@ -46,7 +50,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     below.collect()
 }
 
-fn holds(bytes: &[u8], secret: &[u8]) -> bool {
+fn contains(bytes: &[u8], secret: &[u8]) -> bool {
     bytes.windows(secret.len()).any(|part| part == secret)
 }
 
@@ -54,7 +58,7 @@ fn holds(bytes: &[u8], secret: &[u8]) -> bool {
 fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    // What the trial sees of its environment is in its log.
+    // The trial prints its environment, which must contain no secret.
     let line = format!("env; read _ <{}; echo score=1", gate.path().display());
     let mut command = Search::new(&line, 1).command(&bed);
     command.args(["--host", "0.0.0.0"]).env("TRIAL_MANAGER_LOG", "trace");
@@ -68,9 +72,9 @@ fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() 
     let (secrets, processes) = begun;
     assert!(secrets.iter().all(|(_, secret)| secret.len() >= 16), "{secrets:?}");
     for (_, line) in &processes {
-        assert!(!secrets.iter().any(|(_, secret)| holds(line.as_bytes(), secret)), "{line}");
+        assert!(!secrets.iter().any(|(_, secret)| contains(line.as_bytes(), secret)), "{line}");
     }
-    // The pages and the API, as one sees them who may.
+    // The pages and the API, as a logged-in user sees them.
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let folder = bed.data().join(&id);
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
@@ -86,10 +90,10 @@ fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() 
         curl.args(["--silent", "--show-error", "--fail", "--cacert"])
             .arg(folder.join("tls/ca.pem"));
         curl.arg("--netrc-file").arg(folder.join("netrc"));
-        let told = curl.arg(format!("{}/{page}", url.trim())).output().unwrap();
-        assert!(told.status.success(), "{page}: {}", String::from_utf8_lossy(&told.stderr));
+        let output = curl.arg(format!("{}/{page}", url.trim())).output().unwrap();
+        assert!(output.status.success(), "{page}: {}", String::from_utf8_lossy(&output.stderr));
         for (path, secret) in &secrets {
-            assert!(!holds(&told.stdout, secret), "{page} shows {}", path.display());
+            assert!(!contains(&output.stdout, secret), "{page} shows {}", path.display());
         }
     }
     gate.open(1);
@@ -97,9 +101,9 @@ fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() 
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     for (path, secret) in &secrets {
         let logs = [finished.stdout.as_slice(), finished.stderr.as_bytes()];
-        assert!(!logs.iter().any(|log| holds(log, secret)), "{}", path.display());
+        assert!(!logs.iter().any(|log| contains(log, secret)), "{}", path.display());
         for file in files(bed.folder()).iter().filter(|file| *file != gate.path()) {
-            if holds(&fs::read(file).unwrap(), secret) {
+            if contains(&fs::read(file).unwrap(), secret) {
                 let mode = fs::metadata(file).unwrap().permissions().mode();
                 assert_eq!(mode & 0o077, 0, "{} is in {}", path.display(), file.display());
                 let name = file.file_name().unwrap();
@@ -111,7 +115,7 @@ fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() 
     }
 }
 
-/// The command, started with a umask that lets everyone do everything.
+/// Wraps a command so that its umask removes no permissions.
 fn without_umask(command: &Command) -> Command {
     let mut open = Command::new("sh");
     open.args(["-c", "umask 000; exec \"$@\"", "sh"]).arg(command.get_program());
@@ -166,7 +170,7 @@ fn an_experiment_is_for_its_owner_only_whatever_the_umask_is() {
     assert_eq!(
         fs::read_to_string(trial.join("umask")).unwrap().trim(),
         "0000",
-        "the trial keeps its own"
+        "the trial must keep the user's umask"
     );
 
     running.signal(nix::sys::signal::Signal::SIGKILL);
@@ -204,7 +208,7 @@ fn a_database_is_checked_and_copied() {
         let finished = run(words);
         assert_eq!(finished.code, Some(code), "{says}: {}", finished.stderr);
     }
-    // Another program reads the copy.
+    // Another program can read the copy.
     let read = Command::new("python3")
         .args(["-c", "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM trial').fetchone()[0])"])
         .arg(&copy)

@@ -1,4 +1,4 @@
-//! A browser's session ends on the server, and not with the manager.
+//! A browser's session survives a restart of the manager, and a log-out ends it on the server.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, ask, wait_for};
 
-/// The head of the answer to a request with these header lines.
+/// Sends a request with these header lines and returns the head of the answer.
 fn head(url: &str, what: &str, lines: &str) -> String {
     let host = url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -36,7 +36,7 @@ fn a_session_outlives_its_manager_and_ends_with_its_log_out_for_good() {
     let token = fs::read_to_string(folder.join("user.token")).unwrap();
     let shown = format!("authorization: bearer {}\r\n", token.trim());
     let log_in = || {
-        // The cookie is case-sensitive: only its header's name was lowered here.
+        // Not with `head`, which lowercases the case-sensitive cookie.
         let host = url();
         let host = host.strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(host).unwrap();

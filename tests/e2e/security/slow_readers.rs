@@ -1,4 +1,4 @@
-//! Clients that ask for much and read nothing.
+//! Clients that request much data and read none of it.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -7,34 +7,35 @@ use std::net::TcpStream;
 use nix::unistd::Pid;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, get, wait_for};
 
-/// Clients at a time.
+/// The number of parallel clients.
 const CLIENTS: usize = 120;
-/// The number of times that they come and go.
+/// The number of rounds in which the clients connect and leave.
 const WAVES: usize = 4;
-/// The length of the log that they ask for, in bytes.
+/// The length of the requested log, in bytes.
 const LOG: usize = 16 << 20;
 const LOG_END: u64 = 16 << 20;
-/// The memory that the manager may need for all of them, in KiB. A client cost it 2 MiB once.
+/// The maximum additional memory of the manager for all clients, in KiB. An earlier version needed 2 MiB per
+/// client.
 const MEMORY_KIB: usize = 112 << 10;
 
-/// The memory that may stay with the manager once they have gone, in KiB: what an allocator keeps.
+/// The maximum additional memory after the clients have left, in KiB. The allocator may keep it.
 const MEMORY_LEFT_KIB: usize = 48 << 10;
 
-/// A line of /proc/PID/status, in KiB.
+/// Returns a value of /proc/PID/status in KiB.
 fn memory(pid: Pid, name: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Asks for a list, and reads nothing of the answer, whatever it is.
+/// Requests a list and reads no part of the answer.
 fn ask_and_leave(host: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(host).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
     stream
 }
 
-/// Asks for a log, and reads the answer's first bytes only.
+/// Requests a log and reads only the first bytes of the answer.
 fn ask_and_rest(host: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
@@ -71,19 +72,19 @@ fn clients_that_do_not_read_a_log_cost_little_memory_and_keep_no_other_from_it()
     let host = url.strip_prefix("http://").unwrap();
     for _ in 0..WAVES {
         let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_rest(host, &path)).collect();
-        // Pages are answered beside them.
+        // Other requests are still answered.
         assert_eq!(get(url, "/").unwrap().0, 200);
         let most = memory(manager.pid(), "VmHWM");
         assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
         drop(clients);
-        wait_for("the memory of the log's readers to come back", BOUND, || {
+        wait_for("the release of the readers' memory", BOUND, || {
             (memory(manager.pid(), "VmRSS") < before + MEMORY_LEFT_KIB).then_some(())
         });
     }
     let list = path.replace("/log/stdout", "/metrics?limit=10000");
     let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_leave(host, &list)).collect();
     assert_eq!(get(url, "/").unwrap().0, 200);
-    // What many small values leave in the allocator's heaps may stay; it is bounded all the same.
+    // The allocator's heaps may keep memory of many small values. The limit still applies.
     let most = memory(manager.pid(), "VmHWM");
     assert!(most < before + MEMORY_KIB, "{most} KiB, {before} KiB before");
     drop(clients);

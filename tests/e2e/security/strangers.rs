@@ -1,4 +1,4 @@
-//! Another user of the machine takes the port of a manager that has died.
+//! Another user of the machine takes the port of a dead manager.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use nix::sys::signal::Signal;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
-/// Answers every request as a manager would that has stored everything and renews the token, and keeps what it was sent.
+/// A false manager. It acknowledges every report, sends a new token, and records the received bytes.
 pub(crate) struct Imposter {
-    heard: Arc<Mutex<Vec<u8>>>,
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Imposter {
     pub(crate) fn listen(address: &str) -> Self {
         let listener = TcpListener::bind(address).unwrap();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let all = Arc::clone(&heard);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&received);
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut part = vec![0; 1 << 20];
@@ -31,15 +31,15 @@ impl Imposter {
                 drop(stream.write_all(answer.as_bytes()));
             }
         });
-        Self { heard }
+        Self { received }
     }
 
-    pub(crate) fn heard(&self) -> String {
-        String::from_utf8_lossy(&self.heard.lock().unwrap()).into_owned()
+    pub(crate) fn received(&self) -> String {
+        String::from_utf8_lossy(&self.received.lock().unwrap()).into_owned()
     }
 }
 
-/// The trials' folders of an experiment.
+/// Returns the trials' folders of an experiment.
 fn trials(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.join("token").exists()).collect()
@@ -89,7 +89,7 @@ fn a_stranger_on_a_dead_managers_port_gets_no_token_and_takes_no_result() {
     });
 
     let search = Outcome::of_resume(&bed, &id);
-    assert_eq!(imposter.heard(), "", "neither agents nor command lines talk to a stranger");
+    assert_eq!(imposter.received(), "", "an agent or a command sent data to the false manager");
     let after: Vec<_> = tokens().map(Result::unwrap).collect();
     assert!(after.iter().all(|token| token.starts_with("tk2.") && !token.contains("hostile")));
     assert_eq!(before.len(), after.len());
@@ -118,7 +118,7 @@ fn a_verdict_that_lies_in_the_trials_folder_is_found_though_its_report_was_lost(
     wait_for("the verdict", BOUND, || trial.join("verdict.json").exists().then_some(()));
     let agent = fs::read_to_string(trial.join("spool/lock")).unwrap();
     let agent = agent.lines().next().unwrap().parse().unwrap();
-    // Whatever was still in the spool is gone, as after a stranger's ack to an agent of an earlier version.
+    // This empties the spool, as after a false ack to an agent of an earlier version.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(agent), Signal::SIGKILL).ok();
     wait_for("the agent's end", BOUND, || {
         let lock = fs::File::open(trial.join("spool/lock")).unwrap();
@@ -132,6 +132,6 @@ fn a_verdict_that_lies_in_the_trials_folder_is_found_though_its_report_was_lost(
     let id = trial.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
     let search = Outcome::of_resume(&bed, &id);
     search.expect_done(1, 0);
-    assert_eq!(bed.read("starts"), "start\n", "it did not run again");
+    assert_eq!(bed.read("starts"), "start\n", "the trial must not run again");
     bed.wait_until_empty();
 }

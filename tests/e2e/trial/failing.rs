@@ -1,4 +1,4 @@
-//! Trials that fail: each is FAILED with the reason shown, and the search goes on.
+//! Failing trials: each one is FAILED with a visible reason, and the search continues.
 
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
@@ -88,7 +88,7 @@ fn a_trial_that_outlives_its_time_is_ended_and_the_search_goes_on() {
     .with("maxTrialDuration", "1s")
     .run(&bed);
     assert_eq!(search.code, 0, "{search:#?}");
-    // NNI's word for a trial that was ended for its duration.
+    // NNI's state of a trial that exceeded its duration.
     assert_eq!(search.trial(0).state, "EARLY_STOPPED");
     assert_eq!(search.trial(1).state, "SUCCEEDED");
     bed.wait_until_empty();

@@ -1,4 +1,4 @@
-//! What trials print, however odd: passed on byte for byte, and the metrics in it found.
+//! Unusual output of trials is preserved byte for byte, and its metrics are found.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The three ways in which a trial that knows no SDK learns its parameters.
+//! The ways in which a trial without an SDK can read its parameters.
 
 use std::fs;
 
