@@ -1,11 +1,11 @@
-//! Completions, as the shells themselves find them.
+//! Completions, as the shells themselves compute them.
 
 use std::process::Command;
 
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 
-/// A shell, and a script that prints what it offers for `@WORDS@`, the last of which is number `@LAST@` and reads
-/// `@TYPED@`. `@PROGRAM@` is the manager.
+/// A shell, and a script that prints its completions for the words `@WORDS@`. The last word has the index
+/// `@LAST@` and the text `@TYPED@`. `@PROGRAM@` is the manager.
 const SHELLS: [(&str, &str); 3] = [
     (
         "bash",

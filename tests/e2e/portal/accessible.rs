@@ -1,9 +1,9 @@
-//! axe-core over every page of the portal, in both themes, wide and narrow, for whom may look and for whom may change.
+//! axe-core checks every page of the portal, in both themes, wide and narrow, with and without a login.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, TestBed, axe, seed};
 
-/// What it finds, a line for each kind.
+/// A script that returns the violations, one line for each kind.
 const FOUND: &str = "return axe.run(document).then(({ violations }) =>
   violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`));";
 
@@ -47,7 +47,7 @@ fn every_page_is_accessible() {
     ] {
         look(path, ready);
     }
-    // For whom there are buttons.
+    // After the login, the pages have buttons.
     browser.open(&format!("{url}/login?next=%2Ftrials"));
     browser.script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",

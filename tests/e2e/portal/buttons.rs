@@ -1,10 +1,10 @@
-//! What the portal's buttons do, in a real browser, over a search that runs: limits, one more run, a kill, and the stop of
-//! all; and both streams of a trial as they come.
+//! The portal's buttons in a real browser, over a running search: limits, retry, kill and stop. Also the live
+//! output of both streams of a trial.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, Gate, Outcome, Search, TestBed, get, wait_for};
 
-/// The first run of the first trial fails; every other one says that it has begun, and waits.
+/// A trial whose first run fails. Every other run records its start and waits at a gate.
 const TRIAL: &str = r#"#!/bin/sh
 if mkdir "$BED/once" 2>/dev/null; then exit 3; fi
 echo "$NNI_TRIAL_SEQ_ID" >>"$BED/begun"
@@ -19,7 +19,8 @@ fi
 read _ <"$BED/gate"
 "#;
 
-/// Presses the button of the form that has this action, and answers what it asks. What is still under way is tried again.
+/// Presses the button of the form with this action, and answers its confirmation. Returns the question. Waits
+/// until the button exists.
 fn press(browser: &Browser, action: &str, answer: bool) -> Value {
     let pressed = format!(
         "window.confirm = (question) => {{ window.asked = question; return {answer}; }};
@@ -32,7 +33,7 @@ fn press(browser: &Browser, action: &str, answer: bool) -> Value {
 
 #[test]
 #[ignore = "needs a browser"]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn a_search_is_steered_from_its_pages() {
     let browser = Browser::start();
     let bed = TestBed::new();
@@ -52,7 +53,7 @@ fn a_search_is_steered_from_its_pages() {
         |path: &str| -> Value { serde_json::from_str(&get(&url, path).unwrap().1).unwrap() };
     browser.looks(1280, 900, false);
 
-    // Whoever is not logged in has no buttons.
+    // Without a login, the pages have no buttons.
     browser.open(&url);
     let forms = "return document.querySelectorAll('main form').length";
     assert_eq!(browser.script(forms), json!(0));
@@ -61,7 +62,7 @@ fn a_search_is_steered_from_its_pages() {
     press(&browser, "/login", true);
     browser.wait("the overview", BOUND, "return location.pathname === '/'");
 
-    // Three at a time, four in all, two hours.
+    // Three at a time, four in total, two hours.
     browser.wait("the form", BOUND, "return document.querySelector('[name=trial_concurrency]')");
     browser.script(
         "for (const [name, value] of [['trial_concurrency', 3], ['max_trial_number', 4], ['max_experiment_duration', '2h']])
@@ -79,7 +80,7 @@ fn a_search_is_steered_from_its_pages() {
         "return document.querySelector('[name=max_trial_number]').placeholder === '4'";
     browser.wait("the new limit in the form", BOUND, placeholder);
 
-    // What cannot be is said, and changes nothing.
+    // An invalid limit is reported and changes nothing.
     browser.script("document.querySelector('[name=max_experiment_duration]').value = 'soon'");
     press(&browser, "/limits", true);
     browser.wait(
@@ -89,14 +90,14 @@ fn a_search_is_steered_from_its_pages() {
     );
     assert_eq!(asked("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
 
-    // The failed trial once more, in the place of one that is killed.
+    // Retries the failed trial, which needs the slot of a killed one.
     let trials = asked("/api/v1/trials?sort=sequence");
     let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
     browser.open(&page(0));
-    assert_eq!(press(&browser, "/retry", true), "nothing", "it harms nobody");
+    assert_eq!(press(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
     let state =
         |state: &str| format!("return document.querySelector('[data-state={state}]') !== null");
-    browser.wait("it to wait for a place", BOUND, &state("WAITING"));
+    browser.wait("the trial to wait for a slot", BOUND, &state("WAITING"));
     browser.open(&page(1));
     assert_eq!(press(&browser, "/kill", false), "Stop this trial?");
     assert_eq!(asked("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
@@ -104,7 +105,7 @@ fn a_search_is_steered_from_its_pages() {
     browser.wait("the end", BOUND, &state("USER_CANCELED"));
     begun(4);
 
-    // Both of its streams come by themselves.
+    // Both streams appear without a reload.
     browser.open(&page(0));
     browser.script("window.same = true");
     let holds = |stream: &str, text: &str| {
@@ -124,11 +125,11 @@ fn a_search_is_steered_from_its_pages() {
     let two = "return document.querySelector('[aria-label=Attempts] tbody').rows.length === 2";
     browser.wait("both attempts", BOUND, two);
 
-    // All of it, once it is meant.
+    // Stops the whole search after a confirmation.
     browser.open(&url);
     let question = "Stop all trials? The experiment can be resumed.";
     assert_eq!(press(&browser, "/stop", false), question);
-    assert_eq!(asked("/api/v1/experiment")["state"], "NO_MORE_TRIAL", "it goes on");
+    assert_eq!(asked("/api/v1/experiment")["state"], "NO_MORE_TRIAL", "the search must continue");
     press(&browser, "/stop", true);
     let outcome = Outcome::of(running.finish(BOUND));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");

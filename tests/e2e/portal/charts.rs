@@ -1,21 +1,21 @@
-//! The portal's charts in a real browser, over a search that is the same on any day: what they do when the
-//! system turns dark, and what the keyboard does to them.
+//! The portal's charts in a real browser, over a reproducible search: the dark theme, the keyboard, touch,
+//! and the size of pages.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, Search, TestBed, seed};
 
-/// Serves the pages of a small search: who does, and where.
+/// Serves the pages of a small search. Returns the server process and the URL.
 fn served(bed: &TestBed) -> (Running, String) {
     served_of(bed, 40, 20)
 }
 
-/// Serves the pages of a search of so many trials of so many steps.
+/// Serves the pages of a search of `trials` trials with `steps` steps each.
 fn served_of(bed: &TestBed, trials: i64, steps: i64) -> (Running, String) {
     seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
     bed.serve("small")
 }
 
-/// Whether a chart's canvas shows a colour and does not show another.
+/// A script that returns `true` if a chart's canvas contains one colour and not the other.
 fn shows(chart: &str, colour: &str, instead_of: &str) -> String {
     format!(
         "const canvas = document.querySelector('[data-chart={chart}] canvas');
@@ -57,7 +57,7 @@ fn charts_turn_dark_with_the_system() {
             }
         }
         if path == "/" {
-            // What names the lines has their colours.
+            // The legend's markers have the colours of the lines.
             let named = "return [...document.querySelectorAll('[data-chart=best] .u-marker')].map((one) => getComputedStyle(one).borderTopColor)";
             browser.looks(1280, 900, true);
             let colours = browser.script(named);
@@ -67,7 +67,7 @@ fn charts_turn_dark_with_the_system() {
     }
 }
 
-/// Keys, as `WebDriver` names them.
+/// Keys with the codes of `WebDriver`.
 const TAB: char = '\u{e004}';
 const ESCAPE: char = '\u{e00c}';
 const END: char = '\u{e010}';
@@ -77,7 +77,7 @@ const DOWN: char = '\u{e015}';
 
 #[test]
 #[ignore = "needs a browser"]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn ranges_are_chosen_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
@@ -107,7 +107,7 @@ fn ranges_are_chosen_by_keyboard() {
         browser.script("return document.querySelector('[data-chart=parallel] .hint').textContent")
     };
 
-    // The keyboard gets there by itself, and sees where it is.
+    // Tab moves the focus to the next end of an axis and makes it visible.
     let focus = |label: &str| {
         let ends = "[...document.querySelectorAll('[role=slider]')]";
         browser.script(&format!(
@@ -121,7 +121,7 @@ fn ranges_are_chosen_by_keyboard() {
     assert_eq!(browser.script("return getComputedStyle(document.activeElement).opacity"), "1");
     assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
 
-    // Kinds are passed one by one, in the order of the search space; an end stops at the other.
+    // An arrow key moves to the next option, in the order of the search space. One end cannot pass the other.
     browser.press(&DOWN.to_string());
     let inside = count(&|at| kinds[at] != "tanh");
     assert!(0 < inside && inside < all, "the search has too few kinds for this test");
@@ -134,7 +134,7 @@ fn ranges_are_chosen_by_keyboard() {
     browser.press(&format!("{UP}{UP}{UP}"));
     assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
 
-    // Two axes at once: numbers go in small steps, options one by one.
+    // Two axes at once: numbers change in small steps, options one by one.
     browser.press(&DOWN.to_string());
     focus("momentum, at least");
     browser.press(&UP.to_string());
@@ -152,10 +152,10 @@ fn ranges_are_chosen_by_keyboard() {
     assert_eq!(said("aria-valuetext"), format!("32; {}", told(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
     let problems = browser.complaints();
-    assert!(problems.iter().all(|said| !said.contains("Content Security")), "{problems:?}");
+    assert!(problems.iter().all(|message| !message.contains("Content Security")), "{problems:?}");
 }
 
-/// Draws trials of one parameter, and then of two, while one of the first one's ends has the focus.
+/// A script that draws trials of one parameter and then of two, while an end of the first axis has the focus.
 const ANOTHER_PARAMETER: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
   const figure = document.createElement('figure');
@@ -187,8 +187,8 @@ fn another_parameter_takes_no_focus_away() {
     assert_eq!(browser.script(ANOTHER_PARAMETER), expected);
 }
 
-/// Draws two trials, of which the worse has no `b`, and counts what is painted of it from `a` to the result: on the lowest
-/// line, where nothing else is.
+/// A script that draws two trials, of which the worse one has no `b`. Returns the number of its painted
+/// pixels between `a` and the result, on the lowest line, which has nothing else.
 const WITHOUT_A_PARAMETER: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')]).then(([{ parallel }]) => {
   const figure = document.createElement('figure');
@@ -224,7 +224,8 @@ fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
     let chart = "document.querySelector('[data-chart=parallel]')";
     let ready = format!("return {chart}.querySelectorAll('[role=slider]').length === 10");
     browser.wait("the axes", BOUND, &ready);
-    // Where the second axis is with the chart in the middle of the screen, and where its ends are.
+    // Centres the chart on the screen. Returns the x position of the second axis, and the y positions of its
+    // ends.
     let place = || {
         let still = "const now = [scrollY, document.querySelector('.slide').scrollLeft].join(), was = window.was; window.was = now; return now === was";
         browser.wait("the page to stand still", BOUND, still);
@@ -240,7 +241,8 @@ fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
     let said = format!("return {chart}.querySelector('.hint').textContent");
     let all = browser.script(&said);
 
-    // Between two axes a finger moves the page, across them the chart, and neither chooses anything.
+    // Between two axes, a swipe scrolls the page. Across the axes, it scrolls the chart. Neither selects a
+    // range.
     let [x, _, high] = place();
     let down = browser.script("window.from = scrollY; return scrollY");
     browser.swipe((x + 46.0, high + 150.0), (0.0, -100.0));
@@ -252,7 +254,7 @@ fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
     let [x, low, high] = place();
     browser.swipe((x + 46.0, high + 150.0), (0.0, 30.0));
     assert_eq!(browser.script(&said), all);
-    // Along an axis it chooses, from where it went down to where it went up.
+    // Along an axis, a swipe selects the range from its start to its end.
     let [x, ..] = place();
     browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
     assert_ne!(browser.script(&said), all, "nothing was chosen");
@@ -264,7 +266,8 @@ fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
     assert!(chosen[0].as_u64() < Some(10) && chosen[1].as_u64() < Some(70), "{chosen}");
 }
 
-/// Draws two curves, of which the second is hidden, and says what their names in the legend are to a screen reader.
+/// A script that draws two curves, of which the second is hidden. Returns the accessible names and states in
+/// the legend.
 const TWO_CURVES: &str = r"
 return import('/assets/charts.js').then(({ draw }) => {
   const figure = document.createElement('figure');
@@ -316,7 +319,7 @@ fn the_objective_is_drawn_however_many_metrics_there_are() {
 fn the_first_view_of_ten_thousand_trials_is_small() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    // Steps are no part of an overview: how many there are is without influence.
+    // The overview shows no steps, so their number does not matter.
     let (_serving, url) = served_of(&bed, 10_000, 1);
     browser.looks(1280, 900, false);
     browser.open(&url);

@@ -1,10 +1,10 @@
-//! The end of a search, as those see it who look on: a page in a browser, and a client that asks now and then.
+//! The end of a search in an open page and for a polling client.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, ask, wait_for};
 
-/// A search of one trial that waits for the gate, and the manager's address.
+/// Starts a search with one trial that waits at the gate. Returns the gate, the process and the URL.
 fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new(
@@ -37,7 +37,7 @@ fn open_pages_show_the_end() {
             BOUND,
             "return document.querySelector('[data-state=RUNNING]') !== null",
         );
-        // What comes is heard.
+        // The page gets live updates.
         gate.open(1);
         browser.wait(
             "the step",
@@ -49,7 +49,7 @@ fn open_pages_show_the_end() {
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
         browser.wait("the trial's end", BOUND, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
         let said = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
-        browser.wait("what became of the manager", BOUND, said);
+        browser.wait("the message about the manager's end", BOUND, said);
         if path == "/" {
             let heading = browser.script("return document.querySelector('h1').textContent");
             assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
@@ -57,12 +57,15 @@ fn open_pages_show_the_end() {
     }
 }
 
-/// A search that has ended and is served, once what was found is printed, and the manager's address.
+/// Runs a search to its end with `--keep-serving`. Returns the process and the URL, once the results are
+/// printed.
 fn kept(bed: &TestBed) -> (Running, String) {
     let (gate, running, url) = waiting(bed, &["--keep-serving"]);
     gate.open(2);
     let said = format!("it is still on {url}, until interrupted or stopped");
-    wait_for("it to say so", BOUND, || running.stderr().contains(&said).then_some(()));
+    wait_for("the message of the manager", BOUND, || {
+        running.stderr().contains(&said).then_some(())
+    });
     (running, url)
 }
 
@@ -77,13 +80,13 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         serde_json::from_slice::<Value>(&shown.stdout).unwrap()
     };
-    // Standard error may be read before standard output, which was written first.
+    // Standard output was written first, but may be read later than standard error.
     let printed = || serde_json::from_slice(&running.stdout()).ok();
     let result: Value = wait_for("the results", BOUND, printed);
     assert_eq!(result["experiment"]["state"], "DONE", "{result}");
     assert_eq!(shown()["state"], "DONE");
     assert_eq!(shown()["counts"], json!({"SUCCEEDED": 1}));
-    // Whoever names a manager is told of its experiment, not of this machine's.
+    // With `--manager`, the command lists the manager's experiment and not those of this machine.
     let mut list = bed.manager();
     list.args(["experiment", "ls", "-o", "json", "--data-dir", "/nowhere", "--manager", &url]);
     let listed: Value = serde_json::from_slice(&bed.start(&mut list).finish(BOUND).stdout).unwrap();
@@ -103,7 +106,7 @@ fn a_search_that_has_ended_is_served_until_it_is_stopped() {
         let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
         let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
         let asked = |what, body| ask(&url, what, token.trim(), body).unwrap();
-        // Nobody goes on with what is done.
+        // An ended search cannot be continued.
         let (status, said) = asked("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
         assert_eq!(status, 409, "{said}");
         assert!(said.contains("the experiment is DONE and starts nothing any more"), "{said}");
@@ -126,7 +129,7 @@ fn the_refusal_of_one_trial_keeps_nothing_from_the_others() {
     let killed = bed.start(&mut kill).finish(BOUND);
     assert_eq!(killed.code, Some(1), "{}", killed.stderr);
     assert!(killed.stderr.contains("has ended already"), "{}", killed.stderr);
-    // The gate stays shut: only its end ends the search.
+    // The gate stays closed, so the search can only end if the trial was killed.
     let result: Value = serde_json::from_slice(&running.finish(BOUND).stdout).unwrap();
     assert_eq!(result["trials"][1]["state"], "USER_CANCELED", "{result}");
     drop(gate);

@@ -1,10 +1,11 @@
-//! The home of a data directory: all experiments on one address, read from their stores, changed by their managers.
+//! The home page of a data directory: all experiments at one address, read from their stores, and changed by
+//! their managers.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, ask, get, wait_for};
 
-/// Starts the home of the bed's data directory: its process, its address, its token.
+/// Starts the home page of the bed's data directory. Returns the process, the URL and the token.
 fn home(bed: &TestBed) -> (Running, String, String) {
     let mut serve = bed.manager();
     serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
@@ -42,7 +43,7 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
     let (_, none) = get(&url, "/?q=second").unwrap();
     assert!(none.contains("No experiments match."), "{none}");
 
-    // Its own pages stand below its id.
+    // The experiment's own pages are below its id.
     let below = format!("/e/{}", ended.id);
     let (status, page) = get(&url, &format!("{below}/")).unwrap();
     assert_eq!(status, 200, "{page}");
@@ -52,7 +53,7 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
     let (status, trials) = get(&url, &format!("{below}/api/v1/trials")).unwrap();
     assert_eq!(status, 200, "{trials}");
 
-    // A search that runs tells where it is among the others, is seen live and takes changes.
+    // A running search prints its address on the home page, is shown live and accepts changes.
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new("read _ <\"$GATE\"; echo score={{x}}", 1);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
@@ -68,15 +69,15 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
     assert_eq!(ask(&url, &kill, &token, "").unwrap().0, 202);
     let finished = running.finish(BOUND);
     assert!(finished.stderr.contains(&format!("{url}/e/{id}/")), "{}", finished.stderr);
-    // Without its manager the same change is refused.
+    // Without its manager, the same change is refused.
     let (status, said) = ask(&url, &kill, &token, "").unwrap();
     assert_eq!(status, 409, "{said}");
 
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
     let (status, page) = get(&url, &format!("{both}&experiment=removed")).unwrap();
     assert_eq!(status, 200, "{page}");
-    assert!(page.contains("removed: "), "one that is gone is told: {page}");
-    assert!(page.contains(">first try</a>"), "a name of its own needs no id: {page}");
+    assert!(page.contains("removed: "), "the missing experiment is not reported: {page}");
+    assert!(page.contains(">first try</a>"), "an unambiguous name must have no id: {page}");
     assert!(page.contains("class=\"differs\"") && page.contains("<polyline"), "{page}");
     serving.signal(Signal::SIGTERM);
     assert_eq!(serving.finish(BOUND).code, Some(0));
@@ -94,7 +95,7 @@ fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains(&url), "{}", refused.stderr);
 
-    // A note of the longest size is accepted in any script.
+    // The maximum length of a note applies to characters of any script.
     let longest = format!("notes={}&tags=", "%E5%AD%97".repeat((12 << 10) / 3));
     let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, &longest).unwrap();
     assert_eq!(status, 303, "{said}");
@@ -107,7 +108,7 @@ fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
     let (_, page) = get(&url, &format!("/about/{id}")).unwrap();
     assert!(page.contains("<h3>Plan</h3>") && page.contains("<strong>less</strong>"), "{page}");
     assert!(!page.contains("<script>"), "{page}");
-    assert_eq!(listed(&url).len(), 0, "it is in the archive");
+    assert_eq!(listed(&url).len(), 0, "an archived experiment must not be listed");
     let (_, archive) = get(&url, "/?archived=true").unwrap();
     assert!(archive.contains(&id) && archive.contains("tag=b"), "{archive}");
     let now = std::fs::metadata(bed.data().join(&id).join("trialkeeper.db")).unwrap();
@@ -152,6 +153,10 @@ fn points_of_the_users_survive_a_manager_that_is_killed() {
     outcome.expect_done(4, 0);
     let tried: Vec<_> =
         outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64().unwrap()).collect();
-    assert_eq!(tried[..3], [0.25, 0.5, 0.75], "the user's first, in order: {tried:?}");
-    assert_eq!(bed.read("gate.begun").lines().count(), 4, "none ran twice");
+    assert_eq!(
+        tried[..3],
+        [0.25, 0.5, 0.75],
+        "the user's points must be first and in order: {tried:?}"
+    );
+    assert_eq!(bed.read("gate.begun").lines().count(), 4, "a trial ran twice");
 }

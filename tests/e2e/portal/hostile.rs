@@ -1,15 +1,16 @@
-//! Names and values that somebody chose badly or with intent, in a real browser, from a real trial: markup, control
-//! characters, marks that turn writing around, and numbers at the edge of what a number can be. All of it is shown as text,
-//! and no page gets wider than its screen for it.
+//! Hostile or unusual names and values of a real trial in a real browser. They contain markup, control
+//! characters, bidirectional overrides and extreme numbers. Pages show them as text and do not become wider
+//! than the screen.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, Search, TestBed};
 
 const MARKUP: &str = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>";
-/// Terminals obey the first, browsers the second: what comes behind is written the other way round.
+/// The first sequence changes the colour of terminals. The bidirectional override makes browsers reverse the
+/// following text.
 const WILD: &str = "\u{1b}[31mred\u{7}\u{0}\u{202e}txet\u{2066}\u{85}";
 
-/// Reports curves of such names and values, and prints what a terminal would obey.
+/// A trial that reports curves with such names and values, and prints terminal control sequences.
 const TRIAL: &str = r#"
 import json, os, sys
 markup, wild = json.loads(sys.argv[1])
@@ -25,14 +26,14 @@ for stream in sys.stdout, sys.stderr:
 sys.exit(0)
 "#;
 
-/// Whatever a page must not do, and what it shows.
+/// A script that returns the forbidden effects and the text of a page.
 const LOOK: &str = "const wild = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]/;
   return { hacked: window.hacked ?? null, wide: document.documentElement.scrollWidth > innerWidth + 1, images: document.images.length,
     scripts: document.querySelectorAll('main script').length, wild: wild.test(document.body.textContent), text: document.body.textContent };";
 
 #[test]
 #[ignore = "needs a browser"]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn hostile_names_and_values_are_text_on_every_page() {
     let browser = Browser::start();
     let bed = TestBed::new();
@@ -73,9 +74,9 @@ fn hostile_names_and_values_are_text_on_every_page() {
         for width in [360, 1280] {
             browser.looks(width, 900, false);
             browser.open(&format!("{url}{path}"));
-            let what = format!("{path} to be there");
+            let what = format!("{path} to be loaded");
             browser.wait(&what, BOUND, &format!("return document.querySelector('{ready}')"));
-            // Whatever is folded is unfolded, and every curve is drawn.
+            // Opens all details and shows all curves.
             browser.script("document.querySelectorAll('details').forEach((one) => { one.open = true; }); document.querySelectorAll('[role=switch][aria-checked=false]').forEach((one) => one.click());");
             let seen = browser.script(LOOK);
             for shown in shows.iter().copied() {
@@ -94,11 +95,12 @@ fn hostile_names_and_values_are_text_on_every_page() {
         }
     }
     let complaints = browser.complaints();
-    let bad = |said: &&String| said.contains("Content Security") || said.contains("Uncaught");
+    let bad =
+        |message: &&String| message.contains("Content Security") || message.contains("Uncaught");
     assert_eq!(complaints.iter().find(bad), None);
 }
 
-/// Draws values, and answers the marks of the axis that were painted as text, and how much of the curve was.
+/// A script that draws values. Returns the labels of the axes and the number of the curve's painted pixels.
 const DRAWN: &str = "return import('/assets/charts.js').then(({ draw }) => {
   const figure = document.createElement('figure');
   document.querySelector('main').prepend(figure);
@@ -135,7 +137,7 @@ fn numbers_of_any_size_have_an_axis_and_a_curve() {
         (&few, json!([1e308, null, 1e308]), "1e308"),
         (&few, json!([1e-310, 5e-310, 9e-310]), "4e-310"),
         (&few, json!([1e-40, 5e-40, 9e-40]), "4e-40"),
-        // Two numbers beside each other, as far as a number goes.
+        // Adjacent floating-point numbers.
         (&few, json!([1e17, 100_000_000_000_000_016.0_f64, 1e17]), "1e17"),
         (&json!([1.7e18, 1.7e18 + 256.0, 1.7e18 + 512.0]), json!([1, 2, 3]), "2"),
         (&json!([0, 1e12, 2e12]), json!([1, 2, 3]), "1,000,000,000,000"),

@@ -1,49 +1,51 @@
-//! What a page asks for while something changes: what is new, and no more.
+//! Requests of an open page during changes: only new data is fetched.
 
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
 
-/// A stored search that somebody else goes on with.
-struct Elsewhere(Connection);
+/// A connection to a stored search, through which a test changes it.
+struct ChangingStore(Connection);
 
-impl Elsewhere {
-    /// Another step of a trial that has ended, as its attempt's fact of this number.
-    fn steps(&self, trial: i64, seq: i64, value: f64) {
+impl ChangingStore {
+    /// Adds a step to an ended trial, as its attempt's fact number `seq`.
+    fn add_step(&self, trial: i64, seq: i64, value: f64) {
         let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": seq, "value": value});
         let report = "INSERT INTO report VALUES (?, 0, ?, 0, 0, 'metric', ?, 0)";
         self.0.execute(report, params![trial, seq, body.to_string()]).unwrap();
-        self.changes(trial);
+        self.notify(trial);
     }
 
-    /// Another final result of one.
-    fn results(&self, trial: i64, value: f64) {
+    /// Changes the final result of a trial.
+    fn set_result(&self, trial: i64, value: f64) {
         let other = "UPDATE report SET body = json_set(body, '$.value', ?) WHERE attempt = ? AND sums_up = 1 AND kind = 'metric'";
         assert_eq!(self.0.execute(other, params![value, trial]).unwrap(), 1);
-        self.changes(trial);
+        self.notify(trial);
     }
 
-    /// Whoever keeps a list is told.
-    fn changes(&self, trial: i64) {
+    /// Adds an event, which notifies open lists.
+    fn notify(&self, trial: i64) {
         let event = "INSERT INTO trial_event (trial, at_ms, state, attempt, message) \
                      SELECT key, ended_at_ms, state, attempt, message FROM trial WHERE key = ?";
         self.0.execute(event, [trial]).unwrap();
     }
 }
 
-/// A stored search of so many trials, its pages, and who goes on with it.
-fn searched(
+/// Creates a stored search and serves its pages. Returns the server process, the URL and the connection for
+/// changes.
+fn serve_search(
     bed: &TestBed,
     trials: i64,
     steps: i64,
-) -> (trialkeeper_tests::Running, String, Elsewhere) {
+) -> (trialkeeper_tests::Running, String, ChangingStore) {
     seed::make(&bed.data(), "small", trials, steps, 10).unwrap();
     let (serving, url) = bed.serve("small");
     let store = Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
-    (serving, url, Elsewhere(store))
+    (serving, url, ChangingStore(store))
 }
 
-/// What the page has asked for since it was there, of paths that hold this: their queries and their bytes on the wire.
+/// Returns the page's requests since its load whose paths contain `path`: their queries and their transferred
+/// bytes.
 fn asked(browser: &Browser, path: &str) -> Vec<(String, f64)> {
     let script = format!(
         "return performance.getEntriesByType('resource').map(({{ name, transferSize }}) => [name, transferSize])
@@ -65,11 +67,11 @@ fn rows(browser: &Browser) -> Vec<Vec<String>> {
 
 #[test]
 #[ignore = "needs a browser"]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url, elsewhere) = searched(&bed, 300, 3);
+    let (_serving, url, store) = serve_search(&bed, 300, 3);
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/trials?sort=final&order=desc"));
     browser.wait(
@@ -81,10 +83,11 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     let whole = browser.transferred();
     browser.script("document.querySelectorAll('.trials tbody input')[3].click(); document.querySelectorAll('.trials tr')[5].same = true;");
 
-    // A trial from far below becomes the best: whatever came late, it is the first row, and all others follow as they were.
+    // A trial from far below becomes the best. It moves to the first row, and all other rows keep their
+    // order.
     let last = browser.script("return fetch('/api/v1/trials?sort=final&limit=1').then((answer) => answer.json()).then(({ trials }) => trials[0].id)");
     let last: i64 = last.as_str().unwrap().trim_start_matches('t').parse().unwrap();
-    elsewhere.results(last, 7.0);
+    store.set_result(last, 7.0);
     browser.wait(
         "the best to be the first",
         BOUND,
@@ -95,12 +98,12 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
     assert_eq!(after[1..], before[..99]);
     let chosen =
         "return [...document.querySelectorAll('.trials input:checked')].map((box) => box.value)";
-    assert_eq!(browser.script(chosen), json!([before[3][2]]), "what was chosen stays chosen");
+    assert_eq!(browser.script(chosen), json!([before[3][2]]), "the selection was lost");
     let same = "return [...document.querySelectorAll('.trials tr')].findIndex((row) => row.same)";
     assert_eq!(
         browser.script(same),
         json!(6),
-        "a row that stays is the same row, a place further down"
+        "an unchanged row must be the same element, one place further down"
     );
     let news = asked(&browser, "/trials?");
     assert!(
@@ -108,8 +111,9 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
         "{news:?} of {whole}"
     );
 
-    // A filter is the server's: what begins to be like that comes, what is no longer goes.
-    // A page that cannot be had just then is fetched again: the change is told once only.
+    // The server applies the filter: a row appears when its trial begins to match, and disappears when it no
+    // longer matches. After a failed request, the page must fetch the change again, because the server
+    // reports it only once.
     browser.open(&format!("{url}/trials?state=FAILED"));
     browser.wait(
         "the page",
@@ -126,22 +130,22 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
            return real(...request);
          };",
     );
-    elsewhere
+    store
         .0
         .execute("UPDATE trial SET state = 'FAILED', message = '<b>late</b>' WHERE key = ?", [last])
         .unwrap();
-    elsewhere.changes(last);
+    store.notify(last);
     let one_more =
         format!("return document.querySelectorAll('.trials tbody tr').length === {}", failed + 1);
     browser.wait("the failed trial to come", BOUND, &one_more);
     let shown = rows(&browser).into_iter().find(|row| row[2] == format!("t{last:05}")).unwrap();
     assert_eq!(shown.last().unwrap(), "<b>late</b>");
-    elsewhere.0.execute("UPDATE trial SET state = 'SUCCEEDED' WHERE key = ?", [last]).unwrap();
-    elsewhere.changes(last);
+    store.0.execute("UPDATE trial SET state = 'SUCCEEDED' WHERE key = ?", [last]).unwrap();
+    store.notify(last);
     let gone = format!("return document.querySelectorAll('.trials tbody tr').length === {failed}");
-    browser.wait("it to go", BOUND, &gone);
+    browser.wait("the row to disappear", BOUND, &gone);
 
-    // What was chosen is chosen still, also where it has no row.
+    // The selection includes the trial that has no row now.
     let members =
         "return [...new FormData(document.querySelector('form#compare')).getAll('trial')]";
     assert_eq!(browser.script(members), json!([before[3][2]]));
@@ -152,7 +156,7 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
 fn columns_are_chosen_and_kept_for_the_next_visit() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url, _) = searched(&bed, 12, 3);
+    let (_serving, url, _) = serve_search(&bed, 12, 3);
     browser.looks(1280, 900, false);
     browser
         .open(&format!("{url}/trials?sort=final&column=final&column=machine&column=parameters.lr"));
@@ -161,7 +165,7 @@ fn columns_are_chosen_and_kept_for_the_next_visit() {
     assert_eq!(browser.script(heads), chosen);
     let first = rows(&browser)[0].len();
     assert_eq!(first, 5);
-    // The form of the filter, and a heading, keep them.
+    // The filter form and the headings keep the columns.
     let sorted =
         browser.script("return document.querySelector('.trials thead a').getAttribute('href')");
     assert!(
@@ -192,7 +196,7 @@ fn columns_are_chosen_and_kept_for_the_next_visit() {
 fn curves_side_by_side_are_sent_their_new_steps_only() {
     let browser = Browser::start();
     let bed = TestBed::new();
-    let (_serving, url, elsewhere) = searched(&bed, 10, 400);
+    let (_serving, url, store) = serve_search(&bed, 10, 400);
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/compare?trial=t00001&trial=t00003"));
     browser.wait(
@@ -204,8 +208,8 @@ fn curves_side_by_side_are_sent_their_new_steps_only() {
     let whole = |(query, _): &(String, f64)| query == "type=intermediate&points=1000";
     assert!(first.len() == 2 && first.iter().all(whole), "{first:?}");
 
-    // After the last step: the seed's verdict is fact 402.
-    elsewhere.steps(1, 500, 3.5);
+    // The seed's verdict is fact 402, so this number is free.
+    store.add_step(1, 500, 3.5);
     browser.wait(
         "the table to show the step",
         BOUND,
@@ -218,21 +222,21 @@ fn curves_side_by_side_are_sent_their_new_steps_only() {
         query.starts_with("type=intermediate&after=4") && *bytes < 1000.0
     };
     assert!(news.iter().all(small), "{news:?}");
-    assert_eq!(asked(&browser, "t00003/metrics?").len(), 1, "of it nothing is new");
-    // What is drawn reaches as far: the legend tells the last place under the pointer at the right edge.
+    assert_eq!(asked(&browser, "t00003/metrics?").len(), 1, "an unchanged curve was fetched again");
+    // The curve ends at the new step: with the pointer at the right edge, the legend shows its value.
     let told = "const chart = document.querySelector('[data-chart=compare] .u-over'); const box = chart.getBoundingClientRect();
       chart.dispatchEvent(new MouseEvent('mouseenter', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       chart.dispatchEvent(new MouseEvent('mousemove', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       return document.querySelector('[data-chart=compare] .u-legend').textContent.includes('3.5')";
     browser.wait("the legend to tell the new step", BOUND, told);
 
-    // Another attempt's steps are another curve.
-    elsewhere.0.execute_batch(
+    // Steps of another attempt are another curve.
+    store.0.execute_batch(
         "INSERT INTO attempt (key, trial, name, last_heard_ms, facts_through) VALUES (1000, 1, 't00001-2', 0, 1);
          INSERT INTO report VALUES (1000, 0, 0, 0, 0, 'metric', '{\"name\": \"default\", \"type\": \"intermediate\", \"sequence\": 0, \"value\": 8.25}', 0);
          UPDATE trial SET attempt = 't00001-2' WHERE key = 1;",
     ).unwrap();
-    elsewhere.changes(1);
+    store.notify(1);
     let again =
         |_: &Value| asked(&browser, "t00001/metrics?").iter().filter(|one| whole(one)).count() == 2;
     trialkeeper_tests::wait_for("the whole curve to be asked for again", BOUND, || {

@@ -1,9 +1,9 @@
-//! The list of trials: what is had as a file, and what is chosen.
+//! The list of trials: its download and its selection.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Search, TestBed, ask};
 
-/// Three trials, two of which have x below 0.6, of a search that is done.
+/// Runs a search of three trials to its end. Two trials have x below 0.6. Returns the experiment's id.
 fn searched(bed: &TestBed) -> String {
     let space = json!({"x": {"_type": "choice", "_value": [0.25, 0.5, 0.75]}});
     let search = Search::new("echo score={{x}}", 3).with("searchSpace", space);
@@ -49,5 +49,5 @@ fn all_trials_of_a_page_are_chosen_at_once() {
     let file = "return [...document.querySelectorAll('#list a[download]')].map((one) => new URL(one.href).search)[1]";
     assert_eq!(browser.script(file), json!("?format=json&filter=x%20%3C%200.6"));
     browser.script("document.querySelector('[data-all=trial]').click()");
-    assert_eq!(browser.script(said), json!(null), "none is chosen");
+    assert_eq!(browser.script(said), json!(null), "a trial is still selected");
 }

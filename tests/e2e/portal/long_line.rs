@@ -1,19 +1,19 @@
-//! Ten megabytes without an end of line, full of what terminals and browsers obey: the page shows a bounded part of it, as
-//! text, while it comes and afterwards.
+//! A line of ten megabytes full of terminal control sequences and markup. The page shows a limited part of it
+//! as text, both live and afterwards.
 
 use rusqlite::{Connection, params};
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Search, TestBed, seed};
 
-/// What must not be obeyed.
+/// Text that neither terminals nor browsers may interpret.
 const PIECE: &str = "<img src=x onerror=window.hacked=1></pre><script>window.hacked=1</script>\u{1b}[31m\u{1b}]0;title\u{7}\0\u{8}\u{202e}\u{2066}\u{200f}\u{85}";
 
-/// So many bytes of it, and a last word.
+/// Returns a line of ten megabytes that ends with `word`.
 fn line(word: &str) -> String {
     format!("{}{word}\n", PIECE.repeat(10_000_000 / PIECE.len()))
 }
 
-/// What the page shows, once it shows this; how many characters that are.
+/// Waits until the page shows `word`. Checks that its text is harmless, and returns the number of characters.
 fn shown(browser: &Browser, word: &str) -> usize {
     let text = "document.getElementById('log-stdout').textContent";
     browser.wait(
@@ -23,7 +23,10 @@ fn shown(browser: &Browser, word: &str) -> usize {
     );
     let text = browser.script(&format!("return {text}"));
     let text = text.as_str().unwrap();
-    assert!(text.contains("<img src=x onerror=window.hacked=1></pre><script>"), "as text");
+    assert!(
+        text.contains("<img src=x onerror=window.hacked=1></pre><script>"),
+        "the markup is not shown as text"
+    );
     let wild = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
     assert_eq!(text.chars().find(|c| wild(*c)), None);
     assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
@@ -42,7 +45,7 @@ fn a_trial_that_prints_one_has_its_beginning_shown_and_what_follows() {
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/trials/{}", outcome.trials[0].id));
     let whole = "return document.getElementById('log-stdout').textContent.includes(' bytes cut]')";
-    browser.wait("the end of the line to be told of", BOUND, whole);
+    browser.wait("the note about the cut line", BOUND, whole);
     assert!(shown(&browser, "score=1") < 20_000);
 }
 
@@ -73,13 +76,16 @@ fn a_page_bears_ten_megabytes_that_are_there_and_ten_that_come() {
     let (_serving, url) = bed.serve("small");
     browser.looks(1280, 900, false);
     browser.open(&format!("{url}/trials/t00001"));
-    assert!(shown(&browser, "FIRST\n") < 70_000, "of what is there the end is shown");
+    assert!(
+        shown(&browser, "FIRST\n") < 70_000,
+        "the page shows more than the end of the stored output"
+    );
     let first = browser.transferred();
     assert!((10_000.0..1_500_000.0).contains(&first), "{first} bytes");
 
-    // As it comes: the page goes on answering, and forgets what is far up.
+    // The page stays responsive during live output, and drops old text.
     prints(line("SECOND"), 101);
-    assert!(shown(&browser, "SECOND\n") < 600_000, "a view forgets its beginning");
+    assert!(shown(&browser, "SECOND\n") < 600_000, "the page does not drop old text");
     let nodes = browser.script("return document.getElementById('log-stdout').childNodes.length");
     assert!(nodes.as_u64().unwrap() < 100, "{nodes}");
 }

@@ -1,11 +1,12 @@
-//! What a trial's page shows of its machine, in a real browser: a chart for each of memory, use, GPU memory and power.
+//! The machine charts of a trial's page in a real browser: memory, utilization, GPU memory and power.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
 
-/// Of each chart of the machine: its name, what its legend names, and how many points of it are painted in a curve's colours.
+/// A script that returns the name of each machine chart, its legend, and the number of painted pixels per
+/// curve.
 const CHARTS: &str = "const strokes = ['#2f7fd6', '#d9762b', '#3a9b5c'].map((text) => [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16)));
   return [...document.querySelectorAll('.machine figure')].filter((one) => !one.hidden && one.querySelector('canvas')).map((one) => {
     const canvas = one.querySelector('canvas');

@@ -1,24 +1,24 @@
-//! The page of plots in a real browser: what is drawn, what the pointer and the keyboard do, and what is downloaded.
-//! Also its look on a phone, a laptop and a large screen.
+//! The page of plots in a real browser: drawings, pointer, keyboard and downloads. Also its layout on a
+//! phone, a laptop and a large screen.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, seed};
 
-/// The plots of the page that are drawn by the script.
+/// The plots of the page that the script draws.
 const PLOTS: [&str; 7] =
     ["history", "parallel", "slice", "contour", "durations", "curves", "timeline"];
 
-/// Serves the pages of a search of so many trials.
+/// Serves the pages of a search of `trials` trials.
 fn served(bed: &TestBed, trials: i64) -> (Running, String) {
     seed::make(&bed.data(), "small", trials, 20, 10).unwrap();
     bed.serve("small")
 }
 
-/// Brings a plot into view and waits until it is drawn; the number of its marks.
+/// Scrolls a plot into view and waits until it is drawn. Returns the number of its marks.
 fn drawn(browser: &Browser, plot: &str) -> u64 {
     let figure = format!("document.querySelector('[data-plot={plot}]')");
     browser.script(&format!("{figure}.scrollIntoView({{ block: 'center' }})"));
-    // A plot that still fetches what it shows has been drawn without marks.
+    // A plot without its data is drawn without marks.
     let marks =
         format!("const drawn = Number({figure}.dataset.drawn); return drawn > 0 ? drawn : null");
     browser.wait(plot, BOUND, &marks).as_u64().unwrap()
@@ -63,7 +63,7 @@ fn a_trial_is_seen_and_opened_by_keyboard() {
     for part in ["result: ", "lr: ", "units: ", "activation: ", "on node-1"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
-    // A zoom shows fewer marks, and goes again.
+    // A zoom shows fewer marks and can be reset.
     let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";
     browser.press("+");
     assert_eq!(browser.script(zoomed), json!(true));
@@ -97,7 +97,7 @@ fn chosen_ranges_stand_in_the_address_and_filter_the_table() {
     assert_eq!(browser.script(link), json!(format!("momentum <= 0.9 and {expected}")));
 }
 
-/// Draws parallel coordinates of a space and says what stands on its axes, from the SVG that is downloaded.
+/// A script that draws parallel coordinates of a search space. Returns the texts of the downloaded SVG.
 const AXES: &str = r"
 return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface.js')]).then(async ([{ parallel }]) => {
   const figure = document.createElement('figure');
@@ -114,7 +114,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/plots-surface
   return [...document_.querySelectorAll('text')].map((one) => one.textContent);
 });";
 
-/// Chooses ranges of parameters with names that a filter has to quote, and returns the filter.
+/// A script that selects ranges of parameters whose names a filter must quote. Returns the filter.
 const ODD_NAMES: &str = r"
 return import('/assets/parallel.js').then(({ parallel }) => {
   const figure = document.createElement('figure');
@@ -145,14 +145,15 @@ fn the_search_space_decides_about_axes() {
     let (_serving, url) = served(&bed, 10);
     browser.looks(1280, 900, false);
     browser.open(&url);
-    let words = browser.script(AXES);
-    let words: Vec<&str> =
-        words.as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
-    let at = |word: &str| words.iter().position(|one| *one == word);
-    // The order is the space's, a logarithmic axis says so, and every option is named, one that no trial has too.
-    assert!(at("lr (log)") < at("plain") && at("plain") < at("kind"), "{words:?}");
-    assert!(at("plain (log)").is_none() && at("lr (log)").is_some(), "{words:?}");
-    assert!(at("b") < at("c") && at("c") < at("a") && at("a").is_some(), "{words:?}");
+    let texts = browser.script(AXES);
+    let texts: Vec<&str> =
+        texts.as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
+    let at = |word: &str| texts.iter().position(|text| *text == word);
+    // The axes are in the order of the search space, a logarithmic axis is marked, and every option is
+    // labelled, even one without a trial.
+    assert!(at("lr (log)") < at("plain") && at("plain") < at("kind"), "{texts:?}");
+    assert!(at("plain (log)").is_none() && at("lr (log)").is_some(), "{texts:?}");
+    assert!(at("b") < at("c") && at("c") < at("a") && at("a").is_some(), "{texts:?}");
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn plots_are_downloaded_as_pictures() {
         browser.wait("both files", BOUND, &there);
     }
     let mut files = browser.script("return window.files");
-    // So are the charts of other pages.
+    // Charts of other pages can be downloaded, too.
     browser.open(&format!("{url}/trials/t00001"));
     let buttons =
         "return document.querySelectorAll('[data-chart=metrics] .files button').length === 2";
@@ -185,7 +186,7 @@ fn plots_are_downloaded_as_pictures() {
     let both =
         browser.wait("both files", BOUND, "return window.files.length === 2 && window.files");
     files.as_array_mut().unwrap().extend(both.as_array().unwrap().iter().cloned());
-    // What the trial wrote can be searched, in any case.
+    // The trial's output can be searched, ignoring case.
     browser.script(
         "const field = document.querySelector('[aria-label=\"Find in standard output\"]');
          field.value = 'TRIAL 1'; field.dispatchEvent(new Event('input'));",
@@ -221,7 +222,7 @@ fn the_chosen_theme_is_kept() {
     browser.open(&format!("{url}/configuration"));
     assert_eq!(browser.script(back), "rgb(16, 22, 29)");
     assert_eq!(browser.script("return document.getElementById('theme').value"), "dark");
-    // Light stays light where the system is dark, and the system decides again.
+    // The light theme remains while the system is dark. Without a choice, the system decides.
     choose("light");
     browser.looks(1280, 900, true);
     assert_eq!(browser.script(back), "rgb(251, 252, 254)");

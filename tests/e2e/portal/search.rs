@@ -1,5 +1,5 @@
-//! The portal in a real browser, over a search that runs: what is there, what comes as it comes, what a
-//! hostile trial cannot do, and whether everybody can use it.
+//! The portal of a running search in a real browser: its content, live updates, hostile output and
+//! accessibility.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Gate, Search, TestBed, wait_for};
 
-/// Reports steps, markup and noise; every trial but the first four waits for the gate.
+/// A trial that prints steps, markup and control sequences. All trials but the first four wait at the gate.
 const TRIAL: &str = r#"#!/bin/sh
 seq="$NNI_TRIAL_SEQ_ID"
 printf 'hello <img src=x onerror=window.hacked=1> \033[31mred\033[0m \342\200\256\n'
@@ -23,7 +23,7 @@ if [ "$seq" -gt 3 ]; then
 fi
 "#;
 
-/// The needs of every reader: one heading, names for whatever is used, and enough contrast.
+/// A script that checks accessibility: one heading, names of controls, and sufficient contrast.
 const ACCESSIBLE: &str = r"
 const problems = [];
 if (document.documentElement.lang !== 'en') problems.push('no language');
@@ -57,7 +57,7 @@ return problems;
 
 #[test]
 #[ignore = "needs a browser"]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn a_search_is_seen_as_it_goes() {
     let browser = Browser::start();
     let bed = TestBed::new();
@@ -83,7 +83,7 @@ fn a_search_is_seen_as_it_goes() {
     let causes = browser.script("return document.getElementById('causes').textContent");
     assert_eq!(causes, "the command failed1");
 
-    // The fifth trial's page, before and after it takes another step.
+    // The fifth trial's page, before and after another step.
     let last = "return [...document.querySelectorAll('#newest tbody tr')].map((row) => row.querySelector('a').href)[0]";
     let trial = browser.script(last).as_str().unwrap().to_owned();
     browser.open(&trial);
@@ -93,7 +93,7 @@ fn a_search_is_seen_as_it_goes() {
         "return document.querySelector('[data-chart=metrics] canvas')",
     );
     let output = "return document.getElementById('log-stdout').textContent";
-    // Logs gather before they are sent, so it may come after the page.
+    // Agents collect output before they send it, so it may arrive after the page.
     browser.wait(
         "the output so far",
         BOUND,
@@ -106,7 +106,7 @@ fn a_search_is_seen_as_it_goes() {
     browser.wait("the step to come", BOUND, latest);
     assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
 
-    // A user who has logged in may stop it; the page says so by itself.
+    // A logged-in user stops the trial, and the page shows it without a reload.
     browser.open(&format!("{url}/login"));
     browser.script(&format!(
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
@@ -125,7 +125,7 @@ fn a_search_is_seen_as_it_goes() {
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 
-    // The same pages over the store of the finished search, at three widths and in both themes.
+    // The same pages from the stored search, at three widths and in both themes.
     let id = folder.file_name().unwrap().to_str().unwrap();
     let mut serve = bed.manager();
     serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data());
@@ -165,7 +165,10 @@ fn a_search_is_seen_as_it_goes() {
         }
     }
     let complaints = browser.complaints();
-    assert!(complaints.iter().all(|said| !said.contains("Content Security")), "{complaints:?}");
+    assert!(
+        complaints.iter().all(|message| !message.contains("Content Security")),
+        "{complaints:?}"
+    );
     serving.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(serving.finish(BOUND).code, Some(0));
 }

@@ -1,4 +1,4 @@
-//! Moments on pages are in the zone of their reader.
+//! Pages show times in the time zone of their reader.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
@@ -10,13 +10,13 @@ fn moments_are_in_the_time_zone_of_their_reader() {
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 4, 5, 2).unwrap();
     let (_serving, url) = bed.serve("small");
-    // A zone that is not a whole number of hours from universal time.
+    // This zone's offset is not a whole number of hours.
     browser.time_zone("Asia/Kolkata");
     for (page, least) in [("/", 1), ("/trials/t00001", 3)] {
         browser.open(&format!("{url}{page}"));
         let ready = "return document.querySelectorAll('time.exact[data-local]').length > 0";
         browser.wait(page, BOUND, ready);
-        // What a page says, and what it should say of the machine's own moment beside it.
+        // The times on the page, and the expected local times, computed from their attributes.
         let said = browser.script(
             "return [...document.querySelectorAll('time.exact')].map((one) => {
                const shifted = new Date(Date.parse(one.dateTime) + 5.5 * 3600e3).toISOString();

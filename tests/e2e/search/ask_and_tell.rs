@@ -1,4 +1,4 @@
-//! Tuners that are programs of their own: Optuna, and programs that misbehave.
+//! External tuner programs: Optuna, and programs that misbehave.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, examples, optuna_python, wait_for};
 
-/// Proposes i / 10 for proposal i and keeps a record of what it hears; `mode` says how it fails.
+/// A tuner that proposes i / 10 for proposal i and records every message. `mode` chooses its fault.
 const PROGRAM: &str = r#"
 import json, os, sys
 mode, record = sys.argv[1], open(sys.argv[2], "a")
@@ -60,7 +60,7 @@ fn a_program_proposes_learns_and_stops() {
     let expected = [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)].map(|(id, x)| (json!(id), json!(x)));
     assert_eq!(told, expected.iter().map(|(id, x)| (id, x)).collect::<Vec<_>>());
     assert_eq!(ends[1]["value"], 0.1);
-    // What was given up has its last intermediate result for a final one.
+    // A stopped trial's last intermediate result becomes its final result.
     assert_eq!((&ends[0]["state"], &ends[0]["value"]), (&json!("EARLY_STOPPED"), &json!(0.0)));
     assert_eq!(outcome.trial(0).final_result, 0.0);
     assert_eq!(heard(&bed, "end").len(), 1);
@@ -81,7 +81,7 @@ fn a_program_that_always_ends_is_left_alone_and_its_trials_are_kept() {
     let outcome = search(&bed, "exit", "echo score={{x}}").run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 1), "{outcome:#?}");
     assert!(outcome.stderr.contains("SomeError: no more"), "{}", outcome.stderr);
-    // The proposal that was in the air is asked for again, of each new process.
+    // The open proposal is requested again from each new process.
     let asked: Vec<_> = heard(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
     assert!(asked.len() >= 4 && asked[1..].iter().all(|id| *id == Some(1)), "{asked:?}");
 }
@@ -131,7 +131,7 @@ fn a_program_hears_of_results_from_elsewhere_and_of_another_space() {
     assert_eq!(heard(&bed, "search_space")[0]["search_space"], space);
     running.signal(Signal::SIGINT);
     let id = Outcome::of(running.finish(BOUND)).id;
-    // Another process of another manager hears it as well.
+    // The process of a new manager gets them, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.open(4);
     Outcome::of(resumed.finish(BOUND)).expect_done(4, 0);
@@ -172,7 +172,7 @@ fn optuna_drives_a_search_and_goes_on_after_a_resume() {
     let nets: Vec<_> = outcome.trials.iter().map(|trial| &trial.parameters["net"]).collect();
     assert!(nets.iter().any(|net| net["_name"] == "deep" && net["layers"].is_i64()), "{nets:?}");
     let best = outcome.best.unwrap().number();
-    assert!(best < -4.0, "TPE finds the left end of the line: {best}");
+    assert!(best < -4.0, "TPE does not find the minimum at the lower bound: {best}");
     assert!(!outcome.stderr.contains("WARN"), "{}", outcome.stderr);
 
     let running = bed.start(&mut search(400).command(&bed));

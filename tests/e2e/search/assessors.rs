@@ -1,4 +1,4 @@
-//! Assessors judge after a resume as if nothing had happened: what they know of ended and of running trials is rebuilt.
+//! Assessors decide after a resume as without one: their knowledge of ended and running trials is rebuilt.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -6,7 +6,8 @@ use trialkeeper_tests::{
     BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
 };
 
-/// One of three curves of ten steps, each when its own gate lets it: a good one, one nearly as good, a hopeless one.
+/// A trial with one of three curves of ten steps: good, almost as good, or hopeless. Each step waits for the
+/// trial's own gate.
 const TRIAL: &str = r#"
 case {{x}} in
 0) curve="0.5 0.65 0.73 0.78 0.81 0.83 0.84 0.85 0.855 0.86" ;;
@@ -20,7 +21,7 @@ for score in $curve; do
 done
 "#;
 
-/// What the API says of each trial: its state, and why.
+/// Returns the state and the message of each trial from the API.
 fn trials(running: &Running) -> Option<Vec<(String, String)>> {
     let told = running.stderr();
     let line = told.lines().find(|line| line.starts_with("experiment "))?;
@@ -32,9 +33,10 @@ fn trials(running: &Running) -> Option<Vec<(String, String)>> {
     Some(trials.map(|trial| (word(trial, "state"), word(trial, "message"))).collect())
 }
 
-/// How the trials of a search ended, why, and after how many steps. The first ends well; the second and the third have
-/// taken three and six steps when the manager is killed, if it is. The third is hopeless and can be judged at its eighth.
-fn story(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
+/// Returns the states of the trials, the reasons, and the numbers of steps. The first trial succeeds. With
+/// `kills`, the manager is killed when the second and the third trial have taken three and six steps. The
+/// third trial is hopeless and can be stopped at its eighth step.
+fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     let bed = TestBed::new();
     let gates: Vec<Gate> = (0..3).map(|i| Gate::new(&bed.path(&format!("gate{i}")))).collect();
     let steps = |trial: usize, count: usize| {
@@ -58,7 +60,7 @@ fn story(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
         running = bed.start(Outcome::resume_command(&bed, &id).env("BED", bed.folder()));
     }
     gates[2].open(2);
-    let stands = wait_for("the judgement", BOUND, || {
+    let states = wait_for("the judgement", BOUND, || {
         trials(&running)
             .filter(|trials| trials.get(2).is_some_and(|(state, _)| state == "EARLY_STOPPED"))
     });
@@ -66,7 +68,7 @@ fn story(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     let outcome = Outcome::of(running.finish(BOUND));
     assert_eq!((outcome.state.as_str(), outcome.code), ("DONE", 0), "{outcome:#?}");
     bed.wait_until_empty();
-    let ended = outcome.trials.into_iter().zip(stands);
+    let ended = outcome.trials.into_iter().zip(states);
     ended.map(|(trial, (_, why))| (trial.state, why, trial.intermediate.len())).collect()
 }
 
@@ -79,13 +81,13 @@ fn search(assessor: &Value) -> Search {
         .with("assessor", assessor.clone())
 }
 
-fn alike(search: &Search, says: &str) {
-    let steady = story(search, false);
+fn expect_same_after_kill(search: &Search, says: &str) {
+    let uninterrupted = outcomes(search, false);
     let (states, counts): (Vec<_>, Vec<_>) =
-        steady.iter().map(|(state, _, steps)| (state.as_str(), *steps)).unzip();
-    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{says}: {steady:?}");
-    assert_eq!(counts, [10, 10, 8], "{says}: {steady:?}");
-    assert_eq!(steady, story(search, true), "{says}");
+        uninterrupted.iter().map(|(state, _, steps)| (state.as_str(), *steps)).unzip();
+    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{says}: {uninterrupted:?}");
+    assert_eq!(counts, [10, 10, 8], "{says}: {uninterrupted:?}");
+    assert_eq!(uninterrupted, outcomes(search, true), "{says}");
 }
 
 #[test]
@@ -95,7 +97,7 @@ fn built_in_assessors_judge_alike_after_a_kill() {
         ("Curvefitting", json!({"start_step": 8, "epoch_num": 20, "threshold": 0.8})),
     ];
     for (name, args) in table {
-        alike(&search(&json!({"name": name, "classArgs": args})), name);
+        expect_same_after_kill(&search(&json!({"name": name, "classArgs": args})), name);
     }
 }
 
@@ -112,13 +114,13 @@ fn nni_s_assessors_judge_alike_after_a_kill() {
     ];
     for (class, args) in table {
         let search = search(&json!({"className": class, "classArgs": args}));
-        alike(&search.with("pythonInterpreter", python.to_str().unwrap()), class);
+        expect_same_after_kill(&search.with("pythonInterpreter", python.to_str().unwrap()), class);
     }
 }
 
-/// Runs a search that minimizes a loss beside `assessor`, whose third trial is the only hopeless one.
+/// Runs a search that minimizes a loss with `assessor`. Only the third trial is hopeless.
 fn minimize_beside(assessor: &Value, python: &str) {
-    // The third trial's loss is hopeless, and it would never end by itself.
+    // The third trial has a hopeless loss and does not end without being stopped.
     let line = "echo loss={{x}}; echo loss={{x}}; [ {{x}} -lt 9 ] || exec sleep 100000";
     let sets = json!([{"x": 3}, {"x": 2}, {"x": 9}, {"x": 1}]);
     let search = Search::new(line, 4)

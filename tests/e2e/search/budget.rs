@@ -1,4 +1,4 @@
-//! What ends a search, or holds it, before its number of trials is reached.
+//! Conditions that end or pause a search before all its trials have run.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
@@ -21,7 +21,7 @@ fn failures_without_end_hold_the_search_until_they_are_mended() {
     bed.write("code/trial.sh", "echo broken >&2; exit 3");
     let outcome = Search::new("sh trial.sh", 6).with("maxConsecutiveFailures", 2).run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 2), "{outcome:#?}");
-    assert_eq!(outcome.code, 1, "nobody interrupted it");
+    assert_eq!(outcome.code, 1, "a paused search must exit with 1");
     let message = "2 trials in a row failed by the command or its parameters";
     assert_eq!(outcome.stderr.matches(message).count(), 1, "{}", outcome.stderr);
 
@@ -42,25 +42,25 @@ fn a_doomed_search_is_held_by_default_and_resume_goes_on() {
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
         assert!(trouble(&bed, &held.id).as_str().is_some_and(|said| said.contains(message)));
 
-        // Resumed without a remedy, it has a new try, and is held again.
+        // A resume without a remedy permits new failures, and then pauses the search again.
         let again = Outcome::of_resume(&bed, &held.id);
         let seen = (again.state.as_str(), again.trials.len());
         assert_eq!(seen, ("STOPPED", trials * 2), "{again:#?}");
         bed.script(&format!("code/{mended}"), "#!/bin/sh\necho score=1\n");
         let resumed = Outcome::of_resume(&bed, &held.id);
         resumed.expect_done(12 - trials * 2, trials * 2);
-        assert_eq!(trouble(&bed, &held.id), json!(null), "what held it is over");
+        assert_eq!(trouble(&bed, &held.id), json!(null), "the trouble must end");
     }
 }
 
-/// The trouble of an experiment, as `experiment ls` shows it.
+/// Returns the trouble of an experiment, as `experiment ls` shows it.
 fn trouble(bed: &TestBed, id: &str) -> serde_json::Value {
     let mut command = bed.manager();
     command.args(["experiment", "ls", "--output", "json", "--data-dir"]).arg(bed.data());
     let listed = bed.start(&mut command).finish(BOUND);
     let listed: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).unwrap();
     let found = listed.into_iter().find(|one| one["id"] == id);
-    found.expect("it is listed")["trouble"].clone()
+    found.expect("the experiment is listed")["trouble"].clone()
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn failed_trials_run_again_on_request_in_a_done_or_held_search() {
         assert_eq!(marked.code, Some(0), "{says}: {}", marked.stderr);
         let told = format!("`trial-manager resume {}` runs them", outcome.id);
         assert!(marked.stderr.contains(&told), "{says}: {}", marked.stderr);
-        // Its number will do, too, and to ask twice changes nothing.
+        // The command accepts the trial's number. A second request changes nothing.
         assert_eq!(retry("#1").code, Some(0), "{says}");
-        assert_eq!(retry("7").code, Some(2), "{says}: there is no such trial");
+        assert_eq!(retry("7").code, Some(2), "{says}: trial 7 does not exist");
 
         let resumed = Outcome::of_resume(&bed, &outcome.id);
         resumed.expect_done(usize::try_from(trials).unwrap(), 0);
         let again = Outcome::of_resume(&bed, &outcome.id);
-        assert_eq!(again.trials, resumed.trials, "{says}: nothing is left to do");
+        assert_eq!(again.trials, resumed.trials, "{says}: a second resume must change nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! A user edits the code while a search runs.
+//! A user edits the code during a search.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, get, wait_for};
 
-/// The search's code: a script that waits at the gate, writes a file beside itself and reports `score`.
+/// Writes the search's code: a script that waits at the gate, writes a file to its own folder and prints
+/// `score`.
 fn write_script(bed: &TestBed, gate: &Gate, score: u32) {
     let gate = gate.path().display();
     let text =
@@ -25,13 +26,13 @@ fn address(bed: &TestBed) -> String {
     })
 }
 
-/// Reads a path of the manager's API. `None`: it is not there.
+/// Reads a path of the manager's API. Returns `None` if the answer is not 200.
 fn read(bed: &TestBed, path: &str) -> Option<Value> {
     let (status, body) = get(&address(bed), path)?;
     (status == 200).then(|| serde_json::from_str::<Value>(&body).unwrap())
 }
 
-/// The id of a trial and the hash of its code, once that is recorded.
+/// Returns a trial's id and the hash of its code, once the hash is recorded.
 fn code_of(bed: &TestBed, sequence: u64) -> (String, String) {
     wait_for("the trial's code", BOUND, || {
         let trials = read(bed, "/api/v1/trials")?;
@@ -64,7 +65,7 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     write_script(&bed, &gate, 2);
     gate.open(1);
     let (second, code) = code_of(&bed, 1);
-    assert_eq!(code, first, "an edit changes nothing");
+    assert_eq!(code, first, "the edit changed the code of a trial");
     gate.open(1);
     code_of(&bed, 2);
     let files = format!("/api/v1/trials/{second}/files");
@@ -94,29 +95,31 @@ fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
     assert!(files.contains("code/model") && !files.contains("train.sh"), "{files}");
 }
 
-/// A Btrfs file system in a file, mounted until it is dropped.
+/// A Btrfs file system in a file. Dropping it unmounts it.
 struct Btrfs(PathBuf);
 
 impl Btrfs {
-    /// Mounts one of 160 MiB at `at`. `None`: this machine can have none, which `TRIALKEEPER_TEST_NEED_BTRFS` forbids.
+    /// Mounts a file system of 160 MiB at `at`. Returns `None` if this machine cannot mount Btrfs, unless
+    /// `TRIALKEEPER_TEST_NEED_BTRFS` is set.
     fn mount(bed: &TestBed, at: &Path) -> Option<Self> {
         let image = bed.path("btrfs.img");
         fs::File::create(&image).unwrap().set_len(160 << 20).unwrap();
         fs::create_dir_all(at).unwrap();
-        let did = |program: &str, words: &[&OsStr]| {
+        let succeeds = |program: &str, words: &[&OsStr]| {
             Command::new(program).args(words).output().is_ok_and(|done| done.status.success())
         };
         let (image, place) = (image.as_os_str(), at.as_os_str());
-        let made = did("mkfs.btrfs", &["-q".as_ref(), "-m".as_ref(), "single".as_ref(), image])
-            && did("mount", &["-o".as_ref(), "loop".as_ref(), image, place]);
+        let made =
+            succeeds("mkfs.btrfs", &["-q".as_ref(), "-m".as_ref(), "single".as_ref(), image])
+                && succeeds("mount", &["-o".as_ref(), "loop".as_ref(), image, place]);
         if !made {
             assert!(
                 std::env::var_os("TRIALKEEPER_TEST_NEED_BTRFS").is_none(),
-                "no Btrfs can be mounted; install btrfs-progs, and run as root"
+                "Btrfs cannot be mounted; install btrfs-progs, and run as root"
             );
-            #[expect(clippy::print_stderr, reason = "a skipped test says why")]
+            #[expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
             {
-                eprintln!("skipped: no Btrfs can be mounted");
+                eprintln!("skipped: Btrfs cannot be mounted");
             }
         }
         made.then(|| Self(at.to_owned()))
@@ -125,7 +128,7 @@ impl Btrfs {
 
 impl Drop for Btrfs {
     fn drop(&mut self) {
-        // What keeps it busy is killed with the bed.
+        // A lazy unmount: processes that still use it end with the bed.
         drop(Command::new("umount").arg("--lazy").arg(&self.0).status());
     }
 }
@@ -136,7 +139,7 @@ fn copies_of_the_code_share_their_blocks_where_the_file_system_can() {
     let Some(_mounted) = Btrfs::mount(&bed, &bed.data()) else { return };
     let gate = Gate::new(&bed.path("gate"));
     fs::create_dir_all(bed.path("code")).unwrap();
-    // Seven times this is more than the file system holds: the base and six trials at a time.
+    // The base and six trials would need seven times this size, which exceeds the file system.
     fs::write(bed.path("code/data"), vec![0; 32 << 20]).unwrap();
     let line = format!(
         "echo >>{0}/begun; read _ <{0}/gate; echo x >>data; echo score=$(wc -c <data)",
@@ -154,15 +157,15 @@ fn copies_of_the_code_share_their_blocks_where_the_file_system_can() {
     let size = f64::from((32 << 20) + 2);
     assert!(
         done.trials.iter().all(|trial| (trial.number() - size).abs() < 0.5),
-        "each has its own: {done:#?}"
+        "trials share a copy: {done:#?}"
     );
     let folder = bed.data().join(&done.id);
-    assert!(!folder.join("code-base").exists(), "a search that is over needs no base");
+    assert!(!folder.join("code-base").exists(), "the base remains after the search");
     bed.wait_until_empty();
 }
 
-/// The first two of four trials in a table of CSV ran the code `first`, the others an edited one. Returns the hash of the
-/// edit.
+/// Checks in a CSV table that the first two of four trials ran the code `first`, and the others an edited
+/// one. Returns the hash of the edit.
 fn expect_origins(table: &str, first: &str, commit: &str) -> String {
     let rows: Vec<Vec<_>> = table.lines().map(|line| line.split(',').collect()).collect();
     let column = |name: &str| {

@@ -1,4 +1,4 @@
-//! The examples, run as the README says.
+//! The examples, run as the README describes.
 
 use std::fs;
 
@@ -21,8 +21,7 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
         assert!(["tanh", "relu"].contains(&trial.parameters["activation"].as_str().unwrap()));
         assert_eq!(trial.parameters.len(), 6, "{trial:?}");
 
-        // One accuracy per epoch, in order, the last of which is the result: compared with what the
-        // trial printed.
+        // One accuracy per epoch, in order. The last one is the result.
         let folder = bed.data().join(&search.id).join(&trial.id);
         let stdout = fs::read_to_string(folder.join("stdout")).unwrap();
         let printed: Vec<Value> = stdout
@@ -44,10 +43,14 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
         search.trials.iter().map(trialkeeper_tests::Trial::number).collect();
     results.sort_by(f64::total_cmp);
     let (worst, best) = (results[0], results[19]);
-    assert!(best >= 0.9, "a good set of parameters is found: {results:?}");
-    assert!(worst < best - 0.2, "parameters matter: {results:?}");
+    assert!(best >= 0.9, "the search finds no good parameters: {results:?}");
+    assert!(worst < best - 0.2, "the parameters make no difference: {results:?}");
     assert_eq!(search.best.unwrap().number().to_bits(), best.to_bits());
-    assert!(search.stderr.contains("http://127.0.0.1:"), "the address is told: {}", search.stderr);
+    assert!(
+        search.stderr.contains("http://127.0.0.1:"),
+        "the address is missing: {}",
+        search.stderr
+    );
 }
 
 #[test]
@@ -61,7 +64,7 @@ fn the_iris_data_are_fishers() {
     let sum = |column: usize| -> f64 {
         rows.iter().map(|row| row.split(',').nth(column).unwrap().parse::<f64>().unwrap()).sum()
     };
-    // The means that Fisher's paper leads to: 5.843, 3.057, 3.758, 1.199 cm.
+    // The means of Fisher's paper: 5.843, 3.057, 3.758, 1.199 cm.
     for (column, total) in [(0, 876.5), (1, 458.6), (2, 563.7), (3, 179.9)] {
         assert!((sum(column) - total).abs() < 1e-6, "column {column}: {}", sum(column));
     }
@@ -81,14 +84,18 @@ fn the_same_seed_gives_the_same_search() {
         assert_eq!(first.final_result, second.final_result);
     }
     let best = first.trials.iter().map(trialkeeper_tests::Trial::number).fold(f64::MAX, f64::min);
-    assert_eq!(first.best.unwrap().number().to_bits(), best.to_bits(), "a loss is made small");
+    assert_eq!(
+        first.best.unwrap().number().to_bits(),
+        best.to_bits(),
+        "the best trial does not have the smallest loss"
+    );
 }
 
 #[test]
 fn a_grid_is_walked_once_and_json_lines_are_read() {
     let bed = TestBed::new();
     let search = Outcome::of_file(&bed, &examples().join("shell/json-lines.yml"));
-    // Four starts, two numbers; no limit but the grid's own end.
+    // Four starts and two numbers. Only the end of the grid ends the search.
     search.expect_done(8, 0);
     let mut points: Vec<String> = search
         .trials
@@ -115,7 +122,7 @@ fn the_table_names_the_winner_and_its_parameters() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let table = String::from_utf8(finished.stdout).unwrap();
 
-    // The seed is fixed, so the same search as JSON tells what the table must say.
+    // The seed is fixed, so a second run with JSON output has the same results.
     let search = Outcome::of_file(&bed, &examples().join("shell/experiment.yml"));
     let best = search.best.unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! Tuners outside the manager that do not answer: late, never, and when the search is to be stopped.
+//! External tuners that answer late or never, also while the search is being stopped.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -7,8 +7,8 @@ use trialkeeper_tests::{
     BOUND, Gate, Outcome, Running, Search, TestBed, get, nni_python, wait_for,
 };
 
-/// Proposes i / 10 for proposal i and writes down what it hears. The first of its processes that comes to proposal 1
-/// waits there until the gate opens, and reads nothing meanwhile.
+/// A tuner that proposes i / 10 for proposal i and records every message. Its first process that gets a
+/// request for proposal 1 waits until the gate opens. Meanwhile, it reads no messages.
 const PROGRAM: &str = r#"
 import json, os, sys
 gate, record = sys.argv[1], open(sys.argv[2], "a")
@@ -27,7 +27,7 @@ for line in sys.stdin:
         print(json.dumps(answer), flush=True)
 "#;
 
-/// An NNI tuner that proposes 0.1, 0.2 and so on; the first that is made hangs at the second.
+/// An NNI tuner that proposes 0.1, 0.2 and so on. Its first instance hangs at the second proposal.
 const TUNER: &str = r#"
 import os, time
 from nni.tuner import Tuner
@@ -54,7 +54,7 @@ class Hanging(Tuner):
         return {"x": self.made / 10}
 "#;
 
-/// An NNI assessor that gives up what is below 0.15; the first that is made hangs at the first result.
+/// An NNI assessor that stops trials below 0.15. Its first instance hangs at the first result.
 const ASSESSOR: &str = r#"
 import os, time
 from nni.assessor import Assessor, AssessResult
@@ -71,7 +71,8 @@ class Hanging(Assessor):
         return AssessResult.Good if trial_history[-1] >= 0.15 else AssessResult.Bad
 "#;
 
-/// Two trials may run; each waits at its own gate.
+/// Starts a search with two trials at a time. Trials wait at the first gate, and the tuner waits at the
+/// second.
 fn start(bed: &TestBed, gates: &(Gate, Gate), patience: &str) -> Running {
     bed.write("code/program.py", PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
@@ -93,7 +94,7 @@ fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
     lines.filter(|line| line["type"] == kind).collect()
 }
 
-/// What the API answers, once it does.
+/// Returns the body of an API answer, once the API answers with 200.
 fn read(running: &Running, path: &str) -> Option<String> {
     let told = running.stderr();
     let line = told.lines().find(|line| line.starts_with("experiment "))?;
@@ -101,7 +102,7 @@ fn read(running: &Running, path: &str) -> Option<String> {
     Some(body)
 }
 
-/// What the API says is wrong, and whether the portal says it, too.
+/// Returns the trouble in the API, once the portal shows it, too.
 fn trouble(running: &Running) -> Option<String> {
     let body = read(running, "/api/v1/experiment")?;
     let shown: Value = serde_json::from_str(&body).unwrap();
@@ -123,14 +124,16 @@ fn a_late_answer_of_a_tuner_is_reported_and_taken() {
     assert!(told.contains("after 10 s without a word (`tunerPatience`)"), "{told}");
     assert!(told.ends_with("; it last wrote: waiting for the gate"), "{told}");
     assert!(running.stderr().contains(&told), "{}", running.stderr());
-    assert_eq!(bed.read("gate.begun").lines().count(), 1, "the trial that runs goes on");
+    assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");
     gates.1.open(1);
-    wait_for("its word", BOUND, || running.stderr().contains("answers again").then_some(()));
+    wait_for("the message about the tuner's answer", BOUND, || {
+        running.stderr().contains("answers again").then_some(())
+    });
     wait_for("the end of the trouble", BOUND, || trouble(&running).is_none().then_some(()));
     gates.0.open(3);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(3, 0);
-    assert_eq!(heard(&bed, "hello").len(), 1, "it is the same process: {}", bed.read("record"));
+    assert_eq!(heard(&bed, "hello").len(), 1, "the tuner was restarted: {}", bed.read("record"));
     bed.wait_until_empty();
 }
 
@@ -142,15 +145,15 @@ fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     wait_for("the second program", BOUND, || (heard(&bed, "hello").len() == 2).then_some(()));
     let pid = heard(&bed, "hangs")[0]["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(pid.try_into().unwrap());
-    assert!(kill(pid, None).is_err(), "the one that hung is gone");
-    // The first trial has run all the while.
+    assert!(kill(pid, None).is_err(), "the hanging process is still running");
+    // The first trial has been running in the meantime.
     gates.0.open(3);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(3, 0);
     assert!(outcome.stderr.contains("has not said a word for 2 s"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("is started again and told what it knew"));
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
-    assert_eq!(xs, [0.0, 0.1, 0.2], "nothing twice");
+    assert_eq!(xs, [0.0, 0.1, 0.2], "a proposal is repeated");
     let record = bed.read("record");
     let second = record.rsplit_once("\"hello\"").unwrap().1;
     let first = second.lines().nth(1).unwrap();
@@ -167,7 +170,8 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
     running.signal(Signal::SIGINT);
     let outcome = Outcome::of(running.finish(BOUND));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
-    // Neither its limit nor its farewell was waited for: it was ended once, and none came after it.
+    // The tuner was killed at once: the manager neither waited for its patience to end nor sent `end`, and it
+    // started no other process.
     assert!(!outcome.stderr.contains("started again and told"), "{}", outcome.stderr);
     assert_eq!((heard(&bed, "hello").len(), heard(&bed, "end").len()), (1, 0));
     bed.wait_until_empty();
@@ -177,7 +181,7 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
 fn a_program_that_reads_nothing_holds_up_neither_trials_nor_a_stop() {
     let bed = TestBed::new();
     let gates = gates(&bed);
-    // More steps than a pipe takes.
+    // More steps than fit into a pipe.
     bed.write("code/program.py", PROGRAM);
     let program = json!(["python3", "program.py", gates.1.path(), bed.path("record")]);
     let steps = "for i in $(seq 2000); do echo score=$i; done; sleep 600";
@@ -185,7 +189,7 @@ fn a_program_that_reads_nothing_holds_up_neither_trials_nor_a_stop() {
         .with("trialConcurrency", 2)
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
     let running = search.start(&bed);
-    wait_for("its hanging", BOUND, || (heard(&bed, "hangs").len() == 1).then_some(()));
+    wait_for("the tuner to hang", BOUND, || (heard(&bed, "hangs").len() == 1).then_some(()));
     let seen = || {
         let body = read(&running, "/api/v1/trials")?;
         body.contains("\"latest_step\":1999").then_some(())
@@ -217,7 +221,7 @@ fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
     assert!(bed.path("hung").exists());
     assert!(outcome.stderr.contains("has not said a word for 4 s"), "{}", outcome.stderr);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
-    assert_eq!(xs, [0.1, 0.2, 0.3], "it knew the first result");
+    assert_eq!(xs, [0.1, 0.2, 0.3], "the new tuner did not get the first result");
     bed.wait_until_empty();
 }
 
@@ -242,9 +246,10 @@ fn a_hanging_assessor_is_reported_and_restarted() {
         .with("assessor", class("strict.Hanging", "hung"));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     wait_for_trouble(&running, "has not looked at a result for 2 s");
-    // Another one is told of the result, and nobody lets the first trial go.
+    // The second assessor gets the result again. The gate is closed, so the first trial can only end by being
+    // stopped.
     let given_up = || read(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
-    wait_for("its judgement", BOUND, given_up);
+    wait_for("the assessor's decision", BOUND, given_up);
     gate.open(1);
     let outcome = Outcome::of(running.finish(BOUND));
     assert!(outcome.stderr.contains("has not looked at a result for 4 s"), "{}", outcome.stderr);
@@ -275,7 +280,7 @@ fn doctor_tells_of_a_tuner_that_owes_an_answer() {
     assert!(fault.contains("has been asked, and has not proposed anything for 3 s"), "{said}");
     assert!(fault.ends_with("it last wrote: waiting for the gate"), "{said}");
     bed.wait_until_empty();
-    // The second process of the program answers.
+    // Only the program's first process hangs.
     let (code, said) = look(&["--probe", "--port", "0"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("proposes parameters") && said.contains("a trial ran"), "{said}");

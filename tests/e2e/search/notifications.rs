@@ -1,11 +1,10 @@
-//! Others are told: what happens to an experiment reaches a server and a program, whatever they do, and whatever
-//! becomes of the manager.
+//! Notifications reach a server and a program, even if these misbehave or the manager is killed.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{Answer, BOUND, Gate, Hook, Outcome, Search, TestBed, wait_for};
 
-/// Each line of a file, as an event.
+/// Reads the events in a file, one per line.
 fn events(bed: &TestBed, file: &str) -> Vec<Value> {
     bed.read(file).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -33,10 +32,10 @@ fn an_end_reaches_a_server_that_misbehaves_and_a_program() {
     outcome.expect_done(2, 0);
 
     let told = hook.told();
-    assert_eq!(told.len(), 4, "three in vain, one for good: {told:#?}");
+    assert_eq!(told.len(), 4, "expected three failed deliveries and a successful one: {told:#?}");
     for one in &told {
         assert_eq!(one.line, "POST /s3cret-path HTTP/1.1");
-        assert_eq!(one.event, told[0].event, "the same each time");
+        assert_eq!(one.event, told[0].event, "the deliveries differ");
         let id = one.event["id"].as_str().unwrap();
         for header in
             [format!("idempotency-key: {id}"), "authorization: bearer s3cret-token".to_owned()]
@@ -51,7 +50,11 @@ fn an_end_reaches_a_server_that_misbehaves_and_a_program() {
     assert_eq!(event["trials"], json!({"SUCCEEDED": 2}));
     assert_eq!(event["best"]["result"], 0.5);
     assert_eq!(event["best"]["parameters"], json!(outcome.trial(0).parameters));
-    assert_eq!(events(&bed, "told"), std::slice::from_ref(event), "the program is told it once");
+    assert_eq!(
+        events(&bed, "told"),
+        std::slice::from_ref(event),
+        "the program must get the event once"
+    );
     assert_eq!(bed.read("ids"), format!("{} experiment_ended\n", event["id"].as_str().unwrap()));
     assert!(!outcome.stderr.contains("s3cret"), "{}", outcome.stderr);
 }
@@ -83,7 +86,7 @@ for line in sys.stdin:
         .env("ORDINARY", "one");
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
     outcome.expect_done(1, 0);
-    assert_eq!(hook.told().len(), 1, "the manager itself reads them");
+    assert_eq!(hook.told().len(), 1, "the manager must read the variables");
     for environment in ["environment", "tuner-environment"] {
         let environment = bed.read(environment);
         assert!(environment.contains("ORDINARY"), "{environment}");
@@ -108,7 +111,7 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
         let outcome = Outcome::of_resume(&bed, id);
         outcome.expect_done(1, 0);
         let told = events(&bed, "told");
-        assert_eq!(kinds(&told), ["experiment_ended"], "once, whoever resumes");
+        assert_eq!(kinds(&told), ["experiment_ended"], "a resume must not repeat the notification");
         assert_eq!(told[0]["state"], "DONE");
     }
 }
@@ -124,7 +127,7 @@ fn a_hanging_program_delays_the_end_briefly_and_is_reported() {
     outcome.expect_done(1, 0);
     let stderr = &outcome.stderr;
     assert!(stderr.contains("could not be delivered yet: 2"), "{stderr}");
-    assert!(stderr.contains("resume"), "what to do is said: {stderr}");
+    assert!(stderr.contains("resume"), "the remedy is missing: {stderr}");
     assert!(!stderr.contains("s3cret"), "{stderr}");
     bed.wait_until_empty();
 }
@@ -159,15 +162,15 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
 
-    // A stranger holds the database.
-    let stranger = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
-    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // Another process locks the database.
+    let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
     gate.open(1);
-    wait_for("the illness to be told", BOUND, || {
+    wait_for("the notification of the degraded manager", BOUND, || {
         (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
-    stranger.execute_batch("ROLLBACK").unwrap();
-    wait_for("the recovery to be told", BOUND, || {
+    other.execute_batch("ROLLBACK").unwrap();
+    wait_for("the notification of the recovery", BOUND, || {
         (kinds(&events(&bed, "told")) == events_wanted).then_some(())
     });
     let told = events(&bed, "told");
@@ -175,7 +178,7 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     assert!(problem.contains("another process holds it"), "{problem}");
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
-    assert_eq!(events(&bed, "told").len(), 2, "its end is not wanted");
+    assert_eq!(events(&bed, "told").len(), 2, "the experiment's end must not be notified");
 }
 
 #[test]
@@ -188,25 +191,25 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
     let running = search.start(&bed);
     wait_for("the trial to wait", BOUND, || (!bed.read("waits").is_empty()).then_some(()));
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
-    let stranger = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
-    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
-    wait_for("the illness to be told", BOUND, || {
+    let other = rusqlite::Connection::open(folder.join("trialkeeper.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    wait_for("the notification of the degraded manager", BOUND, || {
         (kinds(&events(&bed, "told")) == ["manager_degraded"]).then_some(())
     });
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
-    stranger.execute_batch("ROLLBACK").unwrap();
+    other.execute_batch("ROLLBACK").unwrap();
 
     let id = folder.file_name().unwrap().to_str().unwrap();
     let mut resume = bed.manager();
     resume.args(["resume", id, "--port", "0", "--output", "json", "--data-dir"]).arg(bed.data());
     let running = bed.start(&mut resume);
-    wait_for("the recovery to be told", BOUND, || {
+    wait_for("the notification of the recovery", BOUND, || {
         (kinds(&events(&bed, "told")) == events_wanted).then_some(())
     });
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
-    assert_eq!(events(&bed, "told").len(), 2, "it is told once");
+    assert_eq!(events(&bed, "told").len(), 2, "the recovery must be notified once");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The user names no metric, or optimises one the wrong way round.
+//! The user names no metric, or optimizes a metric in the wrong direction.
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
@@ -38,7 +38,7 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     assert!(!done.stderr.contains("suggests the opposite"), "{}", done.stderr);
 }
 
-/// Returns what `doctor` says about a search.
+/// Returns the output of `doctor` for a search.
 fn doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
     let mut doctor = bed.manager();
     doctor.args(["doctor", "--port", "0"]).args(probe.then_some("--probe")).arg(search.write(bed));

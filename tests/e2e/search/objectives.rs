@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Browser, Search, TestBed};
 
-/// Four trials: the third is dominated by the second, the fourth exceeds the limit.
+/// Creates a search of four trials. The second trial dominates the third, and the fourth exceeds the limit.
 fn search() -> Search {
     let sets = json!([
         {"loss": 1, "latency": 9, "memory": 4},
@@ -47,7 +47,7 @@ fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
     let doubt = "succeeded, but it does not keep the constraints";
     assert!(done.stderr.contains(doubt), "{}", done.stderr);
 
-    // The front is a plot, too.
+    // The Pareto front also has a plot.
     let browser = Browser::start();
     let (_serving, url) = bed.serve(&done.id);
     browser.looks(1280, 900, false);
@@ -63,7 +63,7 @@ fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
     let rows = browser.wait("its table", BOUND, &rows);
     assert_eq!(rows, json!([["1", "9"], ["3", "2"]]));
 
-    // All plots follow the objective that is chosen.
+    // All plots use the selected objective.
     let choose = "const choice = [...document.querySelectorAll('[data-plot=history] select')][0];
          choice.value = '1'; choice.dispatchEvent(new Event('change'))";
     browser.script(choose);
@@ -71,7 +71,7 @@ fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
     let most = browser.wait("the axis of the other objective", BOUND, most);
     assert!(most.as_str().unwrap().starts_with("9;"), "{most}");
 
-    // The page of a trial says each objective by its name, and draws a curve for each.
+    // A trial's page names each objective and draws a curve for each.
     let trials =
         browser.script("return fetch('/api/v1/trials').then((response) => response.json())");
     let page = |sequence: usize| {

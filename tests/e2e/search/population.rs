@@ -1,10 +1,11 @@
-//! Population based training: trials go on from the checkpoints of others.
+//! Population based training: trials continue from the checkpoints of other trials.
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
-/// The result is the number of steps that the member's model was trained, over all trials whose checkpoints it goes on from.
+/// A trial whose result is the number of training steps of its model, including those of the checkpoints that
+/// it continues.
 const TRIAL: &str = "
 steps=0
 [ -f {{load_checkpoint_dir}}/model ] && read steps < {{load_checkpoint_dir}}/model

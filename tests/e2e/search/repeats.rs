@@ -1,9 +1,10 @@
-//! Noisy results: each point as several trials.
+//! Noisy results: each point is evaluated by several trials.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Finished, Outcome, Search, TestBed};
 
-/// Three points, each as three trials. The first point is lucky once.
+/// Creates a search with three points, each evaluated by three trials. The first trial of the first point has
+/// an unusually good result.
 fn search(trials: u32) -> Search {
     let command = "[ $NNI_TRIAL_SEQ_ID = 0 ] && echo score=0.9 || echo score={{x}}";
     Search::new(command, trials)

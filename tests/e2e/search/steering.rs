@@ -1,10 +1,11 @@
-//! What a person gives a search that runs: results from elsewhere, another space. A resumed search has both.
+//! A user changes a running search: imported results and another search space. Both also apply after a
+//! resume.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
 
-/// Every trial says that it has begun, and waits for the test.
+/// A trial that records its start and waits at the gate.
 const HELD: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
 fn begun(bed: &TestBed, count: usize) {
@@ -12,7 +13,7 @@ fn begun(bed: &TestBed, count: usize) {
     wait_for("a trial", BOUND, || (lines() >= count).then_some(()));
 }
 
-/// `trial-manager experiment ...`.
+/// Runs `trial-manager experiment ...`.
 fn experiment(bed: &TestBed, words: &[&str]) -> Finished {
     let mut command = bed.manager();
     command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
@@ -62,7 +63,7 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     ]);
     bed.write("known.json", &known.to_string());
     accepted(&bed, &["import", "known.json"]);
-    accepted(&bed, &["import", "known.json"]); // Once more does no harm.
+    accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
     gate.open(1);
     begun(&bed, 2);
     bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
@@ -75,7 +76,7 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     assert_eq!(xs(&outcome), [1.0, 4.0, 5.0, 6.0]);
 }
 
-/// The proposals of a search that is given results and another space while its second trial runs.
+/// Returns the proposals of a search that gets results and another space while its second trial runs.
 fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
@@ -107,9 +108,9 @@ fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
 #[test]
 fn a_search_that_was_given_something_goes_on_alike_after_a_resume() {
     for tuner in ["TPE", "Evolution", "Hyperband"] {
-        let (steady, resumed) = (steered(tuner, false), steered(tuner, true));
-        assert_eq!(steady, resumed, "{tuner}");
-        assert!(steady[2..].iter().all(|x| *x <= 0.5), "{tuner}: {steady:?}");
+        let (uninterrupted, resumed) = (steered(tuner, false), steered(tuner, true));
+        assert_eq!(uninterrupted, resumed, "{tuner}");
+        assert!(uninterrupted[2..].iter().all(|x| *x <= 0.5), "{tuner}: {uninterrupted:?}");
     }
 }
 
@@ -133,7 +134,11 @@ fn faults_of_imports_and_spaces_are_named_with_their_place() {
         words.push("given");
         let told = experiment(&bed, &words);
         assert_eq!(told.code, Some(2), "{words:?} {text}: {}", told.stderr);
-        assert!(told.stderr.contains("given: "), "the file is named: {}", told.stderr);
+        assert!(
+            told.stderr.contains("given: "),
+            "the message does not name the file: {}",
+            told.stderr
+        );
         assert!(told.stderr.contains(problem), "{problem}: {}", told.stderr);
     }
     gate.open(1);
@@ -147,7 +152,7 @@ fn faults_of_imports_and_spaces_are_named_with_their_place() {
 #[test]
 fn a_trial_of_a_search_that_is_only_shown_runs_once_more_with_the_next_resume() {
     let bed = TestBed::new();
-    // The first time it fails.
+    // The trial fails the first time.
     let search = Search::new("echo score=1; mkdir ../once || exit 0; exit 3", 1);
     let id = search.run(&bed).id;
     let folder = bed.data().join(&id);
@@ -166,7 +171,7 @@ fn a_trial_of_a_search_that_is_only_shown_runs_once_more_with_the_next_resume() 
     let refused = asked("kill");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
-    // Whoever only shows a search has nothing to stop.
+    // A server of a stored search has no search to stop.
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let (status, said) =
         trialkeeper_tests::ask(&url, "POST /api/v1/experiment/stop", token.trim(), "").unwrap();
