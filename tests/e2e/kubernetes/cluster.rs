@@ -1,14 +1,19 @@
 //! Searches on a cluster whose pods are containers, once for each kind of object that it serves.
 //!
-//! A real one, with the real controllers: `TRIALKEEPER_TEST_KUBECONFIG` names a kubeconfig and
-//! `TRIALKEEPER_TEST_ADVERTISE` the address (or address and port) at which pods reach this machine. Or the scripted
-//! one with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set. Or the scripted one whose pods are processes of this
-//! machine, which shows that these tests are sound as far as they need no container: `TRIALKEEPER_TEST_PROCESSES` is set.
+//! The environment selects the cluster.
 //!
-//! For the first two `TRIALKEEPER_TEST_IMAGE` names an image with `sh` and `python3`, which pods can have without a
-//! login. `TRIALKEEPER_TEST_AGENT_IMAGE`, if it is set, names one made from it with `Dockerfile.trial`.
-//! `TRIAL_MANAGER_AGENT` may name the agent that pods are to fetch; a static one (`cargo static`, which is taken if it
-//! is there) runs in any image.
+//! * A real cluster with the real controllers: `TRIALKEEPER_TEST_KUBECONFIG` is a kubeconfig, and
+//!   `TRIALKEEPER_TEST_ADVERTISE` is the address (or address and port) at which pods reach this machine.
+//!
+//! * The scripted cluster with Docker as its kubelet: `TRIALKEEPER_TEST_DOCKER` is set.
+//!
+//! * The scripted cluster whose pods are processes: `TRIALKEEPER_TEST_PROCESSES` is set. It checks these
+//!   tests themselves, as far as they need no container.
+//!
+//! For the first two, `TRIALKEEPER_TEST_IMAGE` is an image with `sh` and `python3` that can be pulled without
+//! a login. The optional `TRIALKEEPER_TEST_AGENT_IMAGE` is an image built from it with `Dockerfile.trial`.
+//! The optional `TRIAL_MANAGER_AGENT` is the agent that pods fetch. A static agent (`cargo static`, used if
+//! it exists) runs in any image.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -21,10 +26,10 @@ use tempfile::TempDir;
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
 
-/// Pulling an image may take its time.
+/// Pulling an image may take long.
 const BOUND: std::time::Duration = std::time::Duration::from_mins(10);
 
-/// The kinds of objects that run trials, and where the API has them.
+/// The kinds of objects that run trials: kind, API version, plural.
 const KINDS: [(&str, &str, &str); 6] = [
     ("Framework", "frameworkcontroller.microsoft.com/v1", "frameworks"),
     ("Job", "batch/v1", "jobs"),
@@ -34,37 +39,37 @@ const KINDS: [(&str, &str, &str); 6] = [
     ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs"),
 ];
 
-/// Tells a story once for each kind that the cluster serves, with beds of its own.
-fn on_each_kind(story: impl Fn(&Cluster)) {
+/// Runs a test once for each kind that the cluster serves.
+fn on_each_kind(test: impl Fn(&Cluster)) {
     let mut cluster = Cluster::find();
     for (kind, version, plural) in KINDS {
         if cluster.serves(version, plural) {
             cluster.kind = kind;
             announce(kind);
-            story(&cluster);
+            test(&cluster);
         } else {
-            left_out(&format!("the cluster serves no {plural}"));
+            skip(&format!("the cluster serves no {plural}"));
         }
     }
 }
 
-/// The cluster that the variables name.
+/// The cluster of the environment.
 struct Cluster {
     /// The kind that runs the trials now.
     kind: &'static str,
     kubeconfig: String,
     image: String,
-    /// Its pods are containers.
+    /// If set, the pods are containers.
     contains: bool,
     agent_image: Option<String>,
     advertise: String,
     scripted: Option<(Kube, TempDir)>,
-    /// One test at a time: the address may have a port, and a test cluster is small.
+    /// A lock that lets only one test run at a time: the port may be fixed, and a test cluster is small.
     _turn: File,
 }
 
 impl Cluster {
-    /// Finds the cluster that the environment names.
+    /// Finds the cluster of the environment.
     fn find() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
         let needed = |name| variable(name).unwrap_or_else(|| panic!("{name} is not set"));
@@ -116,7 +121,7 @@ impl Cluster {
         })
     }
 
-    /// Returns true if the cluster has a kind.
+    /// Returns `true` if the cluster serves a kind.
     fn serves(&self, version: &str, plural: &str) -> bool {
         if self.scripted.is_some() {
             return true;
@@ -129,16 +134,16 @@ impl Cluster {
             "--raw",
             &format!("/apis/{version}"),
         ]);
-        let Ok(said) = kubectl.output() else {
-            left_out("there is no kubectl to look what is served");
+        let Ok(output) = kubectl.output() else {
+            skip("kubectl is missing, so served kinds are unknown");
             return plural == "jobs";
         };
-        let known: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let known: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let known = known["resources"].as_array().into_iter().flatten();
         known.into_iter().any(|resource| resource["name"] == plural)
     }
 
-    /// The section whose trials have these roles, as objects of the kind.
+    /// Returns the section for trials with these roles, as objects of the kind.
     fn service(&self, roles: &Value) -> Value {
         let mut service = json!({
             "kubeconfig": self.kubeconfig, "imagePullPolicy": "IfNotPresent", "startUpDeadline": "5m",
@@ -186,7 +191,7 @@ impl Cluster {
         self.search(command, trials, &json!([self.role("worker")]))
     }
 
-    /// Adds where to listen, and which agent pods get.
+    /// Adds the address to listen on, and the agent for pods.
     fn reached(&self, command: &mut Command) {
         let port = self.advertise.rsplit_once(':').map(|(_, port)| port);
         let port = port.filter(|port| port.parse::<u16>().is_ok()).unwrap_or("0");
@@ -223,15 +228,15 @@ impl Cluster {
         outcome
     }
 
-    /// `true`, with the reason printed: what is to be seen needs containers, and there are none.
+    /// Returns `true` and prints the reason if the test needs containers and the pods are processes.
     fn lacks_containers(&self) -> bool {
         if !self.contains {
-            left_out("pods are no containers there");
+            skip("the pods of this cluster are not containers");
         }
         !self.contains
     }
 
-    /// Nothing of this bed's experiments is left, once its pods have had their time.
+    /// Waits until the cluster contains no object of this bed's experiments.
     fn expect_clean(&self, bed: &TestBed) {
         for folder in fs::read_dir(bed.data()).into_iter().flatten().flatten() {
             let id = folder.file_name().into_string().unwrap();
@@ -239,7 +244,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the objects that an experiment has left: by its label, and the controller's own by their names.
+    /// Returns the remaining objects of an experiment: those with its label, and the controller's own by
+    /// their names.
     fn left(&self, id: &str) -> Vec<String> {
         if let Some((kube, _)) = &self.scripted {
             let kinds = KINDS.iter().map(|(_, _, plural)| *plural);
@@ -252,12 +258,12 @@ impl Cluster {
             let mut kubectl = Command::new("kubectl");
             kubectl.args(["--kubeconfig", &self.kubeconfig, "get", kind, "--output", "name"]);
             kubectl.args(["--selector", label]);
-            let Ok(said) = kubectl.output() else {
-                left_out("there is no kubectl to look what is left");
+            let Ok(output) = kubectl.output() else {
+                skip("kubectl is missing, so remaining objects are unknown");
                 return Vec::new();
             };
-            // Who may run trials need not be allowed to look at all of it.
-            let names = String::from_utf8_lossy(&said.stdout).into_owned();
+            // An account that may run trials may lack the right to list all kinds.
+            let names = String::from_utf8_lossy(&output.stdout).into_owned();
             names.lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let own = format!("trialkeeper/experiment={id}");
@@ -275,20 +281,20 @@ impl Cluster {
 }
 
 fn announce(kind: &str) {
-    #[expect(clippy::print_stderr, reason = "a failure is one kind's")]
+    #[expect(clippy::print_stderr, reason = "a failure belongs to one kind")]
     {
         eprintln!("as {kind}s");
     }
 }
 
-fn left_out(why: &str) {
-    #[expect(clippy::print_stderr, reason = "what is left out is said")]
+fn skip(why: &str) {
+    #[expect(clippy::print_stderr, reason = "a skipped part is reported")]
     {
-        eprintln!("left out: {why}");
+        eprintln!("skipped: {why}");
     }
 }
 
-/// The experiment of this bed, once a trial of it runs.
+/// Waits until a trial runs, and returns the experiment's id.
 fn running(bed: &TestBed) -> String {
     wait_for("a trial to run", BOUND, || {
         let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
@@ -357,7 +363,7 @@ fn an_image_that_cannot_be_pulled_is_reported() {
         }
         let bed = TestBed::new();
         let mut role = cluster.role("worker");
-        // No node needs a name service, or a way out, to find no registry there.
+        // A node fails here without DNS and without Internet access.
         role["dockerImage"] = json!("127.0.0.1:9/none:1");
         let mut service = cluster.service(&json!([role]));
         service["startUpDeadline"] = json!("45s");
@@ -377,14 +383,15 @@ fn an_image_that_cannot_be_pulled_is_reported() {
 fn a_request_that_no_node_can_meet_is_reported() {
     on_each_kind(|cluster| {
         if cluster.scripted.is_some() {
-            return left_out("nobody schedules or admits pods there");
+            return skip("the scripted cluster does not schedule or admit pods");
         }
         let role = cluster.role("worker");
         let mut large = role.clone();
         large["gpuNumber"] = json!(999);
         for (role, changes, code, says) in [
             (large, json!({}), 1, "Insufficient nvidia.com/gpu"),
-            // At once, or, where the account may not ask about pods, when the trial gets none.
+            // The error comes at once. If the account may not test pods, it comes when no pod of the trial
+            // can be created.
             (role, json!({"serviceAccountName": "nobody.there"}), 2, "service account"),
         ] {
             let bed = TestBed::new();
@@ -447,11 +454,11 @@ fn a_manager_that_was_killed_adopts_its_pods() {
         let search = Outcome::of(cluster.resume(&bed, &id).finish(BOUND));
         search.expect_done(1, 0);
         let all: Vec<Value> = (1..=6).map(Value::from).collect();
-        assert_eq!(search.trials[0].intermediate, all, "nothing is lost, and nothing ran twice");
+        assert_eq!(search.trials[0].intermediate, all, "a metric is lost, or the trial ran twice");
     });
 }
 
-/// A command about the trials of this bed.
+/// Starts a command on this bed's data folder.
 fn about(bed: &TestBed, words: &[&str]) -> Running {
     let mut command = bed.manager();
     command.args(words).arg("--data-dir").arg(bed.data());
@@ -467,7 +474,7 @@ fn clean_removes_the_objects_of_a_killed_manager() {
         let id = running(&bed);
         manager.signal(Signal::SIGKILL);
         drop(manager.finish(BOUND));
-        assert!(!cluster.left(&id).is_empty(), "they run on");
+        assert!(!cluster.left(&id).is_empty(), "the trials must keep running");
         let cleaned = about(&bed, &["clean", &id]).finish(BOUND);
         assert_eq!(cleaned.code, Some(0), "{}", cleaned.stderr);
         cluster.expect_clean(&bed);
@@ -479,7 +486,7 @@ fn clean_removes_the_objects_of_a_killed_manager() {
 fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
-        // The first says when it is over, the second would run for ever.
+        // The first trial prints lines and ends. The second never ends.
         let line = "if [ \"$NNI_TRIAL_SEQ_ID\" = 1 ]; then sleep 600; fi; \
                 for i in 1 2 3 4 5; do echo \"line $i\"; sleep 1; done; echo \"score={{x}}\"";
         let search = cluster.one(line, 2).with("trialConcurrency", 2);
@@ -529,7 +536,7 @@ fn a_probe_goes_the_way_of_a_trial() {
 fn an_agent_is_in_the_image_or_is_copied_from_one() {
     on_each_kind(|cluster| {
         let Some(image) = &cluster.agent_image else {
-            return left_out("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
+            return skip("TRIALKEEPER_TEST_AGENT_IMAGE is not set");
         };
         let mut with_agent = cluster.role("worker");
         with_agent["dockerImage"] = json!(image);

@@ -1,4 +1,5 @@
-//! The manifests in `deploy/`: they are sound, fit together, and give the manager what it needs and no more.
+//! The manifests in `deploy/` are valid and consistent, and give the manager exactly the rights that it
+//! needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,30 +13,30 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap()
 }
 
-/// What a kustomization brings, its own resources' included, by kind and name; and itself.
-fn bring(folder: &Path) -> (BTreeMap<(String, String), Value>, Value) {
+/// Returns all resources of a kustomization by kind and name, and the kustomization itself.
+fn resources_of(folder: &Path) -> (BTreeMap<(String, String), Value>, Value) {
     let read = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let documents = serde_saphyr::from_multiple::<Value>(&text);
         documents.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     };
     let own = read(&folder.join("kustomization.yaml")).remove(0);
-    let mut brought = BTreeMap::new();
+    let mut found = BTreeMap::new();
     for resource in own["resources"].as_array().unwrap() {
         let path = folder.join(resource.as_str().unwrap());
         if path.is_dir() {
-            brought.extend(bring(&path).0);
+            found.extend(resources_of(&path).0);
             continue;
         }
         for object in read(&path) {
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-            brought.insert((object["kind"].as_str().unwrap().to_owned(), name), object);
+            found.insert((object["kind"].as_str().unwrap().to_owned(), name), object);
         }
     }
-    (brought, own)
+    (found, own)
 }
 
-/// The rules of a role, as `group/resource verb`.
+/// Returns the rules of a role, as `group/resource verb`.
 fn granted(role: &Value) -> Vec<String> {
     let texts = |rule: &Value, field: &str| -> Vec<String> {
         let list = rule[field].as_array().unwrap().iter();
@@ -53,16 +54,16 @@ fn granted(role: &Value) -> Vec<String> {
     granted
 }
 
-/// The rights that the manager's role gives it, as `group/resource verb`.
+/// Returns the rights of the manager's role, as `group/resource verb`.
 pub(crate) fn rights_of_the_manager() -> Vec<String> {
-    let (brought, _) = bring(&deploy().join("rights"));
-    granted(&brought[&("Role".to_owned(), "trial-manager".to_owned())])
+    let (resources, _) = resources_of(&deploy().join("rights"));
+    granted(&resources[&("Role".to_owned(), "trial-manager".to_owned())])
 }
 
 #[test]
 fn the_manager_s_rights_are_its_account_s() {
-    let (brought, _) = bring(&deploy().join("rights"));
-    let named = |kind: &str| &brought[&(kind.to_owned(), "trial-manager".to_owned())];
+    let (resources, _) = resources_of(&deploy().join("rights"));
+    let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
     let binding = named("RoleBinding");
     assert_eq!(binding["roleRef"]["kind"], "Role");
     assert_eq!(binding["roleRef"]["name"], named("Role")["metadata"]["name"]);
@@ -73,12 +74,12 @@ fn the_manager_s_rights_are_its_account_s() {
 
 #[test]
 fn frameworkcontroller_gets_an_account_with_its_rights() {
-    let (brought, _) = bring(&deploy().join("frameworkcontroller"));
-    let named = |kind: &str| &brought[&(kind.to_owned(), "frameworkcontroller".to_owned())];
+    let (resources, _) = resources_of(&deploy().join("frameworkcontroller"));
+    let named = |kind: &str| &resources[&(kind.to_owned(), "frameworkcontroller".to_owned())];
     let pod = &named("StatefulSet")["spec"]["template"];
     assert_eq!(pod["spec"]["serviceAccountName"], named("ServiceAccount")["metadata"]["name"]);
     assert_eq!(named("StatefulSet")["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"]);
-    assert_eq!(named("StatefulSet")["spec"]["replicas"], 1, "two would fight");
+    assert_eq!(named("StatefulSet")["spec"]["replicas"], 1, "two controllers would conflict");
     let binding = named("ClusterRoleBinding");
     assert_eq!(binding["roleRef"]["name"], named("ClusterRole")["metadata"]["name"]);
     let subject = &binding["subjects"][0];
@@ -92,8 +93,8 @@ fn frameworkcontroller_gets_an_account_with_its_rights() {
 #[test]
 fn the_manager_in_the_cluster_fits_together() {
     let folder = deploy().join("manager");
-    let (brought, own) = bring(&folder);
-    let named = |kind: &str| &brought[&(kind.to_owned(), "trial-manager".to_owned())];
+    let (resources, own) = resources_of(&folder);
+    let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
     let (set, service) = (&named("StatefulSet")["spec"], &named("Service")["spec"]);
     let pod = &set["template"];
     let container = &pod["spec"]["containers"][0];
@@ -103,7 +104,7 @@ fn the_manager_in_the_cluster_fits_together() {
         assert!(!wanted.is_empty());
         assert!(wanted.iter().all(|(name, value)| pod["metadata"]["labels"][name] == *value));
     }
-    // Trials' pods have no sidecar, and could not reach one that asks for the mesh's own TLS.
+    // Trials' pods have no sidecar, so they could not reach a manager behind a mesh's TLS.
     assert_eq!(pod["metadata"]["labels"]["sidecar.istio.io/inject"], "false");
     assert_eq!(pod["metadata"]["annotations"]["linkerd.io/inject"], "disabled");
     assert_eq!(set["serviceName"], named("Service")["metadata"]["name"]);
@@ -121,7 +122,7 @@ fn the_manager_in_the_cluster_fits_together() {
     for mount in container["volumeMounts"].as_array().unwrap() {
         assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
     }
-    // What the profile "restricted" asks for.
+    // The requirements of the pod security profile "restricted".
     assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
     assert_eq!(pod["spec"]["securityContext"]["fsGroupChangePolicy"], "OnRootMismatch");
     assert_eq!(pod["spec"]["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -140,9 +141,9 @@ fn kubectl_builds_what_is_deployed() {
         assert!(built.status.success() && said.is_empty(), "{folder}: {said}");
         let text = String::from_utf8(built.stdout).unwrap();
         let objects = serde_saphyr::from_multiple::<Value>(&text).unwrap();
-        let (brought, own) = bring(&deploy().join(folder));
+        let (resources, own) = resources_of(&deploy().join(folder));
         let generated = own["configMapGenerator"].as_array().map_or(0, Vec::len);
-        assert_eq!(objects.len(), brought.len() + generated, "{folder}: {text}");
+        assert_eq!(objects.len(), resources.len() + generated, "{folder}: {text}");
     }
 }
 
@@ -156,13 +157,15 @@ fn images_are_built_by_the_toolchain_that_is_pinned() {
         let text = read(file);
         let image = format!("ARG RUST=rust:{}-", channel.trim_matches('"'));
         assert!(text.contains(&image), "{file}: {image}");
-        // Before, rustup would add it to the image's own toolchain, whichever that is.
+        // Before the copy of the toolchain file, rustup would install the target for the image's own
+        // toolchain.
         let (copied, added) = (text.find("COPY . ."), text.find("rustup target add"));
         assert!(copied.is_some() && copied < added, "{file}");
     }
 }
 
-/// Stands for `trial-manager`: says what it was asked for, makes a database, waits if it is told to, and ends as it is told.
+/// A replacement of `trial-manager`: records its arguments, creates a database, optionally waits, and ends
+/// with the exit code in `END`.
 const MANAGER: &str = r#"#!/bin/sh
 trap '[ "$TRIAL_MANAGER_ON_TERM" = leave ] && exit 143; exit 130' TERM
 [ "$1" = resume ] || { mkdir -p "$TRIAL_MANAGER_DATA_DIR/abc"; : >"$TRIAL_MANAGER_DATA_DIR/abc/trialkeeper.db"; }
@@ -171,7 +174,7 @@ echo "$@" >>"$TRIAL_MANAGER_DATA_DIR/../asked"
 exit "$END"
 "#;
 
-/// Starts the script of the manager's pod, in which the manager ends with this code.
+/// Starts the script of the manager's pod. The manager ends with the code `end`.
 fn pod(bed: &TestBed, end: &str) -> Running {
     bed.script("bin/trial-manager", MANAGER);
     let mut command = bed.manager();
@@ -184,8 +187,8 @@ fn pod(bed: &TestBed, end: &str) -> Running {
     bed.start(&mut shell)
 }
 
-fn wait_until_it_stays(bed: &TestBed, pod: &mut Running) {
-    wait_for("the pod to stay", BOUND, || {
+fn wait_until_idle(bed: &TestBed, pod: &mut Running) {
+    wait_for("the pod to sleep", BOUND, || {
         bed.processes().iter().any(|(_, words)| words.starts_with("sleep infinity")).then_some(())
     });
     assert!(pod.is_running());
@@ -202,21 +205,25 @@ fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
             (asked.lines().count() == lines).then_some(asked)
         })
     };
-    // It is moved to another node in mid-search.
+    // The pod moves to another node during the search.
     let first = pod(&bed, "never");
     assert_eq!(asked(1), format!("run {}\n", bed.data().join("code/experiment.yml").display()));
     assert!(bed.data().join("code/old.py").is_file());
     first.signal(Signal::SIGTERM);
-    assert_eq!(first.finish(BOUND).code, Some(143), "its trials run on");
-    // It goes on there, fails, and is started again.
+    assert_eq!(first.finish(BOUND).code, Some(143), "the manager must leave its trials running");
+    // The manager continues there, fails, and is started again.
     fs::remove_file(bed.path("experiment/old.py")).unwrap();
-    assert_eq!(pod(&bed, "3").finish(BOUND).code, Some(3), "the manager's own code");
+    assert_eq!(
+        pod(&bed, "3").finish(BOUND).code,
+        Some(3),
+        "the pod must end with the manager's code"
+    );
     assert!(asked(2).ends_with("resume abc\n"));
-    assert!(!bed.data().join("code/old.py").exists(), "what was taken out of the folder is gone");
-    // It is done.
+    assert!(!bed.data().join("code/old.py").exists(), "a removed file must disappear");
+    // The search is done.
     let mut last = pod(&bed, "1");
     assert!(asked(3).ends_with("resume abc\n"));
-    wait_until_it_stays(&bed, &mut last);
+    wait_until_idle(&bed, &mut last);
     last.signal(Signal::SIGTERM);
     last.finish(BOUND);
 }
@@ -226,10 +233,10 @@ fn a_stopped_search_stays_stopped_until_it_is_resumed() {
     let bed = TestBed::new();
     bed.write("experiment/experiment.yml", "x");
     let asked = || bed.read("asked").lines().count();
-    // By `experiment stop`, and then on another node.
+    // Stopped with `experiment stop`, and then started on another node.
     for _ in 0..2 {
         let mut stopped = pod(&bed, "130");
-        wait_until_it_stays(&bed, &mut stopped);
+        wait_until_idle(&bed, &mut stopped);
         assert_eq!(asked(), 1);
         stopped.signal(Signal::SIGTERM);
         stopped.finish(BOUND);
@@ -237,7 +244,7 @@ fn a_stopped_search_stays_stopped_until_it_is_resumed() {
     }
     fs::remove_file(bed.data().join("stopped")).unwrap();
     let mut last = pod(&bed, "0");
-    wait_until_it_stays(&bed, &mut last);
+    wait_until_idle(&bed, &mut last);
     assert_eq!(asked(), 2);
     last.signal(Signal::SIGTERM);
     last.finish(BOUND);

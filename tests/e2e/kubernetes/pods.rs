@@ -1,5 +1,5 @@
-//! Pods of a cluster, as far as they can be had without one: agents that share no folder with the manager get
-//! code and parameters from it, find one another through it, and report as one trial.
+//! Pods without a cluster: agents without a shared folder fetch code and parameters from the manager, find
+//! one another through it, and report as one trial.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,10 +8,10 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, wait_for};
 
-/// The trial that stands for its pods; it goes on when the test lets it.
+/// The trial to which the pods belong. It waits at the gate.
 const ANCHOR: &str = "read _ <\"$BED/gate\"; echo score=1";
 
-/// What the pods run: everything of it comes from the manager.
+/// The pods' command, which needs files and variables from the manager.
 const TRAIN: &str = r#"#!/bin/sh
 test "$(cat deep/er/data)" = data || exit 3
 test ! -e notes.txt || exit 4
@@ -22,7 +22,7 @@ echo "role=$TRIALKEEPER_ROLE:$TRIALKEEPER_ROLE_INDEX rank=$TRIALKEEPER_RANK/$TRI
 echo "score=0.$TRIALKEEPER_RANK"
 "#;
 
-/// The attempts of the experiment that reported a metric, with their metrics' number, and those that ended.
+/// Returns the attempts that reported metrics, with the numbers of metrics, and the ended attempts.
 fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
     let file = bed.data().join(id).join("trialkeeper.db");
     let store = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
@@ -41,7 +41,7 @@ fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story")]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn pods_get_everything_from_the_manager_and_report_as_one_trial() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
@@ -72,7 +72,7 @@ fn pods_get_everything_from_the_manager_and_report_as_one_trial() {
         keeper.arg("--manager-file").arg(experiment.join("manager.url"));
         keeper.arg("--token-file").arg(&token).arg("--output-dir").arg(out);
         keeper.args(["--fetch", "code,parameters", "--roles", "worker:2,ps:1:5000"]);
-        // As FrameworkController says it.
+        // The variables of FrameworkController.
         keeper.env("FC_TASKROLE_NAME", role).env("FC_TASK_INDEX", index.to_string());
         keeper.args(["--metrics-from", "worker:1", "--", "./train.sh"]);
         bed.start(&mut keeper)
@@ -98,14 +98,14 @@ fn pods_get_everything_from_the_manager_and_report_as_one_trial() {
     gate.open(1);
     let search = Outcome::of(manager.finish(BOUND));
     search.expect_done(1, 0);
-    assert_eq!(search.trial(0).final_result, json!(1), "the pods were another attempt");
+    assert_eq!(search.trial(0).final_result, json!(1), "the pods are another attempt");
     let (metrics, ended) = attempts(&bed, &search.id);
     let own = format!("{}-1", search.trial(0).id);
     let mut expected = vec![(own.clone(), 2), ("pods-1".to_owned(), 2)];
     expected.sort();
-    assert_eq!(metrics, expected, "of the pods, one reports metrics");
+    assert_eq!(metrics, expected, "exactly one pod must report metrics");
     let mut expected =
         vec![own, "pods-1".to_owned(), "pods-1-ps-0".to_owned(), "pods-1-worker-0".to_owned()];
     expected.sort();
-    assert_eq!(ended, expected, "and each says how it ended");
+    assert_eq!(ended, expected, "each pod must report its end");
 }

@@ -1,5 +1,5 @@
-//! Trials as Frameworks, against the scripted API server: a search from its first Framework to a clean cluster,
-//! with real agents as pods; and what may go wrong on the way.
+//! Trials as Frameworks on the scripted API server: searches from the first Framework to a clean cluster,
+//! with real agents as pods, and their faults.
 
 mod admission;
 mod fetched;
@@ -22,26 +22,26 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
-/// Reports its parameter as the final result.
+/// A trial that reports its parameter as the final result.
 const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
 
-/// A cluster whose pods are processes of this machine.
+/// Starts a cluster whose pods are processes of this machine.
 fn cluster(bed: &TestBed) -> Kube {
     Kube::start(bed.folder(), |_| Play::Pods)
 }
 
-/// A search on a cluster whose trials are `command`.
+/// Returns a search on a cluster whose trials run `command`.
 fn search(bed: &TestBed, kube: &Kube, command: &str, trials: u32) -> Search {
     search_in(bed, kube, command, trials, service(bed, &json!({})))
 }
 
-/// A search on a cluster, with this section `trainingService`.
+/// Returns a search on a cluster with this section `trainingService`.
 fn search_in(bed: &TestBed, kube: &Kube, command: &str, trials: u32, service: Value) -> Search {
     kube.kubeconfig(&bed.path("kubeconfig"));
     Search::new(command, trials).with("objective", "score").with("trainingService", service)
 }
 
-/// The section `trainingService` for Frameworks, with changes.
+/// Returns the section `trainingService` for Frameworks, with changes.
 fn service(bed: &TestBed, changes: &Value) -> Value {
     let own = json!({
         "platform": "frameworkcontroller",
@@ -50,7 +50,8 @@ fn service(bed: &TestBed, changes: &Value) -> Value {
     section(bed, own, changes)
 }
 
-/// The section `trainingService` of a platform whose images hold the code, with changes; null leaves a field out.
+/// Returns the section `trainingService` of a platform whose images contain the code, with changes. Null
+/// removes a field.
 fn section(bed: &TestBed, own: Value, changes: &Value) -> Value {
     let mut section = own;
     section["kubeconfig"] = Value::from(bed.path("kubeconfig").display().to_string());
@@ -64,10 +65,11 @@ fn section(bed: &TestBed, own: Value, changes: &Value) -> Value {
     section
 }
 
-/// Says that it runs, and does so until it is ended.
+/// A trial that records its start and runs until it is stopped.
 const ENDLESS: &str = "echo up >>\"$TEST_BED/up\"; exec sleep 600";
 
-/// Interrupts a search whose trial is [`ENDLESS`] once this many of its pods run: nothing of it is left.
+/// Interrupts a search of [`ENDLESS`] trials once `pods` of its pods run, and checks that the cluster is
+/// clean.
 fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
     let running = bed.start(&mut command(bed, search));
     wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == pods).then_some(()));
@@ -78,7 +80,7 @@ fn interrupt_once_up(bed: &TestBed, kube: &Kube, search: &Search, pods: usize) {
     kube.wait_until_empty();
 }
 
-/// `trial-manager run`, reached over the loopback interface, as pods here are processes of this machine.
+/// Returns `trial-manager run` on loopback, because pods are processes of this machine.
 fn command(bed: &TestBed, search: &Search) -> Command {
     let mut command = search.command(bed);
     command.args(["--host", "127.0.0.1"]);
@@ -99,15 +101,19 @@ fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     kube.wait_until_empty();
-    // Two requests for a trial, and the same few for any number of them.
+    // Two requests per trial, and a constant number for the search.
     let requests = kube.requests();
     let count = |what: &str| requests.iter().filter(|request| *request == what).count();
     assert_eq!(
         count("POST frameworks"),
         4 + 1,
-        "one more is the look at the controller: {requests:?}"
+        "the additional one tests the controller: {requests:?}"
     );
-    assert_eq!(count("POST secrets"), 4 + 1, "one more is the experiment's: {requests:?}");
+    assert_eq!(
+        count("POST secrets"),
+        4 + 1,
+        "the additional one is the experiment's: {requests:?}"
+    );
     assert_eq!(count("PATCH frameworks"), 0, "{requests:?}");
 }
 
@@ -180,7 +186,7 @@ fn a_trial_is_done_when_another_role_than_the_one_that_reports_is() {
     kube.wait_until_empty();
 }
 
-/// Its first pod reports and fails; its second reports as much and succeeds.
+/// A trial whose first pod reports and fails. Its second pod reports as much and succeeds.
 const SECOND: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 for step in 1 2 3; do echo "score=$n$step"; done
@@ -201,9 +207,13 @@ fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
     let search = run(&bed, &search(&bed, &kube, SECOND, 1).with("trainingService", section));
     search.expect_done(1, 0);
     let trial = search.trial(0);
-    assert_eq!(trial.intermediate, [21, 22, 23].map(Value::from), "of the second alone");
+    assert_eq!(
+        trial.intermediate,
+        [21, 22, 23].map(Value::from),
+        "only results of the second pod are valid"
+    );
     assert_eq!(trial.final_result, 23);
-    assert_eq!(bed.read("tries"), "2\n", "and the manager tried nothing again");
+    assert_eq!(bed.read("tries"), "2\n", "the manager must not retry");
     assert_eq!(kube.made("frameworks").len(), 1 + 1);
     kube.wait_until_empty();
 }
@@ -215,13 +225,13 @@ fn a_rough_cluster_loses_and_doubles_nothing() {
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
     let mut running = bed.start(&mut command(&bed, &search));
     wait_for("the first trial", BOUND, || (kube.made("frameworks").len() > 1).then_some(()));
-    // Too busy, broken, cut before the work and cut after it.
+    // Busy, broken, disconnected before the change, and disconnected after it.
     for (what, code) in [
         ("POST frameworks", 1),
         ("POST frameworks", 500),
         ("POST secrets", 1),
         ("POST secrets", 429),
-        // What a quota that is being counted says.
+        // The answers during concurrent changes of a quota.
         ("POST secrets", 409),
         ("POST frameworks", 409),
         ("POST secrets", 0),
@@ -243,6 +253,6 @@ fn a_rough_cluster_loses_and_doubles_nothing() {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     let made = kube.made("frameworks");
-    assert_eq!(made.len(), 10 + 1, "each was made once");
+    assert_eq!(made.len(), 10 + 1, "a Framework was created twice");
     kube.wait_until_empty();
 }

@@ -1,11 +1,11 @@
-//! NNI's own Python client, unchanged, against this manager.
+//! NNI's unchanged Python client with this manager.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Search, TestBed, nni_python, wait_for};
 
-/// Tells what it sees, then asks for what is not there.
+/// A client that prints what it reads, and requests a trial that does not exist.
 const CLIENT: &str = r#"
 import json, sys
 from nni.experiment import Experiment
@@ -31,7 +31,7 @@ print(json.dumps({
 }))
 "#;
 
-/// Does everything that NNI's client can do to a search, one after the other.
+/// A client that makes every change that NNI's API offers.
 const STEERING: &str = r#"
 import json, os, sys
 from nni.experiment import Experiment
@@ -91,7 +91,7 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     let mut command = Command::new(&python);
     command.arg(&client).arg(&port);
     let client = bed.start(&mut command);
-    // It waits for the manager's end, as a stopped search's trials do not wait for the gate.
+    // The client waits for the manager's end. A stopped search does not wait for the gate.
     let stopped = search.finish(BOUND);
     let client = client.finish(BOUND);
     gate.open(1);
@@ -122,7 +122,8 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     assert_eq!(killed.state, "USER_CANCELED");
 }
 
-/// What a request of `lines` is answered on the port; `before` says as whom it is made.
+/// Sends a request with these header lines to the port, and returns the answer. `before` is a command that
+/// selects the user.
 fn request(before: &str, port: &str, lines: &str) -> String {
     let script = format!(
         "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'DELETE /api/v1/nni/experiment HTTP/1.1\\r\\nConnection: close\\r\\n\
@@ -173,7 +174,7 @@ fn nni_s_python_client_reads_a_running_search() {
     let python = nni_python();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
-    // The first trial ends by itself, the second waits.
+    // The first trial ends, and the second waits.
     bed.script(
         "code/trial.sh",
         "#!/bin/sh\necho score=0.25\necho score=0.5\n\
@@ -185,13 +186,13 @@ fn nni_s_python_client_reads_a_running_search() {
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap();
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
-    // A trial is RUNNING a moment after it has started.
+    // A trial becomes RUNNING a moment after its start.
     let client = bed.write("client.py", CLIENT);
-    let told = wait_for("both trials to stand where they are", BOUND, || {
+    let told = wait_for("both trials to reach their states", BOUND, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
-        // NNI logs on standard output, too.
+        // NNI also logs on standard output.
         let said = String::from_utf8(output.stdout).unwrap();
         let told: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
         (told["states"] == json!(["SUCCEEDED", "RUNNING"])).then_some(told)
@@ -213,7 +214,7 @@ fn nni_s_python_client_reads_a_running_search() {
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
 
-/// Reports objects, as NNI's own test case `metrics-dict` does.
+/// A trial that reports objects, as NNI's test case `metrics-dict` does.
 const REPORTER: &str = r#"
 import nni
 nni.get_next_parameter()
@@ -222,7 +223,7 @@ for step in range(3):
 nni.report_final_result({"default": 0.6, "loss": 0.66, "other": 0.666})
 "#;
 
-/// Tells every result that NNI's client reads.
+/// A client that prints every result.
 const READER: &str = r#"
 import json, sys
 from nni.experiment import Experiment
@@ -244,7 +245,7 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.write("code/reporter.py", REPORTER);
-    // The second trial keeps the search alive while the client reads the first one.
+    // The second trial keeps the search running while the client reads the first one.
     let first = format!("'{}' reporter.py", python.display());
     let command = format!("if [ $NNI_TRIAL_SEQ_ID = 0 ]; then {first}; else read _ <../gate; fi");
     let running = Search::new(&command, 2).start(&bed);
@@ -256,7 +257,7 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
     });
     let told = wait_for("the first trial to succeed", BOUND, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
-        // There is no trial yet.
+        // The client fails until the first trial exists.
         let said = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
         let told: Value = serde_json::from_str(said.lines().last()?).ok()?;
         (told["finals"] != json!([])).then_some(told)

@@ -1,4 +1,4 @@
-//! Tuners, assessors and advisors of NNI and of the user, run by NNI's own dispatcher from `PyPI`.
+//! Tuners, assessors and advisors of NNI and of the user, run by NNI's dispatcher from `PyPI`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, nni_python, wait_for};
 
-/// Reports the square of x, which is best at 1; with a hopeless x it then goes on for ever.
+/// A trial that reports the square of x, which is largest at x = 1. With `patient` and a small x, it does not
+/// end.
 const SQUARE: &str = "python3 square.py";
 
 const SQUARE_SOURCE: &str = r#"
@@ -19,7 +20,7 @@ if "patient" in sys.argv and x < 0.15:
     time.sleep(600)
 "#;
 
-/// A user's own tuner: proposes i / 10, and writes down everything it is told.
+/// A user's tuner that proposes i / 10 and records every call.
 const TUNER: &str = r#"
 import json, os, threading
 from nni.tuner import Tuner
@@ -61,7 +62,7 @@ class Stepper(Tuner):
         self.note("import", sorted(known["parameter"]["x"] for known in data))
 "#;
 
-/// A user's own assessor: gives a trial up whose first result is below 0.01.
+/// A user's assessor that stops a trial whose first result is below 0.01.
 const ASSESSOR: &str = r"
 from nni.assessor import Assessor, AssessResult
 
@@ -90,8 +91,8 @@ fn stepper(bed: &TestBed, more: &Value) -> Value {
     json!({"className": "mine.Stepper", "codeDirectory": "algorithms", "classArgs": args})
 }
 
-/// What the tuner was told, of one kind.
-fn told(bed: &TestBed, kind: &str) -> Vec<Value> {
+/// Returns the recorded calls of one kind.
+fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
     let lines = bed.read("record");
     let words = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     words.filter(|words| words[0] == kind).collect()
@@ -139,18 +140,18 @@ fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
         let told = bed.start(&mut command).finish(BOUND);
         assert_eq!(told.code, Some(0), "{}", told.stderr);
     }
-    wait_for("the space", BOUND, || (told(&bed, "space").len() == 2).then_some(()));
-    assert_eq!(told(&bed, "import")[0][1], json!([0.5]));
+    wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
+    assert_eq!(recorded(&bed, "import")[0][1], json!([0.5]));
     running.signal(Signal::SIGINT);
     let id = Outcome::of(running.finish(BOUND)).id;
-    // Another dispatcher of another manager hears it as well.
+    // The dispatcher of the new manager gets both, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.open(6);
     let outcome = Outcome::of(resumed.finish(BOUND));
     outcome.expect_done(6, 0);
-    let again = told(&bed, "import")[1][1].clone();
+    let again = recorded(&bed, "import")[1][1].clone();
     assert!(again.as_array().unwrap().contains(&json!(0.5)), "{again}");
-    // The trial that was interrupted tries 0.1; the stepper goes on after what it was told.
+    // The interrupted trial runs again with 0.1. The tuner continues after the imported point.
     assert_eq!(outcome.trial(1).parameters["x"], 0.6, "{outcome:#?}");
     bed.wait_until_empty();
 }
@@ -175,17 +176,17 @@ fn a_class_of_the_user_reads_a_space_of_any_form() {
         let told = bed.start(&mut command).finish(BOUND);
         assert_eq!(told.code, Some(0), "{}", told.stderr);
     }
-    wait_for("the space", BOUND, || (told(&bed, "space").len() == 2).then_some(()));
+    wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
     let spaces = [json!(["space", ["layers", "mode"]]), json!(["space", []])];
-    assert_eq!(told(&bed, "space"), spaces);
+    assert_eq!(recorded(&bed, "space"), spaces);
     running.signal(Signal::SIGINT);
     let id = Outcome::of(running.finish(BOUND)).id;
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.open(4);
     let outcome = Outcome::of(resumed.finish(BOUND));
     outcome.expect_done(4, 0);
-    // The resumed search knows the last space alone.
-    assert_eq!(told(&bed, "space").last(), Some(&spaces[1]));
+    // The resumed search uses only the last space.
+    assert_eq!(recorded(&bed, "space").last(), Some(&spaces[1]));
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
@@ -218,10 +219,10 @@ fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
     let stopped: Vec<_> = outcome.trials.iter().filter(|t| t.state == "EARLY_STOPPED").collect();
     assert_eq!(stopped.len(), 1, "{outcome:#?}");
     assert_eq!(stopped[0].parameters["x"], 0.1);
-    assert_given_up_by_the_assessor(&bed, &outcome, &stopped[0].id);
+    assert_stopped_by_assessor(&bed, &outcome, &stopped[0].id);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].as_f64()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some), "{outcome:#?}");
-    let results = told(&bed, "result");
+    let results = recorded(&bed, "result");
     assert_eq!(results.len(), 5, "{}", bed.read("record"));
     let record = bed.read("record");
     let place = |line: &str| record.lines().position(|known| known == line);
@@ -232,11 +233,11 @@ fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
             assert!(at < end, "{record}");
         }
     }
-    let ends = told(&bed, "end");
+    let ends = recorded(&bed, "end");
     let mut ids: Vec<_> = ends.iter().map(|words| words[1].as_u64()).collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), ends.len(), "an end was told twice: {record}");
+    assert_eq!(ids.len(), ends.len(), "an end was reported twice: {record}");
     assert!(place("[\"end\", 0, false]").is_some(), "{record}");
     bed.wait_until_empty();
 }
@@ -253,16 +254,18 @@ fn a_killed_dispatcher_is_started_again_and_told_what_it_knew() {
     gate.open(2);
     let begun = || bed.read("gate.begun").lines().count();
     wait_for("the third trial", BOUND, || (begun() == 3).then_some(()));
-    let pid = told(&bed, "made")[0][1].as_i64().unwrap();
+    let pid = recorded(&bed, "made")[0][1].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
-    wait_for("the second dispatcher", BOUND, || (told(&bed, "import").len() == 1).then_some(()));
+    wait_for("the second dispatcher", BOUND, || {
+        (recorded(&bed, "import").len() == 1).then_some(())
+    });
     gate.open(4);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(6, 0);
     assert!(outcome.stderr.contains("is started again"), "{}", outcome.stderr);
-    let imports = told(&bed, "import");
+    let imports = recorded(&bed, "import");
     assert_eq!(imports[0], json!(["import", [0.1, 0.2]]), "{}", bed.read("record"));
-    // The trial that ran through the death is told of as well.
+    // The trial that was running at the kill is imported, too.
     assert!(imports.contains(&json!(["import", [0.3]])), "{}", bed.read("record"));
     bed.wait_until_empty();
 }
@@ -282,7 +285,7 @@ fn a_tuner_that_fails_for_good_leaves_its_trials_and_a_search_to_resume() {
         "{}",
         outcome.stderr
     );
-    // Mended, it goes on where it was.
+    // After the repair, the search continues.
     let mended = TUNER.replace("self.next == self.fail_at", "False");
     bed.write("algorithms/mine.py", &mended);
     let outcome = Outcome::of_resume(&bed, &outcome.id);
@@ -309,7 +312,7 @@ fn an_advisor_of_nni_gives_its_budgets() {
     let budget = |trial: &trialkeeper_tests::Trial| trial.parameters["TRIAL_BUDGET"].as_u64();
     let budgets: Vec<_> = outcome.trials.iter().filter_map(budget).collect();
     assert_eq!(budgets.len(), 10, "{outcome:#?}");
-    // The first bracket: four with one unit each; the better half goes on with two.
+    // The first bracket has four trials with one unit each. The better half continues with two.
     assert_eq!(budgets[..4], [1, 1, 1, 1], "{budgets:?}\n{}", outcome.stderr);
     assert!(budgets.contains(&2) && budgets.contains(&4), "{budgets:?}\n{}", outcome.stderr);
 }
@@ -327,11 +330,11 @@ fn a_built_in_tuner_may_have_an_assessor_outside() {
         .run(&bed);
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
-    assert_given_up_by_the_assessor(&bed, &outcome, "0");
+    assert_stopped_by_assessor(&bed, &outcome, "0");
 }
 
-/// Not by the tuner, which may be outside as well.
-fn assert_given_up_by_the_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
+/// Checks that the assessor has stopped the trial, and not the tuner, which may be external, too.
+fn assert_stopped_by_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
     let mut why = bed.manager();
     why.args(["trial", "why", trial, "--experiment", &outcome.id, "--data-dir"]).arg(bed.data());
     let why = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();

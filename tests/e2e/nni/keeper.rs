@@ -1,4 +1,4 @@
-//! NNI's own keeper, unchanged, in the trials of a search: what it posts to the old server's place reaches the tuner.
+//! NNI's unchanged keeper in the trials of a search. Its posts to the old server's address reach the tuner.
 
 use std::net::TcpListener;
 
@@ -11,7 +11,7 @@ nni.report_intermediate_result(x / 2)
 nni.report_final_result(x)
 ";
 
-/// As in NNI's run script, nobody but the keeper sees the trial's output.
+/// As in NNI's run script, only the keeper gets the trial's output.
 #[test]
 #[ignore = "needs NNI from PyPI"]
 fn a_result_that_an_old_keeper_posts_is_the_trials() {

@@ -1,4 +1,4 @@
-//! NNI's own Python package, unchanged, with `trial-manager` in the place of its Node server.
+//! NNI's unchanged Python package, with `trial-manager` as a replacement of its Node server.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Finished, TestBed, nni_python, wait_for};
 
-/// A search on this machine, and what may be done with it, in NNI's words.
+/// A search on this machine, and the operations of NNI's API.
 const LOCAL: &str = r"
 import json, sys
 from nni.experiment import Experiment
@@ -36,8 +36,8 @@ print(json.dumps({
 experiment.stop()
 ";
 
-/// The three ways back to an experiment, and what each then answers.
-const WAYS_BACK: &str = r"
+/// The three methods to return to an experiment, and their results.
+const RETURNING: &str = r"
 import json, sys, time
 from nni.experiment import Experiment
 
@@ -68,7 +68,7 @@ print(json.dumps(told))
 
 const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
 
-/// The example of NNI's documentation for FrameworkController, word for word; what it leaves out stands before it.
+/// The unchanged FrameworkController example of NNI's documentation. The test adds the lines that it omits.
 const DOCUMENTED: &str = include_str!("../../fixtures/nni/documented_frameworkcontroller.py");
 
 const CONFIGURATION: &str = "\
@@ -81,7 +81,7 @@ tuner: {name: Random}
 trainingService: {platform: local}
 ";
 
-/// A port that was free a moment ago, and whose next one was, too.
+/// Returns a port that was free, and whose next port was free, too.
 fn free_port() -> u16 {
     wait_for("two free ports", BOUND, || {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -90,7 +90,7 @@ fn free_port() -> u16 {
     })
 }
 
-/// `python -m trialkeeper.nni` in the bed's folder, whose `home` is the home directory.
+/// Returns `python -m trialkeeper.nni` in the bed's folder, with `home` as the home directory.
 fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
     fs::create_dir_all(bed.path("home")).unwrap();
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/src");
@@ -110,7 +110,7 @@ fn finish(bed: &TestBed, command: &mut Command) -> (Finished, String) {
     (finished, said)
 }
 
-/// The one entry of NNI's list of experiments.
+/// Returns the only entry of NNI's list of experiments.
 fn entry(bed: &TestBed) -> Value {
     let list: Value = serde_json::from_str(&bed.read("home/nni-experiments/.experiment")).unwrap();
     list.as_object().unwrap().values().next().unwrap().clone()
@@ -143,7 +143,7 @@ fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);
-    bed.write("search.py", WAYS_BACK);
+    bed.write("search.py", RETURNING);
     let port = free_port().to_string();
     let (finished, said) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
     assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
@@ -189,14 +189,15 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     bed.wait_until_empty();
 }
 
-/// The documented example on a scripted cluster, with `changes` before its last line, in a folder where `trial.py` reports.
+/// The documented example on a scripted cluster. `changes` are inserted before its last line.
 struct Documented {
     bed: TestBed,
     kube: Kube,
 }
 
 impl Documented {
-    /// `sdk` is the Python of the pods' image, whose `nni` the trial imports.
+    /// Creates the example. `sdk` is the script of the pods' image, which provides the `nni` that the trial
+    /// imports.
     fn new(sdk: &str, changes: &str) -> Self {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);
@@ -210,7 +211,7 @@ impl Documented {
         Self { bed, kube }
     }
 
-    /// Runs it and returns what it said, with the manager's log.
+    /// Runs the example. Returns its output with the manager's log.
     fn run(&self, command: &mut Command) -> String {
         command.env("KUBECONFIG", self.bed.path("kubeconfig"));
         command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
@@ -220,12 +221,12 @@ impl Documented {
         let said = format!("{said}{}{log}", finished.stderr);
         assert_eq!(finished.code, Some(0), "{said}");
         let frameworks = self.kube.made("frameworks");
-        assert_eq!(frameworks.len(), 10 + 1, "one more is the look at the controller: {said}");
+        assert_eq!(frameworks.len(), 10 + 1, "the additional one tests the controller: {said}");
         self.bed.wait_until_empty();
         said
     }
 
-    /// The specification of the last pod.
+    /// Returns the specification of the last pod.
     fn pod(&self) -> Value {
         let frameworks = self.kube.made("frameworks");
         let framework = frameworks.last().unwrap();
@@ -243,7 +244,8 @@ impl Documented {
     }
 }
 
-/// `trialkeeper-nni` from its source, in the bed's folder: a Python in which NNI's own package is not installed.
+/// Returns a command with `trialkeeper-nni` from its source, in the bed's folder. NNI's package is not
+/// installed in this Python.
 fn trialkeepers_nni(bed: &TestBed, words: &[&str]) -> Command {
     let mut command = Command::new("python3");
     command.args(words).current_dir(bed.folder()).env("HOME", bed.path("home"));
@@ -257,7 +259,7 @@ fn python_path() -> String {
     format!("{0}/python/src:{0}/python/nni/src", root.display())
 }
 
-/// A pod's script that runs `trial.py` with the SDK of `trialkeeper-nni`.
+/// Returns a pod's script that runs `trial.py` with the SDK of `trialkeeper-nni`.
 fn with_trialkeepers_sdk() -> String {
     format!(
         "import runpy, sys\nsys.path[:0] = '{}'.split(':')\nrunpy.run_path('trial.py')\n",
@@ -265,13 +267,13 @@ fn with_trialkeepers_sdk() -> String {
     )
 }
 
-/// A pod's script that runs `trial.py` with NNI's own SDK.
+/// Returns a pod's script that runs `trial.py` with NNI's SDK.
 fn with_sdk_of_nni(python: &Path) -> String {
     let python = python.display();
     format!("import os\nos.execv('{python}', ['{python}', 'trial.py'])\n")
 }
 
-/// Azure in the place of NFS, and an account for the pods.
+/// A change that replaces NFS by Azure, and sets an account for the pods.
 const AZURE: &str = "\
 from nni.experiment import K8sAzureStorageConfig
 storage = K8sAzureStorageConfig()
@@ -308,10 +310,10 @@ fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
     let python = nni_python();
     let of_nni = Documented::new(&with_sdk_of_nni(&python), AZURE);
     let from_nni = nni(&of_nni.bed, &python, &["search.py"]);
-    let of_ours = Documented::new(&with_trialkeepers_sdk(), AZURE);
-    let command = trialkeepers_nni(&of_ours.bed, &["search.py"]);
-    for (example, mut command) in [(of_nni, from_nni), (of_ours, command)] {
-        // A stand-in for Azure's command line, which gives the key of a vault.
+    let of_trialkeeper = Documented::new(&with_trialkeepers_sdk(), AZURE);
+    let command = trialkeepers_nni(&of_trialkeeper.bed, &["search.py"]);
+    for (example, mut command) in [(of_nni, from_nni), (of_trialkeeper, command)] {
+        // A replacement of Azure's command line, which returns the key of a vault.
         example.bed.script("tools/az", "#!/bin/sh\necho a2V5\n");
         let mut path = example.bed.path("tools").into_os_string();
         path.push(":");
@@ -335,7 +337,7 @@ fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
     let file = fs::read_to_string(file).unwrap();
-    // Only the manager's address is the site's own.
+    // Only the manager's address is specific to the site.
     bed.write("config-kubeflow-tf.yml", &file.replace("10.10.10.10", "127.0.0.1"));
     bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
     bed.write("trial.py", TRIAL);
@@ -351,7 +353,7 @@ fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
         said
     };
     let port = free_port();
-    // As with NNI: scripts begin with it.
+    // Scripts for NNI begin with `stop`, which must succeed without an experiment.
     assert!(ctl("stop", 0).contains("There is no experiment running"));
     let said = ctl(&format!("create -c config-kubeflow-tf.yml -p {port}"), 0);
     assert!(said.contains("Successfully started experiment!"), "{said}");

@@ -1,12 +1,12 @@
-//! NNI's own web pages, as its wheel brings them and unchanged, over this manager's API: every page, without a complaint.
+//! NNI's unchanged web pages, from its wheel, over this manager's API. Every page must load without errors.
 
 use std::process::Command;
 
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Browser, Running, TestBed, nni_python, seed, wait_for};
 
-/// One address for the pages and the API, as NNI's manager has it: the files of `nni_node`, and what is below `/api` or
-/// `/login` from the manager. Prints its port.
+/// A server that gives pages and API one address, as NNI's manager does. It serves the files of `nni_node`,
+/// and forwards `/api` and `/login` to the manager. It prints its port.
 const FRONT: &str = r#"
 import http.client, http.server, os, sys, urllib.parse
 import nni_node
@@ -48,10 +48,10 @@ print(server.server_address[1], flush=True)
 server.serve_forever()
 "#;
 
-/// Serves a stored search, and NNI's pages over it: who does, and where.
+/// Serves a stored search, and NNI's pages over it. Returns both processes and the URL.
 fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Running, String) {
     seed::make(&bed.data(), "small", trials, 5, 10).unwrap();
-    // A trial that numbers its steps by itself leaves holes, which NNI's pages bear in no list.
+    // If trials number their own steps, the numbers can have gaps. NNI's pages accept no gaps in a list.
     let store = rusqlite::Connection::open(bed.data().join("small/trialkeeper.db")).unwrap();
     let sparse = "UPDATE report SET body = json_set(body, '$.sequence', 10 * seq) \
                   WHERE attempt <= 5 AND kind = 'metric' AND sums_up = 0";
@@ -68,7 +68,7 @@ fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Run
     (serving, front, format!("http://127.0.0.1:{port}"))
 }
 
-/// Shows the charts of a page, one after the other.
+/// A script that shows all charts of a page, one after the other.
 const TABS: &str = "const tabs = [...document.querySelectorAll('[role=tab]')];
 for (const tab of tabs) tab.click(); return tabs.length";
 
@@ -76,7 +76,7 @@ for (const tab of tabs) tab.click(); return tabs.length";
 #[ignore = "needs a browser and NNI from PyPI"]
 fn every_page_of_nni_s_shows_the_search_without_a_complaint() {
     let (browser, python) = (Browser::start(), nni_python());
-    // From 100 trials on they ask for metrics in groups, and for the latest.
+    // From 100 trials on, the pages request metrics in groups, and the latest metrics.
     for trials in [20, 130] {
         let bed = TestBed::new();
         let (_serving, _front, url) = served(&bed, &python, trials);
@@ -93,14 +93,14 @@ fn every_page_of_nni_s_shows_the_search_without_a_complaint() {
                 browser.wait(&what, BOUND, &holds);
             }
         }
-        // The last one's charts, one after the other.
+        // All charts of the last page.
         assert_eq!(browser.script(TABS), json!(4), "results, parameters, durations, steps");
         browser.wait("the steps' chart", BOUND, "return document.querySelector('canvas') !== null");
-        let goes_on = "return document.body.innerText.includes('Trial jobs')";
-        assert_eq!(browser.script(goes_on), json!(true), "a fault of theirs empties the page");
-        // They ask Microsoft's servers for letters and icons.
+        let is_shown = "return document.body.innerText.includes('Trial jobs')";
+        assert_eq!(browser.script(is_shown), json!(true), "an error has emptied the page");
+        // The pages load fonts and icons from Microsoft's servers.
         let mut complaints = browser.complaints();
-        complaints.retain(|said| !said.contains(".cdn.office.net"));
+        complaints.retain(|message| !message.contains(".cdn.office.net"));
         assert_eq!(complaints, [""; 0], "{trials} trials");
     }
 }

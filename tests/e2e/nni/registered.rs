@@ -1,4 +1,4 @@
-//! Algorithms that NNI's `nnictl algo register` has made known, used by their names.
+//! Algorithms that NNI's `nnictl algo register` has registered, used by their names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, nni_python};
 
-/// Proposes 0, 1, 2 and so on, and writes down how it was made.
+/// A tuner that proposes 0, 1, 2 and so on, and records its arguments.
 const TUNER: &str = r#"
 from nni.tuner import Tuner
 
@@ -30,7 +30,7 @@ class Counter(Tuner):
 const REGISTRATION: &str =
     "{algoType: tuner, builtinName: counter, className: counting.Counter, classArgs: {step: 2}}";
 
-fn said(command: &mut Command) -> String {
+fn stdout_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{command:?}: {errors}");
@@ -46,7 +46,7 @@ fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
     let registration = bed.write("counter.yml", REGISTRATION);
     let settings = [("NNI_CONFIG_DIR", bed.path("nni")), ("PYTHONPATH", bed.path("installed"))];
     let words = ["-m", "nni.tools.nnictl.nnictl", "algo", "register", "--meta_path"];
-    said(Command::new(&python).args(words).arg(registration).envs(settings.clone()));
+    stdout_of(Command::new(&python).args(words).arg(registration).envs(settings.clone()));
     let args = json!({"record": bed.path("record")});
     let search = Search::new("echo score=$TRIALKEEPER_PARAM_x", 2)
         .with("pythonInterpreter", python.to_str().unwrap())
@@ -64,12 +64,12 @@ fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
 fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
     let python = nni_python();
     let bed = TestBed::new();
-    let ask = |python: &Path, what: &str| said(Command::new(python).args(["-c", what]));
+    let ask = |python: &Path, what: &str| stdout_of(Command::new(python).args(["-c", what]));
     let packages = ask(&python, "import nni; print(nni.__path__[0].rpartition('/')[0])");
     let base = PathBuf::from(ask(&python, "import sys; print(sys._base_executable)"));
-    // A virtual environment of its own, which sees NNI where it is installed.
+    // A virtual environment that imports NNI from its installation.
     let venv = bed.path("venv");
-    said(Command::new(&base).args(["-m", "venv", "--without-pip"]).arg(&venv));
+    stdout_of(Command::new(&base).args(["-m", "venv", "--without-pip"]).arg(&venv));
     let own = venv.join("bin/python");
     let site = ask(&own, "import sysconfig; print(sysconfig.get_path('purelib'))");
     std::fs::write(Path::new(&site).join("nni.pth"), &packages).unwrap();
@@ -83,7 +83,7 @@ fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
     let mut seen = Vec::new();
     for (says, python, settings) in table {
         let nni = "from nni.runtime.config import get_config_directory as f; print(f())";
-        let folder = said(Command::new(python).args(["-c", nni]).envs(settings.clone()));
+        let folder = stdout_of(Command::new(python).args(["-c", nni]).envs(settings.clone()));
         let search = Search::new("true", 1)
             .with("pythonInterpreter", python.to_str().unwrap())
             .with("tuner", json!({"name": "counter"}));

@@ -1,4 +1,4 @@
-//! Trials that use NNI's own SDK, unmodified.
+//! Trials that use NNI's unmodified SDK.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,7 @@ nni.report_final_result({"default": 0.875, "loss": 1.0, "worst": float("inf")})
     assert_eq!(trial.final_result, json!({"default": 0.875, "loss": 1.0, "worst": "Infinity"}));
 }
 
-/// Threads, forks and new interpreters, as loaders of data and launchers start them, report side by side.
+/// Threads, forks and new interpreters report in parallel, as data loaders and launchers do.
 const WORKERS: &str = r#"
 import multiprocessing, sys, threading
 import nni
@@ -100,7 +100,8 @@ if __name__ == "__main__":
 #[ignore = "needs NNI from PyPI"]
 fn the_metrics_of_a_trials_many_processes_all_arrive() {
     let python = nni_python();
-    // Long values come through one pipe in parts, which only the channel keeps apart.
+    // Long values are written to a pipe in parts. Only the HTTP channel keeps the parts of different
+    // processes separate.
     for (way, padding) in [("stdout", "1"), ("http", "4000")] {
         let bed = TestBed::new();
         bed.write("workers.py", WORKERS);

@@ -1,5 +1,5 @@
-//! What every training service must do, told once: the same story for each of them. What only one can do, or may get
-//! wrong in its own way, is told where that one is.
+//! The scenario that every training service must pass. Tests of one service's own features and errors are in
+//! its own module.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, wait_for};
 
-/// Makes a module for each service, in which each story is a test.
+/// Creates a module for each service, with a test for each part of the scenario.
 macro_rules! services {
     ($($(#[$needs:meta])? $module:ident: $service:literal;)*) => {$(
         mod $module {
@@ -34,7 +34,7 @@ macro_rules! services {
     )*};
 }
 
-// Of Kubernetes every kind of object that the scripted API server plays.
+// For Kubernetes, every kind of object that the scripted API server supports.
 services! {
     local: "local";
     frameworks: "frameworkcontroller";
@@ -77,7 +77,7 @@ impl Stage {
         Search::new(command, trials).with("objective", "score").with("trainingService", section)
     }
 
-    /// The section of a service whose trials have one process, or one pod that counts.
+    /// Returns the section of a service whose trials have one process, or one pod that reports.
     fn section(&self) -> Value {
         let role = json!({"name": "worker", "dockerImage": "any"});
         let replica = json!({"replicas": 1, "dockerImage": "any", "codeDirectory": "code"});
@@ -110,11 +110,11 @@ impl Stage {
                 let machine = Machines::new(&self.bed).add("one");
                 json!({"platform": "remote", "machineList": [machine]})
             }
-            other => panic!("{other}: no such service"),
+            other => panic!("{other}: unknown service"),
         }
     }
 
-    /// Pods here are processes of this machine.
+    /// Starts a command. Pods are processes of this machine, so they reach the manager over loopback.
     fn start(&self, mut command: Command) -> Running {
         if self.kube.is_some() {
             command.args(["--host", "127.0.0.1"]);
@@ -127,7 +127,7 @@ impl Stage {
         folder.file_name().into_string().unwrap()
     }
 
-    /// Nothing of it runs, and nothing lies about.
+    /// Checks that no process runs and no object remains.
     fn expect_clean(&self) {
         self.bed.wait_until_empty();
         if let Some(kube) = &self.kube {
@@ -136,7 +136,7 @@ impl Stage {
     }
 }
 
-/// By its number among the trials: a result, a failure, a signal, no program.
+/// A trial that ends by its number: with a result, a failure, a signal, or a missing program.
 const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
 0) cat data.txt && echo "score=$TRIALKEEPER_PARAM_x" ;;
 1) echo "ValueError: no" >&2; exit 3 ;;
@@ -159,7 +159,7 @@ fn run_to_ends(service: &'static str) {
     stage.expect_clean();
 }
 
-/// Notes that it started, takes two steps through the gate, and cleans up when it is asked to end.
+/// A trial that records its start, takes two steps through the gate, and cleans up on TERM.
 const STEADY: &str = r#"
 trap 'echo cleaned >>"$TEST_BED/cleaned"; exit 143' TERM
 echo started >>"$TEST_BED/started"
@@ -186,7 +186,7 @@ fn leave_and_come_back(service: &'static str) {
         let finished = manager.finish(BOUND);
         assert_eq!(finished.code, code, "{signal}: {}", finished.stderr);
         if signal == Signal::SIGINT {
-            assert_eq!(bed.read("cleaned").lines().count(), 2, "politely");
+            assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
             stage.expect_clean();
         }
         gate.open(4);

@@ -1,4 +1,5 @@
-//! Several training services in one search: trials go where there is room, and the search outlives one of them.
+//! Several training services in one search: trials run where there is capacity, and the search survives the
+//! loss of a service.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, get, wait_for};
 
-/// A trial notes its start, waits at the gate, and reports.
+/// A trial that records its start, waits at the gate, and reports.
 const TRAIN: &str = r#"#!/bin/sh
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
 echo score=0.25
@@ -33,7 +34,8 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// The service that runs jobs as processes, from the examples. It runs while the file `name` is there.
+/// Returns the section of the example plugin that runs jobs as processes. It can start while the file `name`
+/// exists.
 fn processes(bed: &TestBed, name: &str) -> Value {
     let module = repository().join("python/src").display().to_string();
     let program = repository().join("examples/plugins/processes.py").display().to_string();
@@ -62,17 +64,17 @@ fn started(bed: &TestBed, trials: usize) -> Vec<String> {
     })
 }
 
-/// Every trial ran once, and what it printed is what is stored.
+/// Checks that every trial ran once, and that exactly its output is stored.
 fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
     let started = started(bed, trials);
-    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
     }
 }
 
-/// The answer of the API. `None`: not yet.
+/// Returns the API's answer, or `None` if there is none yet.
 pub(super) fn ask(running: &Running, path: &str) -> Option<Value> {
     let told = running.stderr();
     let line = told.lines().find(|line| line.starts_with("experiment "))?;
@@ -80,7 +82,7 @@ pub(super) fn ask(running: &Running, path: &str) -> Option<Value> {
     serde_json::from_str(&body).ok()
 }
 
-/// The parts as the API has them, once they are as wanted.
+/// Waits until the services in the API satisfy a condition, and returns them.
 fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     wait_for(what, BOUND, || {
         let parts = ask(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
@@ -155,7 +157,7 @@ fn a_plugin_is_given_the_trials_that_it_has_room_for() {
     let shown = parts(&manager, "one trial there and two here", |parts| {
         parts[0]["running"] == 1 && parts[1]["running"] == 2 && parts[0]["free"] == 0
     });
-    assert_eq!(shown[0].get("limit"), None, "the bound is the plugin's own");
+    assert_eq!(shown[0].get("limit"), None, "the limit is the plugin's, not the file's");
     let why = "no training service has room for it (trainingService[0] (plugin): it has no room; \
                trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
     wait_for("the fourth trial to wait", BOUND, || {
@@ -174,7 +176,7 @@ fn a_part_that_dies_is_passed_over_and_the_search_goes_on_at_the_other() {
     let parts_wanted = json!([processes(&bed, "alive"), local(2)]);
     let manager = search(&bed, parts_wanted, 6, 2).start(&bed);
     started(&bed, 2);
-    // It cannot be started again. Its trial goes on under its agent.
+    // The plugin cannot be started again. Its trial's agent keeps running.
     fs::remove_file(bed.path("alive")).unwrap();
     let plugin = wait_for("the plugin", BOUND, || {
         let is_plugin = |words: &str| words.contains("processes.py") && !words.contains("sh -c");
@@ -183,7 +185,8 @@ fn a_part_that_dies_is_passed_over_and_the_search_goes_on_at_the_other() {
     kill(plugin, Signal::SIGKILL).unwrap();
     parts(&manager, "the trouble", |parts| parts[0]["trouble"].is_string());
     gate.open(2);
-    // The trial at this machine ends and the next ones run here; the other ends, and is gone once its part is back.
+    // The local trial ends, and the next ones run locally. The plugin's trial ends, which is noticed when the
+    // plugin is back.
     started(&bed, 3);
     gate.open(1);
     started(&bed, 4);
@@ -200,7 +203,7 @@ fn a_trial_that_one_part_refuses_runs_at_the_other() {
     let program = bed.write("refuser.py", REFUSER);
     let refuser = json!({"platform": "plugin", "command": ["python3", program]});
     let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
-    // One trial runs here, the other has to ask there.
+    // One trial runs locally. The other is offered to the plugin.
     let said = "trainingService[0] refuses it: the account has no hours left; it goes elsewhere";
     wait_for("the refusal", BOUND, || manager.stderr().contains(said).then_some(()));
     gate.open(4);
@@ -218,7 +221,7 @@ fn a_manager_that_is_killed_finds_its_trials_at_their_parts() {
     let gate = Gate::new(&bed.path("gate"));
     let mut plugins = ["first", "second"].map(|name| processes(&bed, name));
     for plugin in &mut plugins {
-        // Both are given one, whichever is there first.
+        // Each plugin gets one trial, independent of their order.
         plugin["settings"] = json!({"jobs": 1});
     }
     let parts_wanted = json!([local(1), plugins[0], plugins[1]]);

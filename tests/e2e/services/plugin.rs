@@ -1,4 +1,4 @@
-//! Training services of the user's own: programs that the manager starts, loses and starts again.
+//! Plugins: a user's training services, which the manager starts, loses and starts again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
-/// A trial notes its start, waits at the gate, and ends as TERM asks it to.
+/// A trial that records its start, waits at the gate, and cleans up on TERM.
 const TRAIN: &str = r#"#!/bin/sh
 trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
 echo "$NNI_TRIAL_JOB_ID" >>"$BED/started"
@@ -17,9 +17,10 @@ read _ <"$BED/gate"
 echo score=0.5
 "#;
 
-/// A plugin that runs each job and says everything wrong: banners, prints, half lines, answers twice, answers without a
-/// question. It tells an end before the answer and again afterwards, and the end of a job that does not exist.
-const BABBLER: &str = r#"
+/// A plugin that runs each job and violates the protocol: banners, debug output, incomplete lines, repeated
+/// and unexpected answers. It reports an end before the answer and again afterwards, and the end of a job
+/// that does not exist.
+const NOISY: &str = r#"
 import json, subprocess, sys
 def say(message): print(json.dumps(message), flush=True)
 print("Welcome to the cluster!", flush=True)
@@ -47,11 +48,11 @@ for line in sys.stdin:
         say(gone)
         say(answer)
         say(gone)
-    print("a word of debugging", flush=True)
+    print("debug output", flush=True)
     say(answer)
 "#;
 
-/// A plugin on whose machine memory is full: each job is killed before its agent has reported anything.
+/// A plugin whose machine has no memory left: each job is killed before its agent has reported.
 const STARVED: &str = r#"
 import json, sys
 def say(message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
@@ -68,7 +69,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// The service that runs jobs as processes, from the examples.
+/// Returns the section of the example plugin that runs jobs as processes.
 pub(super) fn processes() -> Value {
     let module = repository().join("python/src").display().to_string();
     let program = repository().join("examples/plugins/processes.py");
@@ -92,18 +93,18 @@ fn started(bed: &TestBed, trials: usize) -> Vec<String> {
     })
 }
 
-/// Every trial ran once, and what it printed is what is stored.
+/// Checks that every trial ran once, and that exactly its output is stored.
 fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
     let started = started(bed, trials);
-    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
         assert_eq!(trial.final_result, 0.5, "{trial:?}");
     }
 }
 
-/// Waits for the plugin's process, another one than `before`.
+/// Waits for the plugin's process, which must differ from `before`.
 fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
     wait_for("the plugin's process", BOUND, || {
         let is_plugin = |words: &str| words.contains("processes.py");
@@ -165,7 +166,7 @@ fn an_interrupted_search_ends_its_trials_at_the_plugin() {
     let mut cleaned: Vec<_> = bed.read("cleaned").lines().map(str::to_owned).collect();
     trials.sort();
     cleaned.sort();
-    assert_eq!(cleaned, trials, "each trial heard SIGTERM");
+    assert_eq!(cleaned, trials, "a trial did not get SIGTERM");
     bed.wait_until_empty();
 }
 
@@ -174,7 +175,7 @@ fn a_plugin_that_babbles_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.open(3);
-    let program = bed.write("babbler.py", BABBLER);
+    let program = bed.write("noisy.py", NOISY);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 3).with("trialConcurrency", 1).run(&bed);
     expect_whole(&bed, &done, 3);
@@ -227,7 +228,7 @@ fn a_plugin_that_cannot_work_is_refused_before_anything_is_made() {
         let said = &finished.stderr;
         assert!(said.contains(begins) && said.contains(says), "{command}: {said}");
         let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
-        assert_eq!(left, 0, "{command}: nothing is left");
+        assert_eq!(left, 0, "{command}: a folder remains");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Trials on machines behind SSH: real `ssh`, real `sshd`, agents that outlive the connection.
+//! Trials on machines behind SSH: real `ssh`, real `sshd`, and agents that outlive the connection.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, Trial, wait_for};
 
-/// Writes down where it runs, reports before and after the gate, and ends as TERM asks it to.
+/// A trial that records its machine, reports before and after the gate, and cleans up on TERM.
 const TRAIN: &str = r#"#!/bin/sh
 trap 'echo "$NNI_TRIAL_JOB_ID" >>"$BED/cleaned"; exit 143' TERM
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
@@ -26,7 +26,7 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     Search::new(&command, trials).with("trialConcurrency", 2).with("trainingService", service)
 }
 
-/// A search that waits for an absent machine for a second only.
+/// Returns a search that waits only a second for an unreachable machine.
 fn impatient(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     let service = json!({"platform": "remote", "machineList": machines, "machinePatience": "1s"});
     search(bed, machines, trials).with("trainingService", service)
@@ -39,11 +39,11 @@ fn started(bed: &TestBed, trials: usize) -> Vec<String> {
     })
 }
 
-/// Every trial ran once, and what it printed is what is stored.
+/// Checks that every trial ran once, and that exactly its output is stored.
 fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
     let started = started(bed, trials);
-    assert_eq!(started.len(), trials, "no trial ran twice: {started:?}");
+    assert_eq!(started.len(), trials, "a trial ran twice: {started:?}");
     for trial in &done.trials {
         assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "{trial:?}");
         assert_eq!(trial.final_result, 0.5, "{trial:?}");
@@ -58,7 +58,8 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
     let running = search(&bed, &both, 12).start(&bed);
-    // The first trials go to the machine that is there first; the later ones to the one with the fewest.
+    // The first trials run on the machine that is ready first. Later ones run on the machine with the fewest
+    // trials.
     for machine in ["one", "two"] {
         wait_for("both machines to be ready", BOUND, || {
             let mut folders = fs::read_dir(bed.path(machine)).ok()?.flatten();
@@ -75,7 +76,7 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
     }
     assert_eq!(used.keys().collect::<Vec<_>>(), ["one", "two"]);
     let trials = fs::read_dir(bed.path("one").join(&done.id).join("trials")).unwrap();
-    assert_eq!(trials.count(), used["one"], "a trial's files are on its machine");
+    assert_eq!(trials.count(), used["one"], "a trial's files must be on its machine");
     bed.wait_until_empty();
 }
 
@@ -110,7 +111,7 @@ fn a_connection_that_is_cut_loses_nothing_and_comes_back() {
     gate.open(2);
     let done = Outcome::of(running.finish(BOUND));
     expect_whole(&bed, &done, 2);
-    assert!(bed.read("one.pids").lines().count() > 1, "it was connected again");
+    assert!(bed.read("one.pids").lines().count() > 1, "the manager did not connect again");
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn a_manager_that_is_killed_finds_its_trials_on_their_machines() {
     started(&bed, 2);
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
-    // The trials end while no manager listens.
+    // The trials end without a manager.
     gate.open(2);
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let done = Outcome::of_resume(&bed, id.to_str().unwrap());
@@ -158,16 +159,16 @@ fn an_interrupted_search_ends_its_trials_politely() {
     running.signal(Signal::SIGINT);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
     bed.wait_until_empty();
 }
 
-/// The address at which another user of a machine could wait for its agents: the one that the experiment's folder there
-/// names, if it can be reached at all.
+/// Returns the addresses at which another user of a machine could receive agents' reports. It is the address
+/// in the experiment's folder, if it is reachable.
 fn addresses(folder: &std::path::Path) -> Vec<String> {
     let named = fs::read_to_string(folder.join("manager.url")).unwrap();
     let named = named.trim().rsplit('/').next().unwrap().to_owned();
-    // A port of 0 is none: nothing can be reached there.
+    // Port 0 is not reachable.
     if named.ends_with(":0") { Vec::new() } else { vec![named] }
 }
 
@@ -182,7 +183,7 @@ fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let folder = bed.path("one").join(id);
     let addresses = addresses(&folder);
-    // The manager is gone as well, so that nothing takes the port back.
+    // Without the manager, no process takes the port back.
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
     machines.cut("one");
@@ -197,7 +198,7 @@ fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
         trials().all(|trial| trial.path().join("verdict.json").exists()).then_some(())
     });
     for imposter in imposters {
-        assert_eq!(imposter.heard(), "", "agents talk to no stranger");
+        assert_eq!(imposter.received(), "", "an agent sent data to another user");
     }
     let socket = fs::symlink_metadata(folder.join("manager.sock")).unwrap();
     assert!(std::os::unix::fs::FileTypeExt::is_socket(&socket.file_type()));
@@ -206,7 +207,7 @@ fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
     expect_whole(&bed, &done, 2);
 }
 
-/// A search by a manager that other machines can reach, at the address that it advertises.
+/// Lets other machines reach the manager at the advertised address.
 fn reachable(mut command: std::process::Command, advertise: &str) -> std::process::Command {
     command.args(["--host", "0.0.0.0", "--advertise", advertise]);
     command
@@ -241,7 +242,7 @@ fn agents_report_through_ssh_where_their_machine_does_not_reach_the_manager() {
     running.finish(BOUND);
     gate.open(2);
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
-    // Its agents have seen the socket, and go on with it where the machine reaches the manager.
+    // The agents have used the socket, and continue with it although the machine reaches the manager.
     let resume = Outcome::resume_command(&bed, id.to_str().unwrap());
     let done = bed.start(&mut reachable(resume, "127.0.0.1")).finish(BOUND);
     expect_whole(&bed, &Outcome::of(done), 2);
@@ -263,9 +264,9 @@ fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once()
     machines.leave("one");
     machines.come_back("two");
     let started = started(&bed, 2);
-    let trial = started[0].strip_prefix("one ").expect("it is the only one that is there");
+    let trial = started[0].strip_prefix("one ").expect("only this machine is reachable");
     assert_eq!(started[1].strip_prefix("two "), Some(trial));
-    assert_eq!(bed.read("cleaned"), "", "no agent ends its trial because it is alone");
+    assert_eq!(bed.read("cleaned"), "", "an agent ended its trial without a manager");
     machines.come_back("one");
     wait_for("the first attempt to be ended", BOUND, || {
         (bed.read("cleaned").trim() == trial).then_some(())
@@ -275,7 +276,11 @@ fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once()
     done.expect_done(1, 0);
     let Trial { id, intermediate, final_result, .. } = done.trial(0);
     assert_eq!((id.as_str(), final_result), (trial, &json!(0.5)));
-    assert_eq!(*intermediate, [json!(0.25), json!(0.5)], "the first attempt counts for nothing");
+    assert_eq!(
+        *intermediate,
+        [json!(0.25), json!(0.5)],
+        "results of the first attempt must not be stored"
+    );
     bed.wait_until_empty();
 }
 
@@ -291,12 +296,12 @@ fn a_stop_waits_for_no_absent_machine_and_holds_when_it_is_back() {
     running.signal(Signal::SIGINT);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    assert_eq!(bed.read("cleaned"), "", "they run on where nobody reaches them");
+    assert_eq!(bed.read("cleaned"), "", "unreachable trials must keep running");
     machines.come_back("one");
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::resume(&bed, id.to_str().unwrap());
     started(&bed, 4);
-    assert_eq!(bed.read("cleaned").lines().count(), 2, "they are ended before others start");
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "old trials must end before new ones start");
     gate.open(2);
     let done = Outcome::of(resumed.finish(BOUND));
     done.expect_done(2, 0);
@@ -345,7 +350,7 @@ fn a_gpu_that_another_user_leaves_is_used_by_the_search_that_runs() {
     let mut machine = machines.add("one");
     machine["pythonPath"] = json!(bed.path("bin"));
     let running = search(&bed, &[machine], 2).with("trialGpuNumber", 1).start(&bed);
-    assert_eq!(started(&bed, 1).len(), 1, "the other GPU is another user's");
+    assert_eq!(started(&bed, 1).len(), 1, "another user uses the other GPU");
     bed.write("busy", "");
     started(&bed, 2);
     gate.open(2);
@@ -361,8 +366,8 @@ fn a_configuration_that_ignores_host_keys_is_refused() {
     machine["sshOptions"][1] = json!("UserKnownHostsFile=/dev/null");
     let finished = search(&bed, &[machine], 1).start(&bed).finish(BOUND);
     assert_ne!(finished.code, Some(0));
-    for said in ["one", "UserKnownHostsFile /dev/null", "~/.ssh/config"] {
-        assert!(finished.stderr.contains(said), "{said}: {}", finished.stderr);
+    for part in ["one", "UserKnownHostsFile /dev/null", "~/.ssh/config"] {
+        assert!(finished.stderr.contains(part), "{part}: {}", finished.stderr);
     }
     assert_eq!(bed.read("started"), "");
 }
@@ -380,7 +385,7 @@ fn a_machine_that_cannot_start_trials_gets_no_more_of_them() {
     });
     let running = search(&bed, &both, 4).start(&bed);
     started(&bed, 2);
-    // From now on no folder of a trial can be made there.
+    // From now on, the machine cannot create folders of trials.
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let trials = bed.path("one").join(id).join("trials");
     fs::rename(&trials, trials.with_extension("aside")).unwrap();
@@ -439,7 +444,7 @@ fn doctor_examines_each_machine_and_leaves_nothing() {
     for part in expected {
         assert!(told.contains(part), "{part}: {told}");
     }
-    assert!(!bed.path("fine").exists(), "it leaves nothing");
+    assert!(!bed.path("fine").exists(), "`doctor` must leave no files");
     bed.wait_until_empty();
 }
 
@@ -460,7 +465,7 @@ fn a_machine_has_the_same_code_once_until_its_last_experiment_is_removed() {
         let archive = bed.path("one").join(id).join("code.tar.gz");
         fs::metadata(archive).unwrap().ino()
     });
-    assert_eq!(inodes[0], inodes[1], "the second experiment sent nothing");
+    assert_eq!(inodes[0], inodes[1], "the second experiment sent the code again");
     for (id, left) in ids.iter().zip([1, 0]) {
         let mut clean = bed.manager();
         clean.arg("clean").arg(id).arg("--data-dir").arg(bed.data());

@@ -1,4 +1,5 @@
-//! Machines in network namespaces: cables that are pulled, machines that hang or lose power, a daemon that dies, a full disk.
+//! Remote machines in network namespaces: disconnected cables, machines that hang or lose power, a killed
+//! daemon, a full disk.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use trialkeeper_tests::{
     BOUND, Gate, Network, Outcome, Running, Search, SmallDisk, TestBed, wait_for,
 };
 
-/// Writes down where it runs, and reports before and after its machine's gate.
+/// A trial that records its machine, and reports before and after the machine's gate.
 const TRAIN: &str = r#"#!/bin/sh
 echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/started"
 trap 'echo "$MACHINE $NNI_TRIAL_JOB_ID" >>"$BED/ended"; exit 143' TERM
@@ -36,7 +37,7 @@ fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
     })
 }
 
-/// The trial that was started on a machine as number `at` of those there, from 0.
+/// Returns the trial that started on a machine as number `at`, from 0.
 fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
     wait_for(&format!("trial {at} on {machine}"), BOUND, || {
         let started = bed.read("started");
@@ -45,7 +46,7 @@ fn trial_on(bed: &TestBed, machine: &str, at: usize) -> String {
     })
 }
 
-/// Every trial has succeeded, and what its last attempt printed is what is stored.
+/// Checks that every trial has succeeded, and that exactly the output of its last attempt is stored.
 fn expect_whole(done: &Outcome, trials: usize) {
     done.expect_done(trials, 0);
     for trial in &done.trials {
@@ -66,10 +67,10 @@ fn a_pulled_cable_and_a_frozen_machine_lose_no_trial_and_run_none_twice() {
     let (pulled, frozen) = (trial_on(&bed, "a", 0), trial_on(&bed, "b", 0));
     network.plug("a", false);
     network.signal("b", Signal::SIGSTOP);
-    // Both trials find room on the third machine, one after the other.
+    // Both trials run again on the third machine, one after the other.
     gates[2].open(1);
     trial_on(&bed, "c", 1);
-    assert_eq!(bed.read("ended"), "", "what is out of reach runs on");
+    assert_eq!(bed.read("ended"), "", "an unreachable trial must keep running");
     network.plug("a", true);
     network.signal("b", Signal::SIGCONT);
     let ended = lines(&bed, "ended", 2);
@@ -81,7 +82,11 @@ fn a_pulled_cable_and_a_frozen_machine_lose_no_trial_and_run_none_twice() {
     }
     let done = Outcome::of(running.finish(BOUND));
     expect_whole(&done, 3);
-    assert_eq!(bed.read("started").lines().count(), 5, "each cut off trial has begun once more");
+    assert_eq!(
+        bed.read("started").lines().count(),
+        5,
+        "each disconnected trial must run again once"
+    );
     for machine in ["a", "b", "c"] {
         network.wait_until_idle(machine);
     }
@@ -100,11 +105,11 @@ fn a_daemon_that_dies_costs_nothing_and_a_machine_without_power_is_replaced() {
     network.restart_sshd("a");
     network.signal("b", Signal::SIGKILL);
     gates[0].open(1);
-    assert_eq!(trial_on(&bed, "a", 1), lost, "it runs where there is power");
+    assert_eq!(trial_on(&bed, "a", 1), lost, "the lost trial must run on the other machine");
     gates[0].open(1);
     let done = Outcome::of(running.finish(BOUND));
     expect_whole(&done, 2);
-    assert_eq!(bed.read("started").lines().count(), 3, "the first trial has run once");
+    assert_eq!(bed.read("started").lines().count(), 3, "only the lost trial may run again");
     network.wait_until_idle("a");
 }
 

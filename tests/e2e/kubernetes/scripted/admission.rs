@@ -1,4 +1,5 @@
-//! Objects of trials that the cluster would not take, or cannot judge: said with its words, at once or while trials wait.
+//! Objects that the cluster refuses, or cannot check: the manager reports the cluster's message, at once or
+//! while trials wait.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
@@ -9,7 +10,7 @@ use super::{cluster, command, run, search_in, section};
 const DENIED: &str =
     "admission webhook \"validate.kyverno.svc-fail\" denied the request: images need a digest";
 
-/// A search of Jobs.
+/// Returns a search of Jobs.
 fn search(bed: &TestBed, kube: &Kube, trials: u32) -> Search {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     search_in(bed, kube, "echo score=1", trials, section(bed, own, &json!({})))
@@ -63,7 +64,7 @@ fn a_webhook_that_denies_a_trial_in_mid_search_fails_it_at_once_with_its_words()
     let search = search(&bed, &kube, 2);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            wait_for("the look at the controller", BOUND, || {
+            wait_for("the test of the controller", BOUND, || {
                 (!kube.made("jobs").is_empty()).then_some(())
             });
             kube.fail("POST jobs", 403, 1, DENIED);
@@ -82,7 +83,7 @@ fn a_webhook_that_is_away_is_waited_for_before_and_during_the_search() {
     let kube = cluster(&bed);
     let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
     kube.fail("TRY jobs", 500, 6, away);
-    // The look at the controller is left out, and the first trial is told so twice.
+    // The test of the controller is skipped, and the first trial's submission fails twice.
     kube.fail("POST jobs", 500, 2, away);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, 1)));
     let outcome = Outcome::of(running.finish(BOUND));
@@ -119,8 +120,9 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     }
 }
 
-/// Begins a search of two Jobs, one at a time, and returns it once the first one runs. It ends when `go` is there.
-fn begun(bed: &TestBed, kube: &Kube) -> Running {
+/// Starts a search of two Jobs, one at a time. Returns once the first one runs. Jobs end when the file `go`
+/// exists.
+fn start_first(bed: &TestBed, kube: &Kube) -> Running {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let search = search_in(bed, kube, line, 2, section(bed, own, &json!({})));
@@ -137,7 +139,7 @@ fn wait_for_words(running: &Running, words: &str) {
 fn a_kind_that_is_removed_in_mid_search_is_waited_for_and_no_trial_fails() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let running = begun(&bed, &kube);
+    let running = start_first(&bed, &kube);
     kube.without_kind("jobs");
     bed.write("go", "");
     wait_for_words(&running, "does not know Jobs: it does not serve batch/v1");
@@ -150,12 +152,12 @@ fn a_kind_that_is_removed_in_mid_search_is_waited_for_and_no_trial_fails() {
 fn a_namespace_that_was_made_again_gets_again_what_trials_share() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let running = begun(&bed, &kube);
+    let running = start_first(&bed, &kube);
     let missing = "namespaces \"lab\" not found";
     kube.fail("POST secrets", 404, 1, missing);
     let shared = |secret: &Value| secret.pointer("/data/manager.url").is_some();
-    let secret = kube.all("secrets").into_iter().find(shared).expect("it is there");
-    let name = secret["metadata"]["name"].as_str().expect("it has a name");
+    let secret = kube.all("secrets").into_iter().find(shared).expect("the Secret exists");
+    let name = secret["metadata"]["name"].as_str().expect("a Secret has a name");
     kube.delete("secrets", name);
     bed.write("go", "");
     wait_for_words(&running, missing);

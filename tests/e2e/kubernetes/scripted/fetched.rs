@@ -1,4 +1,4 @@
-//! What a pod gets from the manager: its code, the addresses of its trial's other pods; and the doctor's probe.
+//! Pods fetch their code and the addresses of their peers from the manager. Also the doctor's probe.
 
 use serde_json::json;
 use trialkeeper_tests::kube::{Kube, Play};
@@ -6,7 +6,8 @@ use trialkeeper_tests::{BOUND, TestBed};
 
 use super::{run, search, service};
 
-/// Needs a file beside it; says where it is among its peers, and waits for all of them to have said so.
+/// A trial that needs a file of the code, records its rank and its peers, and waits until all pods have done
+/// so.
 const TRAIN: &str = r#"#!/bin/sh
 value=$(cat value) || exit 3
 echo "$TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE $FB_WORKER_ADDRESSES $FB_PS_ADDRESSES" >>"$1"
@@ -34,7 +35,7 @@ fn the_pods_of_a_trial_fetch_its_code_and_find_one_another() {
     outcome.expect_done(1, 0);
     let trial = outcome.trial(0);
     assert_eq!(trial.final_result, json!(0.25));
-    assert_eq!(trial.intermediate, [json!(0.25)], "of three pods one counts");
+    assert_eq!(trial.intermediate, [json!(0.25)], "only one pod must report");
     let seen = bed.read("seen");
     let mut lines: Vec<&str> = seen.lines().collect();
     lines.sort_unstable();
@@ -72,7 +73,7 @@ fn the_doctor_s_probe_goes_the_way_of_a_trial_and_leaves_nothing() {
 fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    // A pod that fetched again would keep another file in the place of the first.
+    // A pod that fetched a file again would replace it, which changes its inode.
     let look = "#!/bin/sh\nls -i \"$TEST_BED/shares/trialkeeper-cache\" >>\"$1\"\necho score=1\n";
     bed.script("code/look.sh", look);
     let line = format!("./look.sh '{}'", bed.path("seen").display());
@@ -87,7 +88,7 @@ fn later_pods_of_a_node_find_agent_and_code_in_its_cache() {
     run(&bed, &search).expect_done(3, 0);
     let seen = bed.read("seen");
     let lines: Vec<&str> = seen.lines().collect();
-    assert_eq!(lines.len(), 6, "agent and code in each trial: {seen}");
+    assert_eq!(lines.len(), 6, "each trial must see agent and code: {seen}");
     assert_eq!((&lines[..2], &lines[..2]), (&lines[2..4], &lines[4..]), "{seen}");
     kube.wait_until_empty();
 }

@@ -1,4 +1,4 @@
-//! Trials of several roles as `JobSet`s: one `Job` for each role, and what stands in the way.
+//! Trials with several roles as `JobSet`s, with one `Job` for each role.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
@@ -6,7 +6,8 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
-/// A search whose trials have one parameter server, which never ends by itself, and two workers, with changes of the section.
+/// Returns a search whose trials have two workers and a parameter server that does not end. `changes` apply
+/// to the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let serve = "echo up >>\"$TEST_BED/served\"; exec sleep 600";
     let never = json!({"minFailedTaskCount": 1, "minSucceedTaskCount": -1});
@@ -30,7 +31,7 @@ fn several_roles_run_as_a_job_set_that_ends_with_its_workers() {
     let outcome = run(&bed, &search(&bed, &kube, line, 2, &json!({})));
     outcome.expect_done(2, 0);
     let results: Vec<&Value> = outcome.trials.iter().map(|trial| &trial.final_result).collect();
-    assert_eq!(results, [&json!(1), &json!(1)], "the first worker comes after the server");
+    assert_eq!(results, [&json!(1), &json!(1)], "the first worker's rank must follow the server's");
     let ranks = bed.read("ranks");
     let mut ranks: Vec<&str> = ranks.lines().collect();
     ranks.sort_unstable();
@@ -58,7 +59,7 @@ fn a_killed_trial_ends_the_pods_of_every_role() {
     interrupt_once_up(&bed, &kube, &search, 2);
 }
 
-/// The trial's `JobSet`, which is not that with which the manager looks whether they are taken notice of.
+/// Returns the trial's `JobSet`, and not the one that tests the controller.
 fn queued(kube: &Kube) -> Option<Value> {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
     kube.all("jobsets").into_iter().find(|set| set.pointer(label).is_some())
@@ -73,7 +74,7 @@ fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
     let set = wait_for("the JobSet", BOUND, || queued(&kube));
-    let name = set["metadata"]["name"].as_str().expect("it has a name");
+    let name = set["metadata"]["name"].as_str().expect("a JobSet has a name");
     assert_eq!(set["spec"]["suspend"], true);
     let suspend = |suspend: bool| {
         kube.change("jobsets", name, |set| set["spec"]["suspend"] = Value::Bool(suspend));

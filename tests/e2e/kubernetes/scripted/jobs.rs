@@ -1,4 +1,4 @@
-//! Trials as Jobs: a search without any operator, its failures, stops, and what a queue does to it.
+//! Trials as Jobs: searches without an operator, failures, stops and queues.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
@@ -6,7 +6,7 @@ use trialkeeper_tests::{BOUND, Search, TestBed, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
-/// A search whose trials are Jobs.
+/// Returns a search whose trials are Jobs.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let own = json!({"platform": "kubernetes", "dockerImage": "any"});
     search_in(bed, kube, line, trials, section(bed, own, changes))
@@ -26,8 +26,12 @@ fn a_search_runs_as_jobs_without_any_operator() {
     kube.wait_until_empty();
     let requests = kube.requests();
     let count = |what: &str| requests.iter().filter(|request| *request == what).count();
-    assert_eq!(count("POST jobs"), 4 + 1, "one more is the look at the controller: {requests:?}");
-    assert_eq!(count("POST secrets"), 4 + 1, "one more is the experiment's: {requests:?}");
+    assert_eq!(count("POST jobs"), 4 + 1, "the additional one tests the controller: {requests:?}");
+    assert_eq!(
+        count("POST secrets"),
+        4 + 1,
+        "the additional one is the experiment's: {requests:?}"
+    );
 }
 
 #[test]
@@ -42,8 +46,8 @@ fn a_failing_job_fails_with_the_trials_own_code_and_words() {
     let mut show = bed.manager();
     show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
     let shown = bed.start(&mut show).finish(BOUND);
-    let shown: Value = serde_json::from_slice(&shown.stdout).expect("it prints JSON");
-    let image = shown["image"].as_str().expect("its image is known");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("the output is JSON");
+    let image = shown["image"].as_str().expect("the image is known");
     assert!(image.starts_with("docker.io/library/busybox@sha256:6bbe3082"), "{image}");
     kube.wait_until_empty();
 }
@@ -71,14 +75,14 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
     interrupt_once_up(&bed, &kube, &search, 1);
 }
 
-/// Lets a queue's Job run, or takes it back, as Kueue does.
+/// Suspends or resumes a queued Job, as Kueue does.
 fn suspend(kube: &Kube, suspend: bool) {
-    let job = queued(kube).expect("the Job is there");
+    let job = queued(kube).expect("the Job exists");
     let name = job["metadata"]["name"].as_str().expect("a Job has a name");
     kube.change("jobs", name, |job| job["spec"]["suspend"] = Value::Bool(suspend));
 }
 
-/// The trial's Job, which is not that with which the manager looks whether Jobs are taken notice of.
+/// Returns the trial's Job, and not the one that tests the controller.
 fn queued(kube: &Kube) -> Option<Value> {
     let label = "/metadata/labels/kueue.x-k8s.io~1queue-name";
     kube.all("jobs").into_iter().find(|job| job.pointer(label).is_some())
@@ -107,7 +111,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
             "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}]},
         }),
     );
-    wait_for("the queue's words", BOUND, || running.stderr().contains(message).then_some(()));
+    wait_for("the queue's message", BOUND, || running.stderr().contains(message).then_some(()));
     assert_eq!(kube.all("pods"), Vec::<Value>::new());
 
     let runs = |times: usize| {
@@ -127,7 +131,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
     assert_eq!(
         outcome.trial(0).intermediate,
         [json!(0.25), json!(0.5)],
-        "of the pod that ended it"
+        "only results of the last pod are valid"
     );
     kube.wait_until_empty();
 }
@@ -156,20 +160,20 @@ fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more(
         let label = "/metadata/labels/trialkeeper~1trial";
         Some(queued(&kube)?.pointer(label)?.as_str()?.to_owned())
     });
-    // A stopped trial's Job is deleted; the search's end takes the rest away.
+    // A stopped trial's Job is deleted at once, and the other objects at the end of the search.
     let mut kill = bed.manager();
     kill.args(["trial", "kill", &trial, "--data-dir"]).arg(bed.data());
     assert_eq!(bed.start(&mut kill).finish(BOUND).code, Some(0));
     running.finish(BOUND);
     kube.wait_until_empty();
-    // The token of a trial is renewed in its Secret by a resumed manager only.
+    // Only a resumed manager renews a trial's token in its Secret.
     let needed = |rights: Vec<String>| {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
     };
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
     let mut asked = kube.asked_rights();
     asked.retain(|right| right != "/pods create" && of_jobs(right));
-    assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+    assert_eq!(asked, given, "all rights must be checked before the first submission");
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn an_older_kueue_with_a_stopped_queue_is_waited_for_in_its_own_words() {
         }),
     );
     let words = "it waits in its queue: LocalQueue team is inactive";
-    wait_for("the queue's words", BOUND, || running.stderr().contains(words).then_some(()));
+    wait_for("the queue's message", BOUND, || running.stderr().contains(words).then_some(()));
     suspend(&kube, false);
     trialkeeper_tests::Outcome::of(running.finish(BOUND)).expect_done(1, 0);
 }

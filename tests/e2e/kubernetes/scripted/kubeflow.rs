@@ -1,4 +1,4 @@
-//! Trials as jobs of Kubeflow's training operator: NNI's own file, its failures, its roles, and what stands in the way.
+//! Trials as jobs of Kubeflow's training operator: NNI's own file, failures, roles and missing parts.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
 
-/// A search whose trials are `TFJob`s of one worker, with changes of the section.
+/// Returns a search whose trials are `TFJob`s of one worker. `changes` apply to the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let own = json!({
         "platform": "kubeflow",
@@ -20,11 +20,11 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    operator_that(bed, Play::Pods)
+    cluster_with(bed, Play::Pods)
 }
 
-fn operator_that(bed: &TestBed, plays: Play) -> Kube {
-    let kube = Kube::start(bed.folder(), move |_| plays.clone());
+fn cluster_with(bed: &TestBed, play: Play) -> Kube {
+    let kube = Kube::start(bed.folder(), move |_| play.clone());
     kube.without_frameworks();
     kube
 }
@@ -36,7 +36,7 @@ fn nnis_own_file_runs_as_it_stands() {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");
     let file = std::fs::read_to_string(path).expect("the fixture can be read");
-    // Only the manager's address is the site's own.
+    // Only the manager's address is specific to the site.
     let file = file.replace("nniManagerIp: 10.10.10.10", "nniManagerIp: 127.0.0.1");
     bed.write("experiment.yml", &file);
     bed.write("ss.json", r#"{"x": {"_type": "uniform", "_value": [0, 1]}}"#);
@@ -112,7 +112,7 @@ fn a_parameter_server_ends_with_its_trial() {
 fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was() {
     for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
         let bed = TestBed::new();
-        let kube = operator_that(&bed, Play::Raced);
+        let kube = cluster_with(&bed, Play::Raced);
         let roles = json!({
             "operator": "pytorch-operator",
             "master": {"replicas": 1, "dockerImage": "any", "command": master},
@@ -130,7 +130,11 @@ fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was()
             let kinds: Vec<_> = conditions.into_iter().flatten().map(|one| &one["type"]).collect();
             kinds.contains(&&json!("Succeeded")) && kinds.contains(&&json!("Failed"))
         };
-        assert_eq!(kube.since("pytorchjobs", both).len(), usize::from(done), "both stood once");
+        assert_eq!(
+            kube.since("pytorchjobs", both).len(),
+            usize::from(done),
+            "both conditions must have been set"
+        );
         kube.wait_until_empty();
     }
 }
@@ -138,7 +142,7 @@ fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was()
 #[test]
 fn a_job_that_is_never_called_created_and_whose_conditions_change_places_runs_to_its_end() {
     let bed = TestBed::new();
-    let kube = operator_that(&bed, Play::Raced);
+    let kube = cluster_with(&bed, Play::Raced);
     let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
     let outcome = run(&bed, &search(&bed, &kube, line, 3, &json!({})));
     outcome.expect_done(2, 1);
@@ -203,16 +207,16 @@ fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
     running.signal(nix::sys::signal::Signal::SIGINT);
     assert_eq!(running.finish(BOUND).code, Some(130));
     kube.wait_until_empty();
-    // The token of a trial is renewed in its Secret by a resumed manager only.
+    // Only a resumed manager renews a trial's token in its Secret.
     let needed = |rights: Vec<String>| {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
     };
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
     let mut asked = kube.asked_rights();
     asked.retain(|right| right != "/pods create" && of_tfjobs(right));
-    // Without the last one, objects are deleted one by one.
+    // Without this right, objects are deleted one by one.
     given.retain(|right| right != "kubeflow.org/tfjobs deletecollection");
-    assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+    assert_eq!(asked, given, "all rights must be checked before the first submission");
 }
 
 #[test]

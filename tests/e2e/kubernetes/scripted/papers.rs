@@ -1,5 +1,4 @@
-//! Credentials and trust: certificates, tokens that run out; what the cluster says of pods before one is made; and
-//! lists that come in parts.
+//! Credentials: certificates, and tokens that expire. Also the dry run of pods, and lists with several pages.
 
 use serde_json::json;
 use trialkeeper_tests::kube::{Kube, Play, Tls};
@@ -11,7 +10,7 @@ use super::{TRIAL, command, search};
 fn the_clusters_authority_and_the_clients_certificate_are_used() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    let (tls, stranger) = (Tls::start(&kube), Tls::start(&kube));
+    let (tls, other_tls) = (Tls::start(&kube), Tls::start(&kube));
     let (certificate, key) = &tls.client;
     bed.write("ca.crt", &tls.ca);
     bed.write("client.crt", certificate);
@@ -20,7 +19,7 @@ fn the_clusters_authority_and_the_clients_certificate_are_used() {
     let data = format!("client-certificate-data: {certificate}, client-key-data: {key}");
     let files = "client-certificate: client.crt, client-key: client.key";
     let known = format!("certificate-authority-data: {ca}");
-    let other = format!("certificate-authority-data: {}", Tls::data(&stranger.ca));
+    let other = format!("certificate-authority-data: {}", Tls::data(&other_tls.ca));
     #[rustfmt::skip]
     let table = [
         ("all in the kubeconfig, as kind and k3s write it", known.as_str(), data.as_str(), "ok    place"),
@@ -28,7 +27,7 @@ fn the_clusters_authority_and_the_clients_certificate_are_used() {
         ("an unchecked server", "insecure-skip-tls-verify: true", &data, "ok    place"),
         ("another cluster's authority", &other, &data, "no trusted connection to the cluster"),
         ("no known certificate",        &known, "username: ''", "no trusted connection to the cluster"),
-        ("a key that is none", &known, &format!("client-certificate-data: {certificate}, client-key-data: {ca}"), "FAIL  place"),
+        ("an invalid key", &known, &format!("client-certificate-data: {certificate}, client-key-data: {ca}"), "FAIL  place"),
     ];
     let search = search(&bed, &kube, TRIAL, 2).write(&bed);
     for (says, cluster, user, expected) in table {
@@ -95,7 +94,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
     let table = [
         (403, "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": seccompProfile", Some(2)),
         (422, "Pod \"x\" is invalid: spec.containers[0].resources.requests: must be less than or equal to cpu limit", Some(2)),
-        // Others may give it back.
+        // Other objects may release the quota.
         (403, "pods \"x\" is forbidden: exceeded quota: q, requested: cpu=1, used: cpu=2, limited: cpu=2", Some(0)),
         (400, "admission webhook \"w\" does not support dry run", Some(0)),
         (503, "busy", Some(0)),
@@ -103,7 +102,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
     for (code, message, ends) in table {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);
-        // A refusal is asked about twice: it may be a namespace that was just made.
+        // The manager repeats a refused request, since the namespace may be new.
         kube.fail("POST pods", code, if code == 403 { 2 } else { 1 }, message);
         let search = search(&bed, &kube, TRIAL, 1);
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
@@ -127,17 +126,17 @@ fn long_lists_and_expired_versions_are_read() {
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("all trials", BOUND, || (kube.made("frameworks").len() == 4).then_some(()));
-    // Lists come in parts of 500: the search's objects are among the first and among the last.
-    let ours = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
+    // Lists have pages of 500. The search's objects are on the first and on the last page.
+    let labels = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
     for i in 0..1200 {
-        let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": ours});
+        let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": labels});
         kube.put("frameworks", json!({"metadata": metadata, "spec": {"executionType": "Create"}}));
     }
-    // The second part is asked for when the first one's version is forgotten.
+    // The second page is requested after the history of the first page's version was dropped.
     kube.fail("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
     kube.forget_the_past();
     kube.cut_watches();
-    wait_for("all parts", BOUND, || {
+    wait_for("all pages", BOUND, || {
         let parts = kube.requests().iter().filter(|one| *one == "CONTINUE frameworks").count();
         (parts >= 3).then_some(())
     });
@@ -145,6 +144,6 @@ fn long_lists_and_expired_versions_are_read() {
     Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
     let made = kube.made("frameworks").into_iter();
     let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
-    assert_eq!(made, 3, "nothing is submitted twice");
+    assert_eq!(made, 3, "a trial was submitted twice");
     kube.wait_until_empty();
 }

@@ -1,4 +1,5 @@
-//! A cluster that only a proxy leads to (`proxy-url` in the kubeconfig, as with `ssh -D` through a bastion).
+//! A cluster that can only be reached through a proxy (`proxy-url` in the kubeconfig, as with `ssh -D`
+//! through a bastion).
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,16 +10,16 @@ use trialkeeper_tests::{BOUND, TestBed};
 
 use super::{TRIAL, search};
 
-/// What only the proxy can resolve.
+/// A name that only the proxy can resolve.
 const NAME: &str = "cluster.invalid";
 
-/// Starts a proxy, SOCKS 5 or HTTP as it is spoken to, that knows one name. It ends with the test's process.
+/// Starts a SOCKS 5 and HTTP proxy that connects to one address. It ends with the test's process.
 fn proxy(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // A client that goes away is no fault.
+            // Ignored: a client may disconnect.
             thread::spawn(move || pass(stream, to).ok());
         }
     });
@@ -33,7 +34,7 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
         reader.read_exact(&mut hello)?;
         reader.read_exact(&mut vec![0; hello[1].into()])?;
         answer.write_all(&[5, 0])?;
-        // Connect to a name.
+        // A request to connect to a name.
         let mut request = [0; 5];
         reader.read_exact(&mut request)?;
         assert_eq!(request[..4], [5, 1, 0, 3]);

@@ -1,4 +1,4 @@
-//! Trials in a queue of Kueue's: it lets them run, takes them back in mid-trial, lets them run again, or gives them up.
+//! Trials in a queue of Kueue: it admits them, preempts them, admits them again, or deactivates them.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
@@ -6,11 +6,11 @@ use trialkeeper_tests::{BOUND, Outcome, Running, Search, TestBed, wait_for};
 
 use super::{command, search_in, section};
 
-/// Reports, waits until it may go on, and reports again.
+/// A trial that reports, waits until the file `go` exists, and reports again.
 const LINE: &str = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
                     until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
 
-/// A search of one trial in the queue `team`, with changes of the section.
+/// Returns a search of one trial in the queue `team`. `changes` apply to the section.
 fn search(bed: &TestBed, kube: &Kube, changes: &Value) -> Search {
     kube.queue("team");
     let own = json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"});
@@ -23,7 +23,7 @@ fn cluster(bed: &TestBed) -> Kube {
     kube
 }
 
-/// Waits until the trial's command was started so often, in all pods together.
+/// Waits until the trial's command was started `times` times, in all pods together.
 fn wait_until_up(bed: &TestBed, times: usize) {
     wait_for("the trial to run", BOUND, || (bed.read("up").lines().count() == times).then_some(()));
 }
@@ -40,7 +40,7 @@ fn show(bed: &TestBed) -> Value {
     let mut show = bed.manager();
     show.args(["trial", "show", "0", "--output", "json", "--data-dir"]).arg(bed.data());
     let shown = bed.start(&mut show).finish(BOUND);
-    serde_json::from_slice(&shown.stdout).expect("it prints JSON")
+    serde_json::from_slice(&shown.stdout).expect("the output is JSON")
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost
     wait_for_words(&running, "its queue took it back");
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_state(&bed, "WAITING");
-    // Back in the queue, it says what it waits for.
+    // Back in the queue, the message contains the queue's reason.
     wait_for_words(&running, "its queue took it back (preempted once): couldn't assign flavors");
     kube.quota(1);
     wait_until_up(&bed, 2);
@@ -63,10 +63,14 @@ fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(1, 0);
     let trial = outcome.trial(0);
-    assert_eq!(trial.intermediate, [json!(0.25), json!(0.5)], "of the second pod alone");
+    assert_eq!(
+        trial.intermediate,
+        [json!(0.25), json!(0.5)],
+        "only results of the second pod are valid"
+    );
     assert_eq!(trial.final_result, json!(0.5));
     let queued = |job: &&Value| job.pointer("/metadata/labels/trialkeeper~1attempt").is_some();
-    assert_eq!(kube.made("jobs").iter().filter(queued).count(), 1, "it is one Job");
+    assert_eq!(kube.made("jobs").iter().filter(queued).count(), 1, "a second Job was created");
     kube.wait_until_empty();
 }
 
@@ -78,7 +82,7 @@ fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
     let running = bed.start(&mut command(&bed, &search));
     wait_until_up(&bed, 1);
     let workload = kube.all("workloads").remove(0);
-    let name = workload["metadata"]["name"].as_str().expect("it has a name").to_owned();
+    let name = workload["metadata"]["name"].as_str().expect("a Workload has a name").to_owned();
     kube.change("workloads", &name, |workload| workload["spec"]["active"] = json!(false));
     let finished = running.finish(BOUND);
     assert!(finished.stderr.contains("SYS_CANCELED"), "{}", finished.stderr);

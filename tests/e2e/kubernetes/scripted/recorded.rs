@@ -1,4 +1,4 @@
-//! What a real controller did, replayed: how each ends, and why each waits.
+//! Replayed recordings of a real controller: the ends of trials, and their reasons to wait.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::TestBed;
@@ -6,7 +6,7 @@ use trialkeeper_tests::kube::{Kube, Play};
 
 use super::{run, search, service};
 
-/// Plays the recording whose place in the list is the trial's.
+/// Chooses the recording by the trial's number.
 fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Play + Send + Sync {
     move |framework| {
         let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
@@ -50,7 +50,7 @@ fn every_recorded_end_is_told_with_its_reason() {
     let search = search(&bed, &kube, "true", 9).with("trialConcurrency", 9);
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The last one is deleted by a person while it runs.
+            // A user deletes the last Framework while it runs.
             let name = trialkeeper_tests::wait_for(
                 "the Framework to delete",
                 trialkeeper_tests::BOUND,
@@ -79,7 +79,7 @@ fn every_recorded_end_is_told_with_its_reason() {
         let told = format!("trial {sequence} ({id}) {says}");
         assert!(outcome.stderr.contains(&told), "{case}: {told:?} is not in\n{}", outcome.stderr);
     }
-    // The pod of the deleted one has its grace.
+    // The pod of the deleted Framework has a grace period.
     kube.wait_until_empty();
 }
 
@@ -133,7 +133,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
             });
             kube.fail("POST frameworks", 403, 2, quota);
             kube.fail("POST secrets", 401, 2, "Unauthorized");
-            // Two API servers that race for a quota answer this, and have made nothing.
+            // The answer to concurrent changes of a quota. The object was not created.
             kube.fail("POST secrets", 409, 1, "cannot be fulfilled on resourcequotas \"small\"");
         });
         run(&bed, &search)
@@ -145,7 +145,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     ] {
         assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
     }
-    assert_eq!(kube.made("frameworks").len(), 3 + 1, "each was made once");
+    assert_eq!(kube.made("frameworks").len(), 3 + 1, "a Framework was created twice");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_refusal_that_stays_ends_a_trial_in_time() {
 
 #[test]
 fn a_stop_that_meets_another_s_change_is_asked_for_again() {
-    // It ends when the second stop was asked for.
+    // The trial ends after the second request to stop.
     const STUBBORN: &str = r#"
 trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM
 while :; do sleep 0.1; done"#;

@@ -1,4 +1,4 @@
-//! A cluster that cannot run trials: one message says what is missing, before anything is submitted.
+//! A cluster that cannot run trials: one message names the missing parts before the first submission.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
@@ -36,7 +36,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             bed.write("kubeconfig", &text);
             search
         }, &["rejected our credentials", "expired"]),
-        ("an address where nobody is", |bed, _, search| {
+        ("an address without a listener", |bed, _, search| {
             let text = bed.read("kubeconfig");
             let (start, _) = text.split_once("http://").unwrap();
             let (_, end) = text.split_once("'}}]\nusers").unwrap();
@@ -45,7 +45,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
         }, &["cannot be reached"]),
         ("a controller that is not at work", |_, kube, search| { kube.controller(false); search },
             &["FrameworkController takes no notice", "does its pod run"]),
-        ("an advertised address that is none", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
+        ("an invalid advertised address", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
             &["--advertise my manager", "host:port"]),
         ("a registry's password that is not there", |bed, _, search| changed(bed, search, &json!({
             "taskRoles": [{"name": "worker", "dockerImage": "any", "privateRegistryAuthPath": "auth.json"}],
@@ -106,24 +106,24 @@ fn a_passing_fault_is_waited_for_and_a_lasting_one_reported() {
 fn an_answer_that_is_too_slow_is_asked_for_again_and_makes_nothing_twice() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    // What the manager has patience for; the first one's Secret is made, and it is not told so.
-    let patience = std::time::Duration::from_secs(30);
+    // The manager's timeout of a request. The first trial's Secret is created, but the answer comes too late.
+    let timeout = std::time::Duration::from_secs(30);
     let search = search(&bed, &kube, super::TRIAL, 2);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("the experiment's own Secret", BOUND, || {
         (!kube.made("secrets").is_empty()).then_some(())
     });
-    kube.slow("POST secrets", 2 * patience, 1);
-    // The trial's end is known from the watch before this is answered.
-    kube.slow("POST frameworks", 2 * patience, 1);
-    let search = Outcome::of(manager.finish(BOUND + patience));
+    kube.slow("POST secrets", 2 * timeout, 1);
+    // The watch reports the trial's end before this answer.
+    kube.slow("POST frameworks", 2 * timeout, 1);
+    let search = Outcome::of(manager.finish(BOUND + timeout));
     search.expect_done(2, 0);
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     let started = kube.made("frameworks").into_iter();
     let started = started.filter(|made| made["spec"]["executionType"] == "Start").count();
-    assert_eq!((started, kube.made("secrets").len()), (2, 2 + 1), "each was made once");
+    assert_eq!((started, kube.made("secrets").len()), (2, 2 + 1), "an object was created twice");
     let asked = kube.requests().iter().filter(|one| *one == "POST secrets").count();
     assert_eq!(asked, 3 + 1, "{:?}", kube.requests());
     kube.wait_until_empty();

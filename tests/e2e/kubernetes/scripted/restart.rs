@@ -1,4 +1,4 @@
-//! A manager that is stopped, killed or asked to clean up, and the pods that live on without it.
+//! A manager that is stopped, killed or asked to clean up, while its pods keep running.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search, service};
 
-/// Notes that it started, takes three steps through the gate, and cleans up when it is asked to end.
+/// A trial that records its start, takes three steps through the gate, and cleans up on TERM.
 const STEADY: &str = r#"#!/bin/sh
 trap 'echo cleaned >>"$BED/cleaned"; exit 143' TERM
 echo started >>"$BED/started"
@@ -20,7 +20,7 @@ for step in 1 2 3; do
 done
 "#;
 
-struct Story {
+struct Scenario {
     bed: TestBed,
     kube: Kube,
     gate: Gate,
@@ -28,12 +28,12 @@ struct Story {
     id: String,
 }
 
-/// Two trials of two run and wait at the gate.
-fn begun() -> Story {
-    begun_with(&[], |_| ())
+/// Starts a search whose two trials run and wait at the gate.
+fn start_two() -> Scenario {
+    start_two_with(&[], |_| ())
 }
 
-fn begun_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Story {
+fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     prepare(&kube);
@@ -47,7 +47,7 @@ fn begun_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Story {
     });
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.into_string().unwrap();
-    Story { bed, kube, gate, manager, id }
+    Scenario { bed, kube, gate, manager, id }
 }
 
 fn resume(bed: &TestBed, id: &str) -> Running {
@@ -68,18 +68,18 @@ fn resume(bed: &TestBed, id: &str) -> Running {
 
 #[test]
 fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
-    let Story { bed, kube, gate, manager, id } = begun();
+    let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    assert_eq!(bed.read("cleaned").lines().count(), 2, "every trial could clean up");
+    assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
     bed.wait_until_empty();
     kube.wait_until_empty();
 
     gate.open(6);
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(2, 0);
-    assert_eq!(bed.read("started").lines().count(), 4, "both ran again");
+    assert_eq!(bed.read("started").lines().count(), 4, "both trials must run again");
     assert!(search.trials.iter().all(|trial| trial.final_result == 3), "{search:#?}");
     kube.wait_until_empty();
 }
@@ -88,7 +88,7 @@ fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
 fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
     for (says, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
         println!("{says}");
-        let Story { bed, kube, gate, manager, id } = begun();
+        let Scenario { bed, kube, gate, manager, id } = start_two();
         gate.open(2);
         manager.signal(Signal::SIGKILL);
         assert_eq!(manager.finish(BOUND).code, None);
@@ -99,8 +99,8 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
         search.expect_done(2, 0);
         let made = kube.made("frameworks").into_iter();
         let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
-        assert_eq!(made, 2, "nothing is submitted twice");
-        assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+        assert_eq!(made, 2, "a trial was submitted twice");
+        assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
         let all = [Value::from(1), Value::from(2), Value::from(3)];
         assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
         kube.wait_until_empty();
@@ -109,7 +109,7 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
 
 #[test]
 fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
-    let Story { bed, kube, gate, manager, id } = begun_with(&["--on-term", "leave"], |_| ());
+    let Scenario { bed, kube, gate, manager, id } = start_two_with(&["--on-term", "leave"], |_| ());
     gate.open(2);
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
@@ -120,9 +120,9 @@ fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
     gate.open(4);
     let search = Outcome::of(manager.finish(BOUND));
     search.expect_done(2, 0);
-    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
-    assert!(!bed.path("cleaned").exists(), "and nothing was asked to end");
-    assert_eq!(kube.made("frameworks").len(), 2 + 1, "one more is the look at the controller");
+    assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
+    assert!(!bed.path("cleaned").exists(), "a trial was asked to end");
+    assert_eq!(kube.made("frameworks").len(), 2 + 1, "the additional one tests the controller");
     let all = [Value::from(1), Value::from(2), Value::from(3)];
     assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
     kube.wait_until_empty();
@@ -130,7 +130,7 @@ fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
 
 #[test]
 fn a_resumed_search_needs_no_controller_and_no_room_in_a_quota() {
-    let Story { bed, kube, gate, manager, id } = begun();
+    let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
     kube.controller(false);
@@ -142,11 +142,11 @@ fn a_resumed_search_needs_no_controller_and_no_room_in_a_quota() {
     gate.open(6);
     let search = Outcome::of(manager.finish(BOUND));
     search.expect_done(2, 0);
-    assert_eq!(bed.read("started").lines().count(), 2, "nothing ran twice");
+    assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     kube.wait_until_empty();
 }
 
-/// The experiment, and how many metrics of attempts whose names are like this it has.
+/// Returns the experiment, and the number of metrics of attempts whose names match a pattern.
 fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
     let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
@@ -157,7 +157,7 @@ fn metrics(bed: &TestBed, attempt: &str) -> Option<(String, i64)> {
     Some((folder.file_name().into_string().ok()?, count))
 }
 
-/// Fails at once; started again it reports, waits at the gate, and succeeds.
+/// A trial that fails at first. When started again, it reports, waits at the gate, and succeeds.
 const AGAIN: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 [ $n = 2 ] || exit 1
@@ -189,22 +189,22 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).intermediate, [21, 22].map(Value::from));
-    assert_eq!(bed.read("tries"), "2\n", "and nothing ran once more");
+    assert_eq!(bed.read("tries"), "2\n", "the trial ran a third time");
     kube.wait_until_empty();
 }
 
 #[test]
 fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
-    // Those of the other kinds have a test of their own.
+    // The other kinds have their own tests.
     given.retain(|right| {
         !["batch/", "kueue", "kubeflow", "jobset", "trainer"].iter().any(|of| right.starts_with(of))
     });
     given.sort();
     let rights = given.clone();
-    let Story { bed, kube, gate, manager, id } =
-        begun_with(&[], move |kube| kube.only_rights(rights));
-    // One that comes back renews what is there; one that is interrupted stops what runs and cleans up.
+    let Scenario { bed, kube, gate, manager, id } =
+        start_two_with(&[], move |kube| kube.only_rights(rights));
+    // A resumed manager renews Secrets. An interrupted manager stops trials and deletes objects.
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
     let manager = resume(&bed, &id);
@@ -218,14 +218,14 @@ fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
     kube.wait_until_empty();
     assert_eq!(kube.used_rights(), given);
     let mut asked = kube.asked_rights();
-    // It can do without: with it the cluster is asked what it would say to a pod.
+    // An optional right: the manager uses it to test a pod without creating it.
     asked.retain(|right| right != "/pods create");
-    assert_eq!(asked, given, "and all of it is looked for before anything is submitted");
+    assert_eq!(asked, given, "all rights must be checked before the first submission");
 }
 
 #[test]
 fn clean_takes_away_what_a_dead_manager_left() {
-    let Story { bed, kube, gate: _gate, manager, id } = begun();
+    let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
     assert!(!kube.is_empty());
@@ -238,11 +238,11 @@ fn clean_takes_away_what_a_dead_manager_left() {
     let kubeconfig = bed.path("kubeconfig").display().to_string();
     clean(&["--data-dir", &lost], 2);
     assert!(!kube.is_empty());
-    // Also where its data is lost; and it waits for the pods.
+    // `clean` works without the data, and waits for the pods.
     clean(&["--data-dir", &lost, "--kubeconfig", &kubeconfig], 0);
     kube.wait_until_empty();
     bed.wait_until_empty();
-    // Where FrameworkController was taken away since, and its kind with it, there are Secrets still.
+    // If FrameworkController and its kind were removed, Secrets may still exist.
     let labels = json!({"trialkeeper/experiment": id});
     kube.put("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
     kube.without_frameworks();
@@ -261,7 +261,7 @@ fn a_trial_that_another_role_won_while_no_manager_watched_has_succeeded() {
          "command": "echo \"score={{x}}\"; : >\"$TEST_BED/reported\"; exec sleep 600"},
         {"name": "judge", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(1),
          "command": "until [ -e \"$TEST_BED/reported\" ]; do sleep 0.05; done"},
-        // It keeps the Framework from its end until somebody has looked away.
+        // This role delays the Framework's end until the manager is dead.
         {"name": "slow", "dockerImage": "any", "frameworkAttemptCompletionPolicy": policy(-1),
          "command": "trap '' TERM; while : slow; do sleep 0.05; done"},
     ]);
@@ -277,7 +277,7 @@ fn a_trial_that_another_role_won_while_no_manager_watched_has_succeeded() {
     drop(manager.finish(BOUND));
     for (pid, words) in bed.processes() {
         if words.contains(": slow") {
-            // It may have ended with one that was found before it.
+            // Ignored: the process may have ended together with another one.
             let _gone = kill(pid, Signal::SIGKILL);
         }
     }
@@ -288,10 +288,10 @@ fn a_trial_that_another_role_won_while_no_manager_watched_has_succeeded() {
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
-    assert_eq!(kube.made("frameworks").len(), 1 + 1, "one more is the look at the controller");
+    assert_eq!(kube.made("frameworks").len(), 1 + 1, "the additional one tests the controller");
 }
 
-/// The experiment, once an agent has said that its trial was stopped.
+/// Returns the experiment, once an agent has reported that its trial was stopped.
 fn stopped(bed: &TestBed) -> Option<String> {
     let folder = fs::read_dir(bed.data()).ok()?.next()?.ok()?;
     let database = folder.path().join("trialkeeper.db");
@@ -303,7 +303,7 @@ fn stopped(bed: &TestBed) -> Option<String> {
 
 #[test]
 fn a_manager_that_leaves_does_not_wait_for_an_absent_cluster() {
-    let Story { bed, kube, gate, manager, id } = begun();
+    let Scenario { bed, kube, gate, manager, id } = start_two();
     kube.away(true);
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
@@ -316,7 +316,7 @@ fn a_manager_that_leaves_does_not_wait_for_an_absent_cluster() {
         assert!(finished.stderr.contains(&says), "{says:?} is not in {}", finished.stderr);
     }
     kube.away(false);
-    wait_for("the trials to obey their agents", BOUND, || {
+    wait_for("the agents to end the trials", BOUND, || {
         (bed.read("cleaned").lines().count() == 2).then_some(())
     });
     gate.open(6);

@@ -1,4 +1,4 @@
-//! Pods that are taken away: by the cluster, by a person, together with their Framework.
+//! Pods that are deleted: by the cluster, by a user, or together with their Framework.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::{Kube, Play};
@@ -6,14 +6,14 @@ use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search};
 
-/// Waits to be taken away the first time; the second time it reports and succeeds.
+/// A trial whose first run waits to be deleted. Its second run reports and succeeds.
 const TWICE: &str = r#"
 n=$(cat "$TEST_BED/tries" 2>/dev/null); n=$((n + 1)); echo $n >"$TEST_BED/tries"
 [ $n = 2 ] || exec sleep 600
 echo "score=$n""#;
 
-/// A search whose first trial waits to be taken away, and the name of its pod.
-fn begun(bed: &TestBed, kube: &Kube, retries: u32) -> (Running, String) {
+/// Starts a search. Returns the manager and the name of the pod, once the first trial runs.
+fn start_one(bed: &TestBed, kube: &Kube, retries: u32) -> (Running, String) {
     let search = search(bed, kube, TWICE, 1).with("maxTrialRetries", retries);
     let manager = bed.start(&mut command(bed, &search));
     wait_for("the trial to run", BOUND, || (bed.read("tries") == "1\n").then_some(()));
@@ -27,7 +27,7 @@ fn trial(bed: &TestBed, words: &[&str]) -> Finished {
     bed.start(&mut command).finish(BOUND)
 }
 
-/// What `trial why` says, however it is broken into lines.
+/// Returns the output of `trial why` without line breaks.
 fn why(bed: &TestBed) -> String {
     let said = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
     said.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -37,7 +37,7 @@ fn why(bed: &TestBed) -> String {
 fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    let (manager, pod) = begun(&bed, &kube, 0);
+    let (manager, pod) = start_one(&bed, &kube, 0);
     let words = "default-scheduler: preempting to accommodate a higher priority pod";
     kube.disrupt(&pod, "PreemptionByScheduler", words);
     let search = Outcome::of(manager.finish(BOUND));
@@ -63,7 +63,7 @@ fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
     for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);
-        let (manager, pod) = begun(&bed, &kube, 1);
+        let (manager, pod) = start_one(&bed, &kube, 1);
         match reason {
             Some(reason) => kube.disrupt(&pod, reason, "Eviction API: evicting"),
             None => kube.delete("pods", &pod),
@@ -71,7 +71,7 @@ fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
         let search = Outcome::of(manager.finish(BOUND));
         search.expect_done(1, 0);
         assert_eq!(search.trial(0).final_result, 2, "{says}");
-        // Either may pass.
+        // Both causes are transient.
         let told = if reason.is_some() {
             "its pod was taken away: "
         } else {
@@ -87,7 +87,7 @@ fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
 fn a_framework_that_a_person_deletes_takes_its_pods_along() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    let (manager, pod) = begun(&bed, &kube, 0);
+    let (manager, pod) = start_one(&bed, &kube, 0);
     let framework = pod.split('-').next().unwrap();
     kube.delete("frameworks", framework);
     let search = Outcome::of(manager.finish(BOUND));

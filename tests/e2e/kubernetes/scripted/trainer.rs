@@ -1,4 +1,4 @@
-//! Trials as `TrainJob`s of Kubeflow Trainer: one runtime for all trials of an experiment, and what stands in the way.
+//! Trials as `TrainJob`s of Kubeflow Trainer, with one runtime for all trials of an experiment.
 
 use serde_json::{Value, json};
 use trialkeeper_tests::kube::Kube;
@@ -6,7 +6,7 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{ENDLESS, cluster, command, interrupt_once_up, run, search_in, section};
 
-/// A search whose trials are `TrainJob`s of one pod, with changes of the section.
+/// Returns a search whose trials are `TrainJob`s of one pod. `changes` apply to the section.
 fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) -> Search {
     let own = json!({"platform": "trainer", "dockerImage": "any"});
     search_in(bed, kube, line, trials, section(bed, own, changes))
@@ -86,7 +86,7 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
     let running = bed.start(resume.args(["--host", "127.0.0.1"]));
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
-    assert_eq!(bed.read("up").lines().count(), 1, "it went on");
+    assert_eq!(bed.read("up").lines().count(), 1, "the trial must keep running");
     kube.wait_until_empty();
 }
 
@@ -106,7 +106,7 @@ fn a_queue_takes_a_train_job_back_and_lets_it_run_again() {
     };
     runs(1);
     kube.quota(0);
-    wait_for("its words", BOUND, || {
+    wait_for("the queue's message", BOUND, || {
         running.stderr().contains("its queue took it back").then_some(())
     });
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));

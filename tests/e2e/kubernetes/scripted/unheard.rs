@@ -1,4 +1,4 @@
-//! Pods whose agents cannot reach the manager: what they print is followed from the pods.
+//! Pods whose agents cannot reach the manager: the manager follows their output through the cluster.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 use super::{command, search, service};
 use crate::kubernetes::deploy::rights_of_the_manager;
 
-/// Where nobody listens.
+/// An address without a listener.
 const NOWHERE: &str = "http://127.0.0.1:9";
 
-/// A search whose pods are told of nobody, once its trial waits at the gate.
-fn begun(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
+/// Starts a search whose pods cannot reach the manager. Returns once the trial's Framework exists.
+fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
     let gate = Gate::new(&bed.path("gate"));
     let place = bed.path("gate");
     let trial = format!("echo one €; read _ <'{}'; echo two; echo score=1", place.display());
-    // Its image has an agent, which needs nobody to start the trial.
+    // The image contains an agent, so the trial can start without the manager.
     let keeper = bed.keeper();
     let folder = Path::new(keeper.get_program()).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
@@ -30,7 +30,7 @@ fn begun(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
     });
     let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
     let manager = bed.start(&mut command(bed, &search));
-    // The first is the one that shows whether the controller is at work.
+    // The first Framework tests the controller.
     wait_for("the trial", BOUND, || (kube.made("frameworks").len() == 2).then_some(()));
     (gate, manager)
 }
@@ -40,8 +40,8 @@ fn logs(bed: &TestBed) -> Running {
     bed.start(command.args(["trial", "logs", "-f", "0", "--data-dir"]).arg(bed.data()))
 }
 
-/// Tells the pods where the manager is.
-fn lead_home(bed: &TestBed, kube: &Kube) {
+/// Gives the pods the manager's address.
+fn publish_address(bed: &TestBed, kube: &Kube) {
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap();
     let id = folder.file_name().into_string().unwrap();
     let url = std::fs::read_to_string(folder.path().join("manager.url")).unwrap();
@@ -56,7 +56,7 @@ fn lead_home(bed: &TestBed, kube: &Kube) {
 fn a_pod_s_output_is_followed_until_its_agent_is_heard() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    let (gate, manager) = begun(&bed, &kube);
+    let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     let says = |what: &str| {
         wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
@@ -66,7 +66,7 @@ fn a_pod_s_output_is_followed_until_its_agent_is_heard() {
     gate.open(1);
     says("two\n");
     assert_eq!(following.stdout(), b"");
-    lead_home(&bed, &kube);
+    publish_address(&bed, &kube);
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
     let followed = following.finish(BOUND);
     assert_eq!(
@@ -82,13 +82,13 @@ fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     kube.only_rights(rights_of_the_manager());
-    let (gate, manager) = begun(&bed, &kube);
+    let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {
         wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
     }
     gate.open(1);
-    lead_home(&bed, &kube);
+    publish_address(&bed, &kube);
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
     assert_eq!(following.finish(BOUND).stdout, "one €\ntwo\nscore=1\n".as_bytes());
 }
