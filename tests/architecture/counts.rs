@@ -34,7 +34,7 @@ const BARE_CONSTANTS: [&str; 12] = [
 const COMMON_TYPES: [&str; 4] = ["Error", "Settings", "Spec", "Result"];
 
 #[test]
-fn counts_of_what_is_too_much_only_fall() {
+fn counts_of_problems_never_rise() {
     let all: Vec<(&str, Vec<Source>)> =
         ["shared", "agent", "manager"].map(|krate| (krate, sources(krate))).into();
     let files: Vec<&Source> = all.iter().flat_map(|(_, sources)| sources).collect();
@@ -192,7 +192,7 @@ fn spread_types(files: &[Source]) -> usize {
 }
 
 #[test]
-fn each_count_finds_what_it_is_about() {
+fn each_count_finds_its_problem() {
     assert_eq!(
         foggy_beginnings("/// What it is.\n/// How not.\nfn a() {}\n\n    /// Whether so.\n"),
         2

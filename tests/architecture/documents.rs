@@ -29,7 +29,7 @@ impl<'a> TestName<'a> {
 }
 
 #[test]
-fn the_tests_that_the_page_of_faults_names_exist() {
+fn tests_named_in_the_documentation_exist() {
     let files: Vec<(String, String)> = crates()
         .into_iter()
         .flat_map(sources)

@@ -105,7 +105,7 @@ fn a_module_imports_only_from_its_left() {
 }
 
 #[test]
-fn each_power_lives_in_one_place() {
+fn each_capability_is_used_in_one_place() {
     // A text that marks a capability, the crate to search, and the modules that may contain it, as beginnings
     // of paths.
     #[rustfmt::skip]
@@ -197,7 +197,7 @@ fn pure_files_are_pure() {
 const MAX_FILE_LINES: usize = 700;
 
 #[test]
-fn files_stay_short_enough_to_be_read() {
+fn files_have_a_maximum_length() {
     for krate in crates() {
         for Source { path, lines, .. } in sources(krate) {
             assert!(
@@ -213,7 +213,7 @@ fn files_stay_short_enough_to_be_read() {
 }
 
 #[test]
-fn every_module_says_what_it_is_for() {
+fn every_module_has_a_head_comment() {
     for krate in crates() {
         for Source { path, head, .. } in sources(krate) {
             assert!(

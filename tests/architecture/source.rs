@@ -220,7 +220,7 @@ fn imports_are_found_in_every_spelling() {
 }
 
 #[test]
-fn tests_and_comments_are_no_product() {
+fn comments_and_tests_are_removed() {
     let text = "//! Head.\nfn a() {}\n// waitpid(\n#[cfg(test)]\nmod tests {\n waitpid()\n}\n";
     assert_eq!(product(text), "fn a() {}");
 }

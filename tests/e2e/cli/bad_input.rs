@@ -26,7 +26,7 @@ fn space(space: Value) -> Search {
 }
 
 #[test]
-fn a_bad_experiment_is_refused_by_the_name_of_the_field() {
+fn an_invalid_experiment_is_refused_with_the_field_s_name() {
     let good = Search::new("true", 1);
     #[rustfmt::skip]
     let table: [(&str, Search, &[&str]); 21] = [
@@ -64,7 +64,7 @@ fn a_bad_experiment_is_refused_by_the_name_of_the_field() {
 }
 
 #[test]
-fn a_bad_file_is_refused_by_its_name() {
+fn an_invalid_file_is_refused_with_its_name() {
     #[rustfmt::skip]
     let table: [(_, Option<&[u8]>, &[&str]); 6] = [
         ("a missing file",   None,                                   &["experiment.yml", "No such file"]),
@@ -89,7 +89,7 @@ fn a_bad_file_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_field_of_an_experiment_is_refused_by_its_line_wherever_the_file_comes_from() {
+fn an_invalid_field_is_refused_with_its_line() {
     let text = "trialConcurrency: 1\ntrialComand: x\nsearchSpace: {}\n";
     let bed = TestBed::new();
     let file = bed.write("experiment.yml", text);
@@ -113,7 +113,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_fault_found_late_leaves_no_experiment_behind() {
+fn a_late_fault_leaves_no_experiment() {
     let bed = TestBed::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -124,7 +124,7 @@ fn a_fault_found_late_leaves_no_experiment_behind() {
 }
 
 #[test]
-fn an_experiment_of_which_nothing_was_recorded_is_none() {
+fn an_experiment_without_a_record_is_not_resumed() {
     // First, the manager was killed directly after it created its database. Then, an experiment with trials
     // lost its record.
     for trials_began in [false, true] {
@@ -169,7 +169,7 @@ fn an_unwritable_data_directory_is_named() {
 }
 
 #[test]
-fn resume_refuses_what_is_not_there() {
+fn resume_refuses_an_unknown_experiment() {
     let bed = TestBed::new();
     for (id, words) in [("nobody", ["nobody"]), ("../etc", ["../etc"])] {
         let mut command = bed.manager();
@@ -194,7 +194,7 @@ fn a_bad_command_line_is_refused() {
 }
 
 #[test]
-fn an_experiment_is_taken_from_standard_input_and_called_that() {
+fn an_experiment_is_read_from_standard_input() {
     let bed = TestBed::new();
     let piped = |text: &str| {
         bed.write("given", text);

@@ -13,7 +13,7 @@ fn doctor(bed: &TestBed, search: &Search, options: &[&str]) -> (Option<i32>, Str
 }
 
 #[test]
-fn a_probe_runs_one_real_trial_and_says_what_it_reported() {
+fn a_probe_runs_one_trial_and_prints_its_result() {
     let bed = TestBed::new();
     let hook = bed.path("told");
     let search = Search::new("echo ran >>../ran; echo score=0.25; echo score=0.5", 5)
@@ -92,7 +92,7 @@ fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
+fn doctor_loads_a_user_s_tuner() {
     let python = nni_python();
     let bed = TestBed::new();
     let mine = "from nni.tuner import Tuner\nclass Mine(Tuner):\n    def update_search_space(self, space): pass\n    \
@@ -122,7 +122,7 @@ fn a_tuner_of_one_s_own_is_loaded_to_see_whether_it_can_be() {
 }
 
 #[test]
-fn the_program_of_a_tuner_is_looked_for_where_it_would_be_started() {
+fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
     let bed = TestBed::new();
     let answer = "#!/bin/sh\nread hello\necho '{\"type\": \"ready\"}'\nread propose\n\
                   echo '{\"type\": \"proposal\", \"id\": 0, \"parameters\": {\"x\": 1}}'\nread end\n";

@@ -13,7 +13,7 @@ fn open(bed: &TestBed, arguments: &[&str], browser: Option<&str>) -> Finished {
 
 #[test]
 #[ignore = "needs a browser"]
-fn the_portal_is_opened_in_the_browser_logged_in() {
+fn open_logs_the_browser_in() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = Search::new("echo score=1; read _ <../gate", 1).start(&bed);

@@ -3,7 +3,7 @@
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
 #[test]
-fn a_running_agent_is_made_to_talk_and_to_send() {
+fn a_running_agent_obeys_log_level_and_flush() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = format!("read _ <'{}'; echo score=1", gate.path().display());

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 #[test]
-fn a_relative_data_folder_and_agent_serve_trials_that_run_elsewhere() {
+fn relative_paths_are_relative_to_the_manager_s_directory() {
     let bed = TestBed::new();
     bed.write("code/value", "score=0.5\n");
     symlink(bed.keeper().get_program(), bed.path("keeper")).unwrap();

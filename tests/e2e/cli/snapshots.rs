@@ -62,7 +62,7 @@ fn every_help_text_is_as_recorded() {
 }
 
 #[test]
-fn nothing_is_coloured_wanted_or_not() {
+fn output_to_a_pipe_is_never_coloured() {
     let bed = TestBed::new();
     for colour in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1"), ("TERM", "xterm-256color")] {
         for words in [&["--help"][..], &["trial", "sow"], &["experiment", "show"], &["run", "none"]]

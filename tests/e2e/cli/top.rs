@@ -24,7 +24,7 @@ fn until(terminal: &Terminal, what: &str, is_so: impl Fn(&[String]) -> bool) -> 
 }
 
 #[test]
-fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
+fn top_fits_any_terminal_and_ends_with_a_key() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);
     for key in ["q", "\u{3}", "xyz q"] {
@@ -60,7 +60,7 @@ fn a_search_is_watched_on_any_terminal_and_left_by_a_key() {
 }
 
 #[test]
-fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
+fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);
     let mut command = bed.manager();
@@ -91,7 +91,7 @@ fn a_narrow_terminal_has_colours_a_bar_and_the_states_words() {
 }
 
 #[test]
-fn top_shows_when_the_manager_goes_away() {
+fn top_shows_the_end_of_the_manager() {
     let bed = TestBed::new();
     let (gate, running) = searching(&bed);
     let mut terminal = top(&bed, 100, 40);
@@ -123,7 +123,7 @@ fn top_shows_when_the_manager_goes_away() {
 }
 
 #[test]
-fn a_list_fits_the_terminal_and_shows_states_in_colour_unless_unwanted() {
+fn a_list_fits_the_terminal_and_colours_states() {
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 6, 3, 10).unwrap();
     for (no_color, coloured) in [("", true), ("1", false)] {

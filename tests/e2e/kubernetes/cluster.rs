@@ -337,7 +337,7 @@ fn a_failure_has_its_exit_code() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn a_kill_for_memory_is_reported_as_one() {
+fn a_kill_for_memory_is_reported() {
     on_each_kind(|cluster| {
         if cluster.lacks_containers() {
             return;
@@ -410,7 +410,7 @@ fn a_request_that_no_node_can_meet_is_reported() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn two_roles_meet_and_the_first_ones_metrics_count() {
+fn two_roles_find_each_other_and_the_first_one_reports() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         if !["Framework", "JobSet", "TFJob"].contains(&cluster.kind) {
@@ -483,7 +483,7 @@ fn clean_removes_the_objects_of_a_killed_manager() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
+fn a_running_trial_is_followed_and_another_is_stopped() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         // The first trial prints lines and ends. The second never ends.
@@ -517,7 +517,7 @@ fn one_trial_is_followed_and_another_is_stopped_while_they_run() {
 
 #[test]
 #[ignore = "needs a cluster"]
-fn a_probe_goes_the_way_of_a_trial() {
+fn a_probe_runs_like_a_trial() {
     on_each_kind(|cluster| {
         let bed = TestBed::new();
         let mut command = bed.manager();

@@ -61,7 +61,7 @@ pub(crate) fn rights_of_the_manager() -> Vec<String> {
 }
 
 #[test]
-fn the_manager_s_rights_are_its_account_s() {
+fn the_manager_s_account_is_bound_to_its_role() {
     let (resources, _) = resources_of(&deploy().join("rights"));
     let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
     let binding = named("RoleBinding");
@@ -91,7 +91,7 @@ fn frameworkcontroller_gets_an_account_with_its_rights() {
 }
 
 #[test]
-fn the_manager_in_the_cluster_fits_together() {
+fn the_manager_s_manifests_are_consistent() {
     let folder = deploy().join("manager");
     let (resources, own) = resources_of(&folder);
     let named = |kind: &str| &resources[&(kind.to_owned(), "trial-manager".to_owned())];
@@ -132,7 +132,7 @@ fn the_manager_in_the_cluster_fits_together() {
 
 #[test]
 #[ignore = "needs kubectl"]
-fn kubectl_builds_what_is_deployed() {
+fn kubectl_builds_all_manifests() {
     for folder in ["frameworkcontroller", "rights", "manager"] {
         let mut kubectl = std::process::Command::new("kubectl");
         let built = kubectl.arg("kustomize").arg(deploy().join(folder)).output();
@@ -148,7 +148,7 @@ fn kubectl_builds_what_is_deployed() {
 }
 
 #[test]
-fn images_are_built_by_the_toolchain_that_is_pinned() {
+fn images_are_built_with_the_pinned_toolchain() {
     let root = deploy().join("..");
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let toolchain = read("rust-toolchain.toml");
@@ -195,7 +195,7 @@ fn wait_until_idle(bed: &TestBed, pod: &mut Running) {
 }
 
 #[test]
-fn the_manager_s_pod_begins_once_goes_on_and_stays_when_it_is_done() {
+fn the_manager_s_pod_starts_once_resumes_and_stays_when_done() {
     let bed = TestBed::new();
     bed.write("experiment/experiment.yml", "x");
     bed.write("experiment/old.py", "x");

@@ -42,7 +42,7 @@ fn attempts(bed: &TestBed, id: &str) -> (Vec<(String, i64)>, Vec<String>) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario")]
-fn pods_get_everything_from_the_manager_and_report_as_one_trial() {
+fn pods_fetch_from_the_manager_and_report_as_one_trial() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.script("code/train.sh", TRAIN);

@@ -118,7 +118,7 @@ fn a_search_runs_from_its_first_framework_to_a_clean_cluster() {
 }
 
 #[test]
-fn a_failing_trial_fails_with_its_own_code_and_words() {
+fn a_failing_trial_has_its_exit_code_and_output() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let search = run(&bed, &search(&bed, &kube, "echo 'ValueError: no' >&2; exit 3", 1));
@@ -129,7 +129,7 @@ fn a_failing_trial_fails_with_its_own_code_and_words() {
 }
 
 #[test]
-fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
+fn pods_fetch_the_code_and_the_first_one_reports() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     bed.script("code/work.sh", "#!/bin/sh\ntest -n \"$FB_PS_ADDRESSES\" && echo \"score=$1\"\n");
@@ -149,7 +149,7 @@ fn pods_fetch_the_code_and_meet_and_the_first_ones_metrics_count() {
 }
 
 #[test]
-fn a_pod_that_fails_beside_the_first_fails_the_trial() {
+fn a_failing_second_pod_fails_the_trial() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let roles = json!([
@@ -168,7 +168,7 @@ fn a_pod_that_fails_beside_the_first_fails_the_trial() {
 }
 
 #[test]
-fn a_trial_is_done_when_another_role_than_the_one_that_reports_is() {
+fn a_trial_is_done_when_the_deciding_role_is_done() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let policy =
@@ -193,7 +193,7 @@ for step in 1 2 3; do echo "score=$n$step"; done
 [ $n = 2 ]"#;
 
 #[test]
-fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
+fn a_restarted_pod_is_a_later_attempt() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
@@ -219,7 +219,7 @@ fn a_pod_that_the_controller_starts_again_is_a_later_attempt() {
 }
 
 #[test]
-fn a_rough_cluster_loses_and_doubles_nothing() {
+fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);

@@ -135,7 +135,7 @@ fn request(before: &str, port: &str, lines: &str) -> String {
 }
 
 #[test]
-fn without_a_token_only_the_managers_own_user_changes_a_search() {
+fn without_a_token_only_the_manager_s_user_changes_a_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let search = Search::new("echo >>../waits; read _ <../gate", 9).start(&bed);

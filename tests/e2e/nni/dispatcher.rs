@@ -123,7 +123,7 @@ fn nni_s_own_tuner_and_assessor_run_unchanged() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
+fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
     let python = nni_python();
     let bed = bed();
     let gate = Gate::new(&bed.path("gate"));
@@ -158,7 +158,7 @@ fn nni_s_dispatcher_hears_of_results_from_elsewhere_and_of_another_space() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_class_of_the_user_reads_a_space_of_any_form() {
+fn a_user_s_class_gets_a_space_of_any_form() {
     let python = nni_python();
     let bed = bed();
     let gate = Gate::new(&bed.path("gate"));
@@ -206,7 +206,7 @@ fn a_built_in_tuner_of_nni_is_found_by_its_name() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
+fn a_user_s_class_gets_each_end_once_and_after_its_result() {
     let python = nni_python();
     let bed = bed();
     let outcome = search(&python, 100, &stepper(&bed, &json!({"last": 6})))
@@ -244,7 +244,7 @@ fn a_class_of_one_s_own_learns_each_end_once_and_after_its_result() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_killed_dispatcher_is_started_again_and_told_what_it_knew() {
+fn a_killed_dispatcher_is_restarted_with_its_history() {
     let python = nni_python();
     let bed = bed();
     let gate = Gate::new(&bed.path("gate"));
@@ -272,7 +272,7 @@ fn a_killed_dispatcher_is_started_again_and_told_what_it_knew() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_tuner_that_fails_for_good_leaves_its_trials_and_a_search_to_resume() {
+fn a_permanently_failing_tuner_leaves_a_resumable_search() {
     let python = nni_python();
     let bed = bed();
     let search = search(&python, 6, &stepper(&bed, &json!({"fail_at": 2})));
@@ -296,7 +296,7 @@ fn a_tuner_that_fails_for_good_leaves_its_trials_and_a_search_to_resume() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn an_advisor_of_nni_gives_its_budgets() {
+fn an_advisor_of_nni_sets_budgets() {
     let python = nni_python();
     let bed = bed();
     let advisor = json!({
@@ -319,7 +319,7 @@ fn an_advisor_of_nni_gives_its_budgets() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_built_in_tuner_may_have_an_assessor_outside() {
+fn a_built_in_tuner_works_with_an_external_assessor() {
     let python = nni_python();
     let bed = bed();
     let outcome = Search::new("python3 square.py patient", 4)
@@ -342,7 +342,7 @@ fn assert_stopped_by_assessor(bed: &TestBed, outcome: &Outcome, trial: &str) {
 }
 
 #[test]
-fn an_interpreter_that_lacks_something_is_named() {
+fn an_unusable_interpreter_is_named() {
     let bed = bed();
     let without = bed.script("without/python", "#!/bin/sh\nexec python3 -S -E \"$@\"\n");
     let broken = bed.script("broken/python", "#!/bin/sh\nexit 3\n");

@@ -14,7 +14,7 @@ nni.report_final_result(x)
 /// As in NNI's run script, only the keeper gets the trial's output.
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_result_that_an_old_keeper_posts_is_the_trials() {
+fn a_result_that_nni_s_keeper_posts_reaches_the_trial() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("code/trial.py", TRIAL);

@@ -287,7 +287,7 @@ experiment.config.training_service.service_account_name = 'trials'
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn the_documented_frameworkcontroller_example_runs_word_for_word() {
+fn the_documented_frameworkcontroller_example_runs_unchanged() {
     let python = nni_python();
     let example = Documented::new(&with_sdk_of_nni(&python), "");
     let said = example.run(&mut nni(&example.bed, &python, &["search.py"]));
@@ -297,7 +297,7 @@ fn the_documented_frameworkcontroller_example_runs_word_for_word() {
 }
 
 #[test]
-fn the_documented_example_runs_word_for_word_without_nnis_package() {
+fn the_documented_example_runs_without_nni_s_package() {
     let example = Documented::new(&with_trialkeepers_sdk(), "");
     let said = example.run(&mut trialkeepers_nni(&example.bed, &["search.py"]));
     assert_eq!(said.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{said}");
@@ -306,7 +306,7 @@ fn the_documented_example_runs_word_for_word_without_nnis_package() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
+fn the_documented_example_runs_with_azure_and_an_account() {
     let python = nni_python();
     let of_nni = Documented::new(&with_sdk_of_nni(&python), AZURE);
     let from_nni = nni(&of_nni.bed, &python, &["search.py"]);
@@ -329,7 +329,7 @@ fn the_documented_example_runs_with_azure_and_an_account_both_ways() {
 }
 
 #[test]
-fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
+fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     kube.without_frameworks();
@@ -370,7 +370,7 @@ fn trialkeepers_nnictl_runs_a_session_on_kubeflow() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn a_failed_start_is_reported_and_leaves_nothing_behind() {
+fn a_failed_start_is_reported_and_leaves_no_process() {
     let python = nni_python();
     let bed = TestBed::new();
     bed.write("trial.py", TRIAL);

@@ -74,7 +74,7 @@ for (const tab of tabs) tab.click(); return tabs.length";
 
 #[test]
 #[ignore = "needs a browser and NNI from PyPI"]
-fn every_page_of_nni_s_shows_the_search_without_a_complaint() {
+fn every_page_of_nni_shows_the_search_without_errors() {
     let (browser, python) = (Browser::start(), nni_python());
     // From 100 trials on, the pages request metrics in groups, and the latest metrics.
     for trials in [20, 130] {

@@ -98,7 +98,7 @@ if __name__ == "__main__":
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn the_metrics_of_a_trials_many_processes_all_arrive() {
+fn metrics_of_all_processes_of_a_trial_arrive() {
     let python = nni_python();
     // Long values are written to a pipe in parts. Only the HTTP channel keeps the parts of different
     // processes separate.

@@ -78,7 +78,7 @@ const DOWN: char = '\u{e015}';
 #[test]
 #[ignore = "needs a browser"]
 #[expect(clippy::too_many_lines, reason = "one scenario")]
-fn ranges_are_chosen_by_keyboard() {
+fn ranges_are_selected_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
@@ -173,7 +173,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 
 #[test]
 #[ignore = "needs a browser"]
-fn another_parameter_takes_no_focus_away() {
+fn a_new_parameter_keeps_the_focus() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
@@ -203,7 +203,7 @@ return Promise.all([import('/assets/parallel.js'), import('/assets/charts.js')])
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_trial_without_a_parameter_is_followed_to_its_result() {
+fn a_trial_without_a_parameter_is_drawn_to_its_result() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
@@ -215,7 +215,7 @@ fn a_trial_without_a_parameter_is_followed_to_its_result() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_finger_chooses_along_an_axis_and_moves_the_page_elsewhere() {
+fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
@@ -296,7 +296,7 @@ fn curves_are_shown_and_hidden_by_keyboard() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn the_objective_is_drawn_however_many_metrics_there_are() {
+fn the_objective_is_drawn_among_many_metrics() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let others = "a b c d e f g h i";

@@ -70,7 +70,7 @@ fn kept(bed: &TestBed) -> (Running, String) {
 }
 
 #[test]
-fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
+fn keep_serving_serves_an_ended_search_until_an_interruption() {
     let bed = TestBed::new();
     let (running, url) = kept(&bed);
     let shown = || {
@@ -97,7 +97,7 @@ fn a_search_that_has_ended_is_served_until_an_interruption_if_that_is_wanted() {
 }
 
 #[test]
-fn a_search_that_has_ended_is_served_until_it_is_stopped() {
+fn keep_serving_serves_an_ended_search_until_a_stop() {
     for (stop, accepted) in
         [("POST /api/v1/experiment/stop", 202), ("DELETE /api/v1/nni/experiment", 200)]
     {
@@ -117,7 +117,7 @@ fn a_search_that_has_ended_is_served_until_it_is_stopped() {
 }
 
 #[test]
-fn the_refusal_of_one_trial_keeps_nothing_from_the_others() {
+fn a_refusal_of_one_trial_does_not_affect_the_others() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command =

@@ -26,7 +26,7 @@ fn listed(url: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_managers() {
+fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let bed = TestBed::new();
     let ended = Search::new("echo score={{x}}", 2)
         .with("experimentName", "first try")
@@ -84,7 +84,7 @@ fn a_home_shows_ended_and_running_experiments_and_hands_changes_to_their_manager
 }
 
 #[test]
-fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
+fn notes_are_kept_and_a_second_home_names_the_first() {
     let bed = TestBed::new();
     let id = Search::new("echo score={{x}}", 1).run(&bed).id;
     let store = std::fs::metadata(bed.data().join(&id).join("trialkeeper.db")).unwrap();
@@ -118,7 +118,7 @@ fn notes_stay_in_the_home_and_a_second_home_says_who_serves() {
 }
 
 #[test]
-fn points_of_the_users_survive_a_manager_that_is_killed() {
+fn a_user_s_points_survive_a_killed_manager() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let held = "echo {{x}} >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";

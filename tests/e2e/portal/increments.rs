@@ -68,7 +68,7 @@ fn rows(browser: &Browser) -> Vec<Vec<String>> {
 #[test]
 #[ignore = "needs a browser"]
 #[expect(clippy::too_many_lines, reason = "one scenario")]
-fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
+fn a_table_fetches_only_new_rows_and_stays_sorted() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, store) = serve_search(&bed, 300, 3);
@@ -153,7 +153,7 @@ fn a_table_is_sent_its_new_rows_only_and_stays_sorted() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn columns_are_chosen_and_kept_for_the_next_visit() {
+fn selected_columns_are_kept_for_the_next_visit() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, _) = serve_search(&bed, 12, 3);
@@ -193,7 +193,7 @@ fn columns_are_chosen_and_kept_for_the_next_visit() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn curves_side_by_side_are_sent_their_new_steps_only() {
+fn compared_curves_fetch_only_new_steps() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, store) = serve_search(&bed, 10, 400);

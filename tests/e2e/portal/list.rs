@@ -13,7 +13,7 @@ fn searched(bed: &TestBed) -> String {
 }
 
 #[test]
-fn a_filtered_list_is_had_as_a_file() {
+fn a_filtered_list_can_be_downloaded() {
     let bed = TestBed::new();
     let id = searched(&bed);
     let (_serving, url) = bed.serve(&id);
@@ -35,7 +35,7 @@ fn a_filtered_list_is_had_as_a_file() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn all_trials_of_a_page_are_chosen_at_once() {
+fn all_trials_of_a_page_can_be_selected() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let id = searched(&bed);

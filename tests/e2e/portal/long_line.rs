@@ -35,7 +35,7 @@ fn shown(browser: &Browser, word: &str) -> usize {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_trial_that_prints_one_has_its_beginning_shown_and_what_follows() {
+fn a_long_line_is_cut_and_later_lines_are_shown() {
     let browser = Browser::start();
     let bed = TestBed::new();
     bed.write("code/line", &line("FIRST"));
@@ -51,7 +51,7 @@ fn a_trial_that_prints_one_has_its_beginning_shown_and_what_follows() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_page_bears_ten_megabytes_that_are_there_and_ten_that_come() {
+fn a_page_handles_ten_stored_and_ten_live_megabytes() {
     let browser = Browser::start();
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 3, 3, 10).unwrap();

@@ -45,7 +45,7 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn a_trial_is_seen_and_opened_by_keyboard() {
+fn a_trial_is_selected_and_opened_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
@@ -76,7 +76,7 @@ fn a_trial_is_seen_and_opened_by_keyboard() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn chosen_ranges_stand_in_the_address_and_filter_the_table() {
+fn selected_ranges_are_in_the_address_and_filter_the_table() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
@@ -139,7 +139,7 @@ fn a_range_of_a_parameter_with_any_name_is_a_filter() {
 
 #[test]
 #[ignore = "needs a browser"]
-fn the_search_space_decides_about_axes() {
+fn the_search_space_determines_the_axes() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 10);

@@ -58,7 +58,7 @@ return problems;
 #[test]
 #[ignore = "needs a browser"]
 #[expect(clippy::too_many_lines, reason = "one scenario")]
-fn a_search_is_seen_as_it_goes() {
+fn a_running_search_is_shown_live() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));

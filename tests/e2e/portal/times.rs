@@ -5,7 +5,7 @@ use trialkeeper_tests::{BOUND, Browser, TestBed, seed};
 
 #[test]
 #[ignore = "needs a browser"]
-fn moments_are_in_the_time_zone_of_their_reader() {
+fn times_are_in_the_time_zone_of_their_reader() {
     let browser = Browser::start();
     let bed = TestBed::new();
     seed::make(&bed.data(), "small", 4, 5, 2).unwrap();

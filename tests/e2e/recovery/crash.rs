@@ -68,7 +68,7 @@ fn wait_for_steps(bed: &TestBed, steps: usize) {
 type Kills = Vec<(usize, usize)>;
 
 #[test]
-fn a_killed_manager_resumes_without_losing_or_doubling_a_metric() {
+fn a_killed_manager_resumes_without_losing_or_duplicating_a_metric() {
     #[rustfmt::skip]
     let kills: [(&str, Kills); 6] = [
         ("before the first metric",          vec![(0, 3)]),

@@ -35,28 +35,28 @@ fn five_seconds_of_503_lose_nothing() {
 }
 
 #[test]
-fn a_manager_that_answers_503_for_ever_costs_the_trial_nothing() {
+fn a_manager_that_always_answers_503_does_not_harm_the_trial() {
     cases::never_taken();
 }
 
 #[test]
-fn a_clock_that_jumps_changes_what_is_shown_and_nothing_else() {
+fn a_clock_that_jumps_changes_only_displayed_times() {
     cases::clock_jumps();
 }
 
 #[test]
-fn a_killed_manager_finds_twenty_trials_running_and_starts_none_again() {
+fn a_resumed_manager_adopts_twenty_running_trials() {
     cases::restart(20);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
-fn a_full_disk_stops_new_work_and_nothing_else() {
+fn a_full_disk_stops_only_new_trials() {
     cases::full_disk(Until::Room);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
-fn a_manager_that_is_stopped_while_its_disk_is_full_leaves_its_trials_to_the_next() {
+fn a_manager_stopped_on_a_full_disk_leaves_its_trials_to_the_next_one() {
     cases::full_disk(Until::Stop);
 }

@@ -19,7 +19,7 @@ echo score=0.5
 "#;
 
 #[test]
-fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
+fn ctrl_c_ends_the_trials_with_sigterm_and_resume_finishes_the_search() {
     for (says, signal) in [("Ctrl-C", Signal::SIGINT), ("a service manager", Signal::SIGTERM)] {
         println!("{says}");
         let bed = TestBed::new();
@@ -54,7 +54,7 @@ fn ctrl_c_ends_the_trials_politely_and_resume_finishes_the_search() {
 }
 
 #[test]
-fn a_manager_that_is_moved_leaves_its_trials_and_one_that_was_to_stop_does_not() {
+fn a_moved_manager_leaves_its_trials_and_a_stopped_one_does_not() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.script("code/polite.sh", POLITE);
@@ -138,7 +138,7 @@ fn ignored_hup_and_int_stay_ignored() {
 }
 
 #[test]
-fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
+fn a_second_ctrl_c_does_not_wait_for_a_trial_that_ignores_sigterm() {
     let bed = TestBed::new();
     let _gate = Gate::new(&bed.path("gate"));
     bed.script(
@@ -159,7 +159,7 @@ fn a_second_ctrl_c_does_not_wait_for_a_deaf_trial() {
 }
 
 #[test]
-fn commands_say_that_a_search_has_lost_its_manager() {
+fn commands_report_a_search_without_its_manager() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     bed.script("code/polite.sh", POLITE);

@@ -124,7 +124,7 @@ fn steps() -> Vec<Value> {
 }
 
 #[test]
-fn agents_send_again_what_a_restored_backup_lacks() {
+fn agents_resend_the_reports_that_a_restored_backup_lacks() {
     let (bed, id, outcome) = Scenario::restored(|_| ()).end();
     outcome.expect_done(2, 0);
     for trial in &outcome.trials {
@@ -137,7 +137,7 @@ fn agents_send_again_what_a_restored_backup_lacks() {
 }
 
 #[test]
-fn reports_that_a_restored_backup_lacks_for_good_are_named() {
+fn reports_that_a_restored_backup_loses_are_named() {
     let forget = |spool: &Path| {
         for entry in fs::read_dir(spool).unwrap() {
             let path = entry.unwrap().path();

@@ -55,7 +55,7 @@ fn search(tuner: &Value) -> Search {
 }
 
 #[test]
-fn every_tuner_goes_on_alike_after_a_resume() {
+fn every_tuner_proposes_the_same_after_a_resume() {
     let args = |more: Value| {
         let mut args = json!({"optimize_mode": "maximize", "seed": 11});
         args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -22,7 +22,7 @@ fn folder_of_running(bed: &TestBed) -> PathBuf {
 }
 
 #[test]
-fn an_address_and_a_socket_that_were_removed_are_made_again_and_the_search_goes_on() {
+fn a_removed_address_and_socket_are_created_again() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let manager = waiting(&bed, &gate, 3).start(&bed);
@@ -80,7 +80,7 @@ fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
 }
 
 #[test]
-fn an_experiment_whose_code_was_deleted_is_read_and_says_so_when_it_is_to_go_on() {
+fn an_experiment_without_its_code_is_readable_but_not_resumed() {
     let bed = TestBed::new();
     let done = Search::new("echo score=1", 1).run(&bed);
     done.expect_done(1, 0);

@@ -68,7 +68,7 @@ fn a_program_proposes_learns_and_stops() {
 }
 
 #[test]
-fn garbage_is_reported_and_passed_over() {
+fn invalid_messages_are_reported_and_ignored() {
     let bed = TestBed::new();
     let outcome = search(&bed, "garbage", "echo score={{x}}").run(&bed);
     outcome.expect_done(4, 0);
@@ -76,7 +76,7 @@ fn garbage_is_reported_and_passed_over() {
 }
 
 #[test]
-fn a_program_that_always_ends_is_left_alone_and_its_trials_are_kept() {
+fn a_program_that_always_ends_stops_the_search_and_keeps_its_trials() {
     let bed = TestBed::new();
     let outcome = search(&bed, "exit", "echo score={{x}}").run(&bed);
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 1), "{outcome:#?}");
@@ -109,7 +109,7 @@ fn a_killed_program_is_restarted_with_its_history() {
 }
 
 #[test]
-fn a_program_hears_of_results_from_elsewhere_and_of_another_space() {
+fn a_program_gets_imported_results_and_a_new_space() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let command = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
@@ -141,7 +141,7 @@ fn a_program_hears_of_results_from_elsewhere_and_of_another_space() {
 
 #[test]
 #[ignore = "needs Optuna from PyPI"]
-fn optuna_drives_a_search_and_goes_on_after_a_resume() {
+fn optuna_runs_a_search_and_continues_after_a_resume() {
     let python = optuna_python();
     let bed = TestBed::new();
     let adapter = fs::read_to_string(examples().join("optuna/optuna_search.py")).unwrap();

@@ -91,7 +91,7 @@ fn expect_same_after_kill(search: &Search, says: &str) {
 }
 
 #[test]
-fn built_in_assessors_judge_alike_after_a_kill() {
+fn built_in_assessors_decide_the_same_after_a_kill() {
     let table = [
         ("Medianstop", json!({"start_step": 8})),
         ("Curvefitting", json!({"start_step": 8, "epoch_num": 20, "threshold": 0.8})),
@@ -103,7 +103,7 @@ fn built_in_assessors_judge_alike_after_a_kill() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn nni_s_assessors_judge_alike_after_a_kill() {
+fn nni_s_assessors_decide_the_same_after_a_kill() {
     let python = nni_python();
     let table = [
         ("nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor", json!({"start_step": 8})),
@@ -142,7 +142,7 @@ fn an_assessor_follows_the_tuners_direction() {
 
 #[test]
 #[ignore = "needs NNI from PyPI"]
-fn an_assessor_of_nni_that_is_named_by_its_class_follows_the_direction() {
+fn an_assessor_class_of_nni_follows_the_tuners_direction() {
     let python = nni_python();
     let class = "nni.algorithms.hpo.medianstop_assessor.MedianstopAssessor";
     let assessor = json!({"className": class, "classArgs": {"start_step": 1}});

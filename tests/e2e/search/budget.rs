@@ -16,7 +16,7 @@ fn a_result_that_is_good_enough_ends_the_search() {
 }
 
 #[test]
-fn failures_without_end_hold_the_search_until_they_are_mended() {
+fn consecutive_failures_pause_the_search_until_a_repair() {
     let bed = TestBed::new();
     bed.write("code/trial.sh", "echo broken >&2; exit 3");
     let outcome = Search::new("sh trial.sh", 6).with("maxConsecutiveFailures", 2).run(&bed);
@@ -31,7 +31,7 @@ fn failures_without_end_hold_the_search_until_they_are_mended() {
 }
 
 #[test]
-fn a_doomed_search_is_held_by_default_and_resume_goes_on() {
+fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
     for (command, mended, trials) in [("sh trial.sh", "trial.sh", 5), ("./absent", "absent", 1)] {
         let bed = TestBed::new();
         bed.write("code/trial.sh", "echo broken >&2; exit 3");
@@ -71,7 +71,7 @@ fn the_default_limit_on_failures_can_be_turned_off() {
 }
 
 #[test]
-fn failed_trials_run_again_on_request_in_a_done_or_held_search() {
+fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
     for (says, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
         let bed = TestBed::new();
         bed.write("code/trial.sh", "exit 3");

@@ -52,7 +52,7 @@ fn shown(bed: &TestBed, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_snapshot_gives_each_trial_the_first_code_in_a_folder_of_its_own() {
+fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     write_script(&bed, &gate, 1);
@@ -134,7 +134,7 @@ impl Drop for Btrfs {
 }
 
 #[test]
-fn copies_of_the_code_share_their_blocks_where_the_file_system_can() {
+fn copies_of_the_code_share_their_blocks_on_btrfs() {
     let bed = TestBed::new();
     let Some(_mounted) = Btrfs::mount(&bed, &bed.data()) else { return };
     let gate = Gate::new(&bed.path("gate"));
@@ -186,7 +186,7 @@ fn expect_origins(table: &str, first: &str, commit: &str) -> String {
 }
 
 #[test]
-fn a_script_that_is_edited_in_mid_search_is_reported() {
+fn a_script_edited_during_the_search_is_reported() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let script = |score| write_script(&bed, &gate, score);

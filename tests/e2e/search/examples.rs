@@ -54,7 +54,7 @@ fn the_first_command_of_the_readme_runs_iris_to_its_end() {
 }
 
 #[test]
-fn the_iris_data_are_fishers() {
+fn the_iris_data_match_fisher_s_means() {
     let data = fs::read_to_string(examples().join("iris/iris.csv")).unwrap();
     let rows: Vec<&str> = data.lines().skip(1).collect();
     assert_eq!(rows.len(), 150);
@@ -92,7 +92,7 @@ fn the_same_seed_gives_the_same_search() {
 }
 
 #[test]
-fn a_grid_is_walked_once_and_json_lines_are_read() {
+fn a_grid_is_tried_once_and_json_lines_are_read() {
     let bed = TestBed::new();
     let search = Outcome::of_file(&bed, &examples().join("shell/json-lines.yml"));
     // Four starts and two numbers. Only the end of the grid ends the search.

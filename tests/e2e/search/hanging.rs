@@ -116,7 +116,7 @@ fn wait_for_trouble(running: &Running, says: &str) -> String {
 }
 
 #[test]
-fn a_late_answer_of_a_tuner_is_reported_and_taken() {
+fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "10s");
@@ -178,7 +178,7 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
 }
 
 #[test]
-fn a_program_that_reads_nothing_holds_up_neither_trials_nor_a_stop() {
+fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     // More steps than fit into a pipe.
@@ -259,7 +259,7 @@ fn a_hanging_assessor_is_reported_and_restarted() {
 }
 
 #[test]
-fn doctor_tells_of_a_tuner_that_owes_an_answer() {
+fn doctor_reports_a_tuner_that_does_not_answer() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     bed.write("code/program.py", &PROGRAM.replace("message[\"id\"] == 1", "True"));

@@ -14,7 +14,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn an_end_reaches_a_server_that_misbehaves_and_a_program() {
+fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let bed = TestBed::new();
     let hook = Hook::start(&[Answer::Nothing, Answer::Noise, Answer::Status(503), Answer::Endless]);
     bed.write("url", &format!("{}/s3cret-path\n", hook.url()));
@@ -133,7 +133,7 @@ fn a_hanging_program_delays_the_end_briefly_and_is_reported() {
 }
 
 #[test]
-fn a_search_held_by_failures_is_notified_and_then_its_end() {
+fn a_pause_by_failures_and_the_end_are_notified() {
     let bed = TestBed::new();
     let command = json!({"command": "cat >>../told"});
     let search = Search::new("exit 3", 9)
@@ -213,7 +213,7 @@ fn the_next_manager_notifies_of_a_recovery_if_the_first_one_dies() {
 }
 
 #[test]
-fn a_lost_tuner_is_notified_and_shown_until_it_is_back() {
+fn a_lost_tuner_is_notified_and_shown_until_it_recovers() {
     let bed = TestBed::new();
     bed.write("code/tuner.py", "raise SystemExit('OddError: it never begins')");
     let search = Search::new("echo score=0.5", 1)

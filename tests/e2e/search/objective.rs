@@ -46,7 +46,7 @@ fn doctor(bed: &TestBed, search: &Search, probe: bool) -> String {
 }
 
 #[test]
-fn a_search_that_states_minimize_takes_the_loss_that_keras_prints() {
+fn a_minimizing_search_uses_the_loss_that_keras_prints() {
     let bed = TestBed::new();
     let line = "echo 'loss: 0.5{{x}} - val_loss: 0.6{{x}} - val_accuracy: 0.8{{x}}'";
     let search = Search::new(line, 2)

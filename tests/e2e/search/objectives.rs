@@ -28,7 +28,7 @@ fn shown(bed: &TestBed, id: &str, format: &str) -> String {
 
 #[test]
 #[ignore = "needs a browser"]
-fn several_objectives_end_in_a_pareto_front_without_what_breaks_a_limit() {
+fn the_pareto_front_contains_only_trials_within_the_constraints() {
     let bed = TestBed::new();
     let objectives = json!([
         {"metric": "loss", "direction": "minimize"},

@@ -42,7 +42,7 @@ fn a_population_is_trained_step_by_step() {
 }
 
 #[test]
-fn a_population_goes_on_after_a_resume() {
+fn a_population_continues_after_a_resume() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let waiting = "[ $NNI_TRIAL_SEQ_ID -lt 5 ] || { echo >>../waits; read _ <../gate; }";

@@ -106,7 +106,7 @@ fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
 }
 
 #[test]
-fn a_search_that_was_given_something_goes_on_alike_after_a_resume() {
+fn a_changed_search_proposes_the_same_after_a_resume() {
     for tuner in ["TPE", "Evolution", "Hyperband"] {
         let (uninterrupted, resumed) = (steered(tuner, false), steered(tuner, true));
         assert_eq!(uninterrupted, resumed, "{tuner}");
@@ -115,7 +115,7 @@ fn a_search_that_was_given_something_goes_on_alike_after_a_resume() {
 }
 
 #[test]
-fn faults_of_imports_and_spaces_are_named_with_their_place() {
+fn errors_in_imports_and_spaces_are_named_with_their_position() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = start(&bed, &gate, &Search::new(HELD, 1));
@@ -150,7 +150,7 @@ fn faults_of_imports_and_spaces_are_named_with_their_place() {
 }
 
 #[test]
-fn a_trial_of_a_search_that_is_only_shown_runs_once_more_with_the_next_resume() {
+fn a_retry_in_a_served_search_runs_with_the_next_resume() {
     let bed = TestBed::new();
     // The trial fails the first time.
     let search = Search::new("echo score=1; mkdir ../once || exit 0; exit 3", 1);

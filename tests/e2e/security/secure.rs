@@ -9,7 +9,7 @@ use std::process::Command;
 use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
 #[test]
-fn off_the_loopback_interface_reports_are_encrypted() {
+fn remote_reports_are_encrypted() {
     let bed = TestBed::new();
     let mut command = Search::new("echo score={{x}}", 2).command(&bed);
     let outcome = Outcome::of(bed.start(command.args(["--host", "0.0.0.0"])).finish(BOUND));
@@ -55,7 +55,7 @@ fn contains(bytes: &[u8], secret: &[u8]) -> bool {
 }
 
 #[test]
-fn no_secret_is_in_a_log_a_command_line_a_page_or_a_file_that_others_may_read() {
+fn secrets_are_in_no_log_command_line_page_or_readable_file() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     // The trial prints its environment, which must contain no secret.
@@ -137,7 +137,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn an_experiment_is_for_its_owner_only_whatever_the_umask_is() {
+fn only_its_owner_can_read_an_experiment_under_any_umask() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line =

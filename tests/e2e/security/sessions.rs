@@ -22,7 +22,7 @@ fn head(url: &str, what: &str, lines: &str) -> String {
 }
 
 #[test]
-fn a_session_outlives_its_manager_and_ends_with_its_log_out_for_good() {
+fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line = format!("read _ <{}; echo score=1", gate.path().display());

@@ -47,7 +47,7 @@ fn ask_and_rest(host: &str, path: &str) -> TcpStream {
 }
 
 #[test]
-fn clients_that_do_not_read_a_log_cost_little_memory_and_keep_no_other_from_it() {
+fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line = format!(

@@ -46,7 +46,7 @@ fn trials(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_stranger_on_a_dead_managers_port_gets_no_token_and_takes_no_result() {
+fn a_process_on_a_dead_manager_s_port_gets_no_token_and_no_result() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line = format!(
@@ -101,7 +101,7 @@ fn a_stranger_on_a_dead_managers_port_gets_no_token_and_takes_no_result() {
 }
 
 #[test]
-fn a_verdict_that_lies_in_the_trials_folder_is_found_though_its_report_was_lost() {
+fn a_verdict_in_the_trial_s_folder_replaces_a_lost_report() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let line = format!("echo start >>../starts; echo step=1; read _ <{}", gate.path().display());

@@ -15,19 +15,19 @@ macro_rules! services {
         mod $module {
             #[test]
             $(#[$needs])?
-            fn a_trial_has_its_code_and_ends_as_its_command_does() {
+            fn a_trial_has_its_code_and_its_command_s_exit_code() {
                 super::run_to_ends($service);
             }
 
             #[test]
             $(#[$needs])?
-            fn a_manager_that_goes_finds_its_trials_again() {
+            fn a_resumed_manager_finds_its_trials() {
                 super::leave_and_come_back($service);
             }
 
             #[test]
             $(#[$needs])?
-            fn a_stop_ends_its_trial_and_no_other() {
+            fn a_stop_ends_only_its_trial() {
                 super::stop_one($service);
             }
         }

@@ -98,7 +98,7 @@ fn run(bed: &TestBed, words: &[&str]) -> String {
 }
 
 #[test]
-fn trials_go_where_there_is_room_and_each_part_is_shown() {
+fn trials_run_where_there_is_capacity_and_each_service_is_shown() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let parts_wanted = json!([local(1), processes(&bed, "alive")]);
@@ -139,7 +139,7 @@ fn trials_go_where_there_is_room_and_each_part_is_shown() {
 }
 
 #[test]
-fn a_plugin_is_given_the_trials_that_it_has_room_for() {
+fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let mut plugin = processes(&bed, "alive");
@@ -170,7 +170,7 @@ fn a_plugin_is_given_the_trials_that_it_has_room_for() {
 }
 
 #[test]
-fn a_part_that_dies_is_passed_over_and_the_search_goes_on_at_the_other() {
+fn a_search_continues_without_a_dead_service() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let parts_wanted = json!([processes(&bed, "alive"), local(2)]);
@@ -197,7 +197,7 @@ fn a_part_that_dies_is_passed_over_and_the_search_goes_on_at_the_other() {
 }
 
 #[test]
-fn a_trial_that_one_part_refuses_runs_at_the_other() {
+fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let program = bed.write("refuser.py", REFUSER);
@@ -216,7 +216,7 @@ fn a_trial_that_one_part_refuses_runs_at_the_other() {
 }
 
 #[test]
-fn a_manager_that_is_killed_finds_its_trials_at_their_parts() {
+fn a_resumed_manager_finds_its_trials_on_their_services() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let mut plugins = ["first", "second"].map(|name| processes(&bed, name));
@@ -246,7 +246,7 @@ fn a_manager_that_is_killed_finds_its_trials_at_their_parts() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_machine_that_is_not_reached_keeps_no_trial_waiting() {
+fn an_unreachable_machine_delays_no_trial() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -276,7 +276,7 @@ fn machines_and_this_machine_share_a_search() {
 }
 
 #[test]
-fn doctor_names_the_part_that_fails() {
+fn doctor_names_the_failing_service() {
     let bed = TestBed::new();
     let broken = json!({"platform": "plugin", "command": ["./no-such-service"]});
     let file = search(&bed, json!([local(1), broken]), 1, 1).write(&bed);

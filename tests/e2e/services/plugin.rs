@@ -114,7 +114,7 @@ fn plugin(bed: &TestBed, before: Option<Pid>) -> Pid {
 }
 
 #[test]
-fn a_search_runs_at_a_service_of_the_users_own() {
+fn a_search_runs_on_a_plugin() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.open(6);
@@ -124,7 +124,7 @@ fn a_search_runs_at_a_service_of_the_users_own() {
 }
 
 #[test]
-fn a_plugin_that_is_killed_is_started_again_and_no_trial_runs_twice() {
+fn a_killed_plugin_is_restarted_and_no_trial_runs_twice() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let manager = search(&bed, &processes(), 4).start(&bed);
@@ -141,7 +141,7 @@ fn a_plugin_that_is_killed_is_started_again_and_no_trial_runs_twice() {
 }
 
 #[test]
-fn a_manager_that_is_killed_finds_its_trials_at_the_plugin() {
+fn a_resumed_manager_finds_its_trials_on_the_plugin() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let manager = search(&bed, &processes(), 3).start(&bed);
@@ -155,7 +155,7 @@ fn a_manager_that_is_killed_finds_its_trials_at_the_plugin() {
 }
 
 #[test]
-fn an_interrupted_search_ends_its_trials_at_the_plugin() {
+fn an_interrupted_search_ends_its_trials_on_the_plugin() {
     let bed = TestBed::new();
     let _gate = Gate::new(&bed.path("gate"));
     let manager = search(&bed, &processes(), 4).start(&bed);
@@ -171,7 +171,7 @@ fn an_interrupted_search_ends_its_trials_at_the_plugin() {
 }
 
 #[test]
-fn a_plugin_that_babbles_runs_its_search() {
+fn a_noisy_plugin_runs_its_search() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     gate.open(3);
@@ -183,7 +183,7 @@ fn a_plugin_that_babbles_runs_its_search() {
 }
 
 #[test]
-fn a_trial_that_the_platform_killed_for_memory_says_so() {
+fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let bed = TestBed::new();
     let program = bed.write("starved.py", STARVED);
     let service = json!({"platform": "plugin", "command": ["python3", program]});
@@ -203,7 +203,7 @@ fn a_trial_that_the_platform_killed_for_memory_says_so() {
 }
 
 #[test]
-fn a_plugin_that_cannot_work_is_refused_before_anything_is_made() {
+fn an_unusable_plugin_is_refused_before_the_search() {
     let answers = |answer: &str| {
         json!([
             "python3",
@@ -247,7 +247,7 @@ fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String
 }
 
 #[test]
-fn the_example_passes_the_conformance_story() {
+fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
     let (code, said) = conformance(&bed, "", "");
     assert!(
@@ -259,7 +259,7 @@ fn the_example_passes_the_conformance_story() {
 }
 
 #[test]
-fn a_careless_plugin_fails_the_conformance_story() {
+fn a_careless_plugin_fails_the_conformance_scenario() {
     let good = "ok    tells the end of a job that succeeds\n";
     #[rustfmt::skip]
     let table = [

@@ -82,7 +82,7 @@ fn a_search_uses_all_machines_and_every_metric_arrives() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_machine_without_other_bounds_has_a_trial_for_each_processor() {
+fn a_machine_without_limits_runs_a_trial_per_processor() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -101,7 +101,7 @@ fn a_machine_without_other_bounds_has_a_trial_for_each_processor() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_connection_that_is_cut_loses_nothing_and_comes_back() {
+fn a_cut_connection_is_restored_without_loss() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -116,7 +116,7 @@ fn a_connection_that_is_cut_loses_nothing_and_comes_back() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_manager_that_is_killed_finds_its_trials_on_their_machines() {
+fn a_resumed_manager_finds_its_trials_on_their_machines() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -134,7 +134,7 @@ fn a_manager_that_is_killed_finds_its_trials_on_their_machines() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_machine_with_another_host_key_is_refused_and_the_search_goes_on_elsewhere() {
+fn a_machine_with_a_changed_host_key_is_not_used() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -150,7 +150,7 @@ fn a_machine_with_another_host_key_is_refused_and_the_search_goes_on_elsewhere()
 
 #[test]
 #[ignore = "needs sshd"]
-fn an_interrupted_search_ends_its_trials_politely() {
+fn an_interrupted_search_ends_its_trials_with_sigterm() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let _gate = Gate::new(&bed.path("gate"));
@@ -174,7 +174,7 @@ fn addresses(folder: &std::path::Path) -> Vec<String> {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_stranger_on_the_machine_gets_nothing_while_the_connection_is_cut() {
+fn another_user_of_the_machine_gets_no_report() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -215,7 +215,7 @@ fn reachable(mut command: std::process::Command, advertise: &str) -> std::proces
 
 #[test]
 #[ignore = "needs sshd"]
-fn agents_report_straight_where_their_machine_reaches_the_manager_and_forwards_nothing() {
+fn agents_report_directly_if_their_machine_reaches_the_manager() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -231,7 +231,7 @@ fn agents_report_straight_where_their_machine_reaches_the_manager_and_forwards_n
 
 #[test]
 #[ignore = "needs sshd"]
-fn agents_report_through_ssh_where_their_machine_does_not_reach_the_manager() {
+fn agents_report_through_ssh_if_their_machine_cannot_reach_the_manager() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -253,7 +253,7 @@ fn agents_report_through_ssh_where_their_machine_does_not_reach_the_manager() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once() {
+fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -286,7 +286,7 @@ fn a_trial_on_a_machine_that_stays_away_runs_elsewhere_and_never_twice_at_once()
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_stop_waits_for_no_absent_machine_and_holds_when_it_is_back() {
+fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -313,7 +313,7 @@ fn a_stop_waits_for_no_absent_machine_and_holds_when_it_is_back() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn gpus_of_trials_that_outlived_their_manager_are_known_for_ours() {
+fn gpus_of_adopted_trials_are_recognized_as_the_search_s() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -337,7 +337,7 @@ fn gpus_of_trials_that_outlived_their_manager_are_known_for_ours() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_gpu_that_another_user_leaves_is_used_by_the_search_that_runs() {
+fn a_gpu_that_another_user_releases_is_used() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -374,7 +374,7 @@ fn a_configuration_that_ignores_host_keys_is_refused() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_machine_that_cannot_start_trials_gets_no_more_of_them() {
+fn a_machine_that_cannot_start_trials_gets_no_more_trials() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -399,7 +399,7 @@ fn a_machine_that_cannot_start_trials_gets_no_more_of_them() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_key_with_a_passphrase_is_used_by_a_file_that_only_its_owner_reads() {
+fn a_passphrase_file_must_be_private() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -420,7 +420,7 @@ fn a_key_with_a_passphrase_is_used_by_a_file_that_only_its_owner_reads() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn doctor_examines_each_machine_and_leaves_nothing() {
+fn doctor_checks_each_machine_and_leaves_no_files() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let all = [machines.add("fine"), machines.add("away"), machines.add("changed")];
@@ -450,7 +450,7 @@ fn doctor_examines_each_machine_and_leaves_nothing() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn a_machine_has_the_same_code_once_until_its_last_experiment_is_removed() {
+fn experiments_share_their_code_on_a_machine() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
@@ -479,7 +479,7 @@ fn a_machine_has_the_same_code_once_until_its_last_experiment_is_removed() {
 
 #[test]
 #[ignore = "needs sshd"]
-fn clean_ends_agents_and_leaves_nothing_on_the_machines() {
+fn clean_ends_agents_and_removes_all_files_on_the_machines() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let _gate = Gate::new(&bed.path("gate"));

@@ -57,7 +57,7 @@ fn expect_whole(done: &Outcome, trials: usize) {
 
 #[test]
 #[ignore = "needs root, ip netns and sshd"]
-fn a_pulled_cable_and_a_frozen_machine_lose_no_trial_and_run_none_twice() {
+fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     let bed = TestBed::new();
     let network = Network::new(&bed);
     let machines = [network.add("a"), network.add("b"), network.add("c")];
@@ -94,7 +94,7 @@ fn a_pulled_cable_and_a_frozen_machine_lose_no_trial_and_run_none_twice() {
 
 #[test]
 #[ignore = "needs root, ip netns and sshd"]
-fn a_daemon_that_dies_costs_nothing_and_a_machine_without_power_is_replaced() {
+fn a_killed_sshd_is_harmless_and_a_dead_machine_is_replaced() {
     let bed = TestBed::new();
     let network = Network::new(&bed);
     let machines = [network.add("a"), network.add("b")];
@@ -115,7 +115,7 @@ fn a_daemon_that_dies_costs_nothing_and_a_machine_without_power_is_replaced() {
 
 #[test]
 #[ignore = "needs root, ip netns and sshd"]
-fn a_machine_whose_disk_is_full_is_named_and_the_search_goes_on_elsewhere() {
+fn a_machine_with_a_full_disk_is_named_and_not_used() {
     let bed = TestBed::new();
     let network = Network::new(&bed);
     let disk = SmallDisk::mount(&bed.path("a"), 1);

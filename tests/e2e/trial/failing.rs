@@ -56,7 +56,7 @@ fn a_search_in_which_every_trial_fails_exits_with_1() {
 }
 
 #[test]
-fn an_agent_that_does_not_start_says_why() {
+fn an_agent_that_does_not_start_has_a_reason() {
     let bed = TestBed::new();
     let search = Search::new("true", 1);
     let mut command = search.command(&bed);
@@ -67,7 +67,7 @@ fn an_agent_that_does_not_start_says_why() {
 }
 
 #[test]
-fn a_search_without_a_result_exits_with_1_and_says_what_to_print() {
+fn a_search_without_a_result_exits_with_1_and_the_remedy() {
     let bed = TestBed::new();
     let search = Search::new("true", 1).run(&bed);
     search.expect_done(1, 0);
@@ -79,7 +79,7 @@ fn a_search_without_a_result_exits_with_1_and_says_what_to_print() {
 }
 
 #[test]
-fn a_trial_that_outlives_its_time_is_ended_and_the_search_goes_on() {
+fn a_trial_that_exceeds_its_duration_is_ended() {
     let bed = TestBed::new();
     let search = Search::new(
         "echo score=$NNI_TRIAL_SEQ_ID; [ $NNI_TRIAL_SEQ_ID = 1 ] || exec sleep 1000",

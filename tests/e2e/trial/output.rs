@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trialkeeper_tests::{Search, TestBed};
 
 #[test]
-fn odd_output_is_kept_byte_for_byte_and_its_metrics_are_found() {
+fn unusual_output_is_preserved_and_its_metrics_are_found() {
     let long = 10 * 1024 * 1024;
     let long_line = [vec![b'x'; long], b"\nscore=0.5\n".to_vec()].concat();
     #[rustfmt::skip]
@@ -50,7 +50,7 @@ NNISDK_MEb'{"parameter_id": 0, "trial_job_id": "t", "type": "FINAL", "sequence":
 }
 
 #[test]
-fn stderr_is_kept_apart_and_holds_no_metrics() {
+fn stderr_is_separate_and_has_no_metrics() {
     let bed = TestBed::new();
     let search = Search::new("echo score=1; echo score=2 >&2", 1).run(&bed);
     search.expect_done(1, 0);
@@ -61,7 +61,7 @@ fn stderr_is_kept_apart_and_holds_no_metrics() {
 }
 
 #[test]
-fn a_trial_that_prints_its_settings_is_judged_by_its_metric_and_run_says_so() {
+fn the_metric_is_chosen_among_printed_settings_and_named() {
     let bed = TestBed::new();
     bed.script(
         "code/train.sh",

@@ -15,7 +15,7 @@ fn a_script_prints_its_accuracy_and_nothing_else() {
 }
 
 #[test]
-fn parameters_come_in_the_environment_in_a_file_and_in_the_command() {
+fn parameters_are_in_the_environment_in_a_file_and_in_the_command() {
     #[rustfmt::skip]
     let table = [
         ("a variable of its own", r#"echo "score=$TRIALKEEPER_PARAM_x""#),
@@ -36,7 +36,7 @@ fn parameters_come_in_the_environment_in_a_file_and_in_the_command() {
 }
 
 #[test]
-fn a_placeholder_is_one_word_whatever_its_value_holds() {
+fn a_placeholder_is_one_shell_word_for_any_value() {
     let words = ["plain", "two words", "it's", "$HOME; `id` \"&", "-e", "*", "", "ü\t\\n"];
     let bed = TestBed::new();
     bed.script(
@@ -59,7 +59,7 @@ echo score=1
 }
 
 #[test]
-fn a_trial_finds_what_nni_promises_in_its_environment() {
+fn a_trial_has_nni_s_environment_variables() {
     let bed = TestBed::new();
     let search =
         Search::new("env >\"$NNI_OUTPUT_DIR/env\"; pwd >\"$NNI_OUTPUT_DIR/pwd\"; echo a=1", 1);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_seeds_use_everything_there_is() {
+    fn a_thousand_seeds_use_every_fault() {
         let all = format!("{:?}", (0..1000).map(Plan::of).collect::<Vec<_>>());
         for word in
             ["KillManager", "settled: true", "SetClock", "Some(", "OtherAttempt", "Refusing"]

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_keeps_words_as_they_are() {
+    fn a_script_quotes_its_arguments() {
         let job = Job {
             name: "tk-e-t-1".to_owned(),
             argv: ["/bin/agent", "it's $HOME", ""].map(str::to_owned).to_vec(),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_that_of_its_process() {
+    fn the_end_of_a_job_is_its_process_s_end() {
         // As returned by `wait`: the code is in the second byte, the signal in the first.
         let ended = |status| Gone::of(ExitStatus::from_raw(status));
         assert_eq!((ended(3 << 8).code, ended(3 << 8).signal), (Some(3), None));

@@ -12,7 +12,7 @@ fn processes() -> PathBuf {
 }
 
 #[test]
-fn the_example_passes_the_conformance_story() {
+fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
     let mut command = bed.manager();
     command.args(["conformance", "--"]).arg(processes());
@@ -28,7 +28,7 @@ fn the_example_passes_the_conformance_story() {
 }
 
 #[test]
-fn a_search_runs_at_the_example() {
+fn a_search_runs_on_the_example() {
     let bed = TestBed::new();
     let service = json!({"platform": "plugin", "command": [processes()], "settings": {"jobs": 2}});
     let search = Search::new("echo score=0.5", 3)
@@ -40,7 +40,7 @@ fn a_search_runs_at_the_example() {
 }
 
 #[test]
-fn wrong_settings_are_refused_before_anything_is_made() {
+fn invalid_settings_are_refused_before_the_search() {
     let bed = TestBed::new();
     let service =
         json!({"platform": "plugin", "command": [processes()], "settings": {"jobs": "all"}});

@@ -17,7 +17,7 @@ fn search(bed: &TestBed, kube: &Kube, trials: u32) -> Search {
 }
 
 #[test]
-fn an_object_that_the_cluster_does_not_take_is_refused_before_the_search() {
+fn an_object_that_the_cluster_refuses_is_reported_before_the_search() {
     let field = "Job in version \"v1\" cannot be handled as a Job: strict decoding error: unknown field \"spec.template.spec.hostnameOverride\"";
     let invalid = "Job.batch \"x\" is invalid: spec.template.labels: Invalid value: \"x\": must be no more than 63 characters";
     for (code, message, advice) in [
@@ -41,7 +41,7 @@ fn an_object_that_the_cluster_does_not_take_is_refused_before_the_search() {
 }
 
 #[test]
-fn a_webhook_that_knows_no_dry_run_and_a_quota_stop_no_search() {
+fn a_webhook_without_dry_run_and_a_quota_stop_no_search() {
     for (code, message) in [
         (400, "admission webhook \"w\" does not support dry run"),
         (
@@ -58,7 +58,7 @@ fn a_webhook_that_knows_no_dry_run_and_a_quota_stop_no_search() {
 }
 
 #[test]
-fn a_webhook_that_denies_a_trial_in_mid_search_fails_it_at_once_with_its_words() {
+fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let search = search(&bed, &kube, 2);
@@ -78,7 +78,7 @@ fn a_webhook_that_denies_a_trial_in_mid_search_fails_it_at_once_with_its_words()
 }
 
 #[test]
-fn a_webhook_that_is_away_is_waited_for_before_and_during_the_search() {
+fn an_unreachable_webhook_is_waited_for_before_and_during_the_search() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let away = "Internal error occurred: failed calling webhook \"mjob.kb.io\": failed to call webhook: Post \"https://kueue\": connection refused";
@@ -136,7 +136,7 @@ fn wait_for_words(running: &Running, words: &str) {
 }
 
 #[test]
-fn a_kind_that_is_removed_in_mid_search_is_waited_for_and_no_trial_fails() {
+fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let running = start_first(&bed, &kube);
@@ -149,7 +149,7 @@ fn a_kind_that_is_removed_in_mid_search_is_waited_for_and_no_trial_fails() {
 }
 
 #[test]
-fn a_namespace_that_was_made_again_gets_again_what_trials_share() {
+fn a_recreated_namespace_gets_the_shared_secret_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let running = start_first(&bed, &kube);

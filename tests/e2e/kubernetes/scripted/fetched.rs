@@ -55,7 +55,7 @@ fn doctor(bed: &TestBed, kube: &Kube, options: &[&str]) -> (Option<i32>, String,
 }
 
 #[test]
-fn the_doctor_s_probe_goes_the_way_of_a_trial_and_leaves_nothing() {
+fn the_doctor_s_probe_runs_like_a_trial_and_leaves_no_object() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     bed.write("code/train.py", "print(1)\n");

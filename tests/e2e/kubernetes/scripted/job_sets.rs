@@ -41,7 +41,7 @@ fn several_roles_run_as_a_job_set_that_ends_with_its_workers() {
 }
 
 #[test]
-fn a_failing_worker_fails_its_trial_with_its_own_code() {
+fn a_failing_worker_fails_its_trial_with_its_exit_code() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
@@ -66,7 +66,7 @@ fn queued(kube: &Kube) -> Option<Value> {
 }
 
 #[test]
-fn a_queue_admits_a_job_set_takes_it_back_and_admits_it_again() {
+fn a_queue_admits_preempts_and_readmits_a_job_set() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
@@ -114,7 +114,7 @@ fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
 }
 
 #[test]
-fn the_role_that_is_deployed_gives_job_sets_all_that_is_used() {
+fn the_deployed_role_suffices_for_job_sets() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();

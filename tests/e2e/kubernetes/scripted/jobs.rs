@@ -35,7 +35,7 @@ fn a_search_runs_as_jobs_without_any_operator() {
 }
 
 #[test]
-fn a_failing_job_fails_with_the_trials_own_code_and_words() {
+fn a_failing_job_has_the_trial_s_exit_code_and_output() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
@@ -53,7 +53,7 @@ fn a_failing_job_fails_with_the_trials_own_code_and_words() {
 }
 
 #[test]
-fn several_pods_of_a_job_know_one_another_and_the_first_ones_metrics_count() {
+fn the_pods_of_a_job_find_one_another_and_the_first_one_reports() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
@@ -89,7 +89,7 @@ fn queued(kube: &Kube) -> Option<Value> {
 }
 
 #[test]
-fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
+fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
@@ -137,7 +137,7 @@ fn a_queued_trial_waits_is_admitted_taken_back_and_runs_again() {
 }
 
 #[test]
-fn the_role_that_is_deployed_gives_jobs_and_queues_all_that_is_used_and_no_more() {
+fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
@@ -192,7 +192,7 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
 }
 
 #[test]
-fn a_queue_or_a_class_that_is_not_there_is_refused_before_anything_is_submitted() {
+fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let refused = |changes: &Value, said: &str| {
@@ -214,7 +214,7 @@ fn a_queue_or_a_class_that_is_not_there_is_refused_before_anything_is_submitted(
 }
 
 #[test]
-fn an_older_kueue_with_a_stopped_queue_is_waited_for_in_its_own_words() {
+fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     kube.without_kind("kueue.x-k8s.io/v1beta2");

@@ -30,7 +30,7 @@ fn cluster_with(bed: &TestBed, play: Play) -> Kube {
 }
 
 #[test]
-fn nnis_own_file_runs_as_it_stands() {
+fn nni_s_own_file_runs_unchanged() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let path =
@@ -63,7 +63,7 @@ fn nnis_own_file_runs_as_it_stands() {
 }
 
 #[test]
-fn a_failing_worker_fails_its_trial_with_its_own_code_and_words() {
+fn a_failing_worker_fails_its_trial_with_its_exit_code_and_output() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
@@ -75,7 +75,7 @@ fn a_failing_worker_fails_its_trial_with_its_own_code_and_words() {
 }
 
 #[test]
-fn the_pods_of_a_pytorchjob_know_one_another_and_the_masters_metrics_count() {
+fn the_pods_of_a_pytorchjob_find_one_another_and_the_master_reports() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo $TRIALKEEPER_ROLE:$TRIALKEEPER_ROLE_INDEX/$TRIALKEEPER_WORLD_SIZE >>\"$TEST_BED/ranks\"; echo score=$TRIALKEEPER_RANK";
@@ -109,7 +109,7 @@ fn a_parameter_server_ends_with_its_trial() {
 }
 
 #[test]
-fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was() {
+fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
     for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
         let bed = TestBed::new();
         let kube = cluster_with(&bed, Play::Raced);
@@ -140,7 +140,7 @@ fn a_job_that_is_called_both_succeeded_and_failed_is_what_its_deciding_pod_was()
 }
 
 #[test]
-fn a_job_that_is_never_called_created_and_whose_conditions_change_places_runs_to_its_end() {
+fn a_job_with_missing_and_reordered_conditions_runs_to_its_end() {
     let bed = TestBed::new();
     let kube = cluster_with(&bed, Play::Raced);
     let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
@@ -192,7 +192,7 @@ fn a_killed_trial_ends_its_job_and_its_pods() {
 }
 
 #[test]
-fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
+fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
@@ -220,7 +220,7 @@ fn the_role_that_is_deployed_gives_tfjobs_all_that_is_used_and_no_more() {
 }
 
 #[test]
-fn the_role_that_the_operator_brings_along_suffices_to_delete_jobs() {
+fn the_operator_s_own_role_suffices_to_delete_jobs() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     kube.without_right("deletecollection tfjobs");

@@ -7,7 +7,7 @@ use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
 use super::{TRIAL, command, search};
 
 #[test]
-fn the_clusters_authority_and_the_clients_certificate_are_used() {
+fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let (tls, other_tls) = (Tls::start(&kube), Tls::start(&kube));
@@ -73,7 +73,7 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
 }
 
 #[test]
-fn a_token_that_is_renewed_in_the_kubeconfig_goes_on_being_used() {
+fn a_token_renewed_in_the_kubeconfig_is_used() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let gate = Gate::new(&bed.path("gate"));

@@ -60,7 +60,7 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_cluster_behind_a_proxy_of_its_own_is_reached() {
+fn a_cluster_behind_a_proxy_is_reached() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let proxy = proxy(kube.address());

@@ -44,7 +44,7 @@ fn show(bed: &TestBed) -> Value {
 }
 
 #[test]
-fn a_trial_that_is_preempted_waits_and_runs_again_and_nothing_is_doubled_or_lost() {
+fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({}))));
@@ -93,7 +93,7 @@ fn a_trial_of_a_deactivated_workload_ends_and_is_not_tried_again() {
 }
 
 #[test]
-fn the_pods_of_a_trial_that_is_taken_back_meet_anew() {
+fn the_pods_of_a_preempted_trial_find_one_another_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({"taskNumber": 2}))));
@@ -112,7 +112,7 @@ fn the_pods_of_a_trial_that_is_taken_back_meet_anew() {
 }
 
 #[test]
-fn a_job_of_the_training_operator_is_taken_back_and_runs_again() {
+fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let worker = json!({"replicas": 1, "dockerImage": "any", "command": LINE});

@@ -18,7 +18,7 @@ fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Play + Send + Sync
 }
 
 #[test]
-fn every_recorded_end_is_told_with_its_reason() {
+fn every_recorded_end_is_reported_with_its_reason() {
     const CASES: [(&str, &str); 9] = [
         ("ok5", "FAILED (exit code 0): its pod ended well, but its agent never reported so"),
         ("fail5", "FAILED (exit code 7): the container ended with exit code 7"),
@@ -84,7 +84,7 @@ fn every_recorded_end_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_pod_that_was_killed_for_memory_has_that_for_its_cause() {
+fn a_pod_killed_for_memory_has_the_cause_oom_kernel() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), play(&["oom", "fail5", "oomchild"]));
     let outcome = run(&bed, &search(&bed, &kube, "true", 3));
@@ -100,7 +100,7 @@ fn a_pod_that_was_killed_for_memory_has_that_for_its_cause() {
 }
 
 #[test]
-fn what_cannot_start_says_why_and_fails_in_time() {
+fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), play(&["toobig", "badimage", "fake-gpu-too-many"]));
     let search = search(&bed, &kube, "true", 3)
@@ -149,7 +149,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
 }
 
 #[test]
-fn a_refusal_that_stays_ends_a_trial_in_time() {
+fn a_lasting_refusal_ends_a_trial_in_time() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let search = search(&bed, &kube, super::TRIAL, 2)
@@ -169,7 +169,7 @@ fn a_refusal_that_stays_ends_a_trial_in_time() {
 }
 
 #[test]
-fn a_stop_that_meets_another_s_change_is_asked_for_again() {
+fn a_stop_is_repeated_after_a_conflicting_change() {
     // The trial ends after the second request to stop.
     const STUBBORN: &str = r#"
 trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM

@@ -75,7 +75,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
 }
 
 #[test]
-fn a_passing_fault_is_waited_for_and_a_lasting_one_reported() {
+fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
     let look = |count| {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);
@@ -103,7 +103,7 @@ fn a_passing_fault_is_waited_for_and_a_lasting_one_reported() {
 }
 
 #[test]
-fn an_answer_that_is_too_slow_is_asked_for_again_and_makes_nothing_twice() {
+fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     // The manager's timeout of a request. The first trial's Secret is created, but the answer comes too late.

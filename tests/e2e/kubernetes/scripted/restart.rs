@@ -67,7 +67,7 @@ fn resume(bed: &TestBed, id: &str) -> Running {
 }
 
 #[test]
-fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
+fn ctrl_c_ends_the_pods_with_sigterm_and_leaves_the_cluster_clean() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGINT);
     let finished = manager.finish(BOUND);
@@ -85,7 +85,7 @@ fn ctrl_c_ends_the_pods_politely_and_leaves_the_cluster_clean() {
 }
 
 #[test]
-fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
+fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
     for (says, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
         println!("{says}");
         let Scenario { bed, kube, gate, manager, id } = start_two();
@@ -108,7 +108,7 @@ fn a_killed_manager_adopts_what_ran_on_and_submits_nothing_twice() {
 }
 
 #[test]
-fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
+fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     let Scenario { bed, kube, gate, manager, id } = start_two_with(&["--on-term", "leave"], |_| ());
     gate.open(2);
     manager.signal(Signal::SIGTERM);
@@ -129,7 +129,7 @@ fn a_manager_that_is_moved_leaves_its_trials_to_the_next() {
 }
 
 #[test]
-fn a_resumed_search_needs_no_controller_and_no_room_in_a_quota() {
+fn a_resumed_search_needs_no_controller_and_no_quota() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
@@ -194,7 +194,7 @@ fn a_restarted_pod_may_end_while_no_manager_watches() {
 }
 
 #[test]
-fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
+fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     // The other kinds have their own tests.
     given.retain(|right| {
@@ -224,7 +224,7 @@ fn the_role_that_is_deployed_gives_all_that_is_used_and_no_more() {
 }
 
 #[test]
-fn clean_takes_away_what_a_dead_manager_left() {
+fn clean_deletes_the_objects_of_a_dead_manager() {
     let Scenario { bed, kube, gate: _gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
@@ -251,7 +251,7 @@ fn clean_takes_away_what_a_dead_manager_left() {
 }
 
 #[test]
-fn a_trial_that_another_role_won_while_no_manager_watched_has_succeeded() {
+fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let policy =
@@ -302,7 +302,7 @@ fn stopped(bed: &TestBed) -> Option<String> {
 }
 
 #[test]
-fn a_manager_that_leaves_does_not_wait_for_an_absent_cluster() {
+fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     kube.away(true);
     manager.signal(Signal::SIGTERM);

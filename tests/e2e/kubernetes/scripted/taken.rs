@@ -34,7 +34,7 @@ fn why(bed: &TestBed) -> String {
 }
 
 #[test]
-fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
+fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let (manager, pod) = start_one(&bed, &kube, 0);
@@ -59,7 +59,7 @@ fn a_pod_that_the_cluster_takes_away_is_preempted_with_the_cluster_s_words() {
 }
 
 #[test]
-fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
+fn disrupted_and_deleted_trials_are_tried_again() {
     for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Play::Pods);
@@ -84,7 +84,7 @@ fn a_disrupted_trial_is_tried_again_and_a_deleted_one_has_failed() {
 }
 
 #[test]
-fn a_framework_that_a_person_deletes_takes_its_pods_along() {
+fn a_deleted_framework_ends_its_pods() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let (manager, pod) = start_one(&bed, &kube, 0);

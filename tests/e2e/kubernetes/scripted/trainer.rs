@@ -13,7 +13,7 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 }
 
 #[test]
-fn a_search_shares_one_runtime_that_goes_after_its_trials() {
+fn a_search_has_one_runtime_that_is_deleted_after_its_trials() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = r#"x='{{x}}'; [ -z "$TRIALKEEPER_TOKEN" ] && echo "score=$x""#;
@@ -35,7 +35,7 @@ fn a_search_shares_one_runtime_that_goes_after_its_trials() {
 }
 
 #[test]
-fn a_failing_train_job_fails_its_trial_with_its_own_code_and_words() {
+fn a_failing_train_job_fails_its_trial_with_its_exit_code_and_output() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo 'ValueError: no' >&2; exit 3";
@@ -48,7 +48,7 @@ fn a_failing_train_job_fails_its_trial_with_its_own_code_and_words() {
 }
 
 #[test]
-fn the_nodes_of_a_train_job_meet_and_the_first_ones_metrics_count() {
+fn the_nodes_of_a_train_job_find_one_another_and_the_first_one_reports() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo $TRIALKEEPER_RANK/$TRIALKEEPER_WORLD_SIZE/$PET_NNODES >>\"$TEST_BED/ranks\"; \
@@ -91,7 +91,7 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
 }
 
 #[test]
-fn a_queue_takes_a_train_job_back_and_lets_it_run_again() {
+fn a_queue_preempts_and_readmits_a_train_job() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     kube.quota(1);
@@ -118,7 +118,7 @@ fn a_queue_takes_a_train_job_back_and_lets_it_run_again() {
 }
 
 #[test]
-fn a_runtime_that_was_deleted_by_hand_is_made_again_for_the_next_trial() {
+fn a_deleted_runtime_is_created_again_for_the_next_trial() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
@@ -166,7 +166,7 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
 }
 
 #[test]
-fn the_role_that_is_deployed_gives_train_jobs_all_that_is_used() {
+fn the_deployed_role_suffices_for_train_jobs() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();

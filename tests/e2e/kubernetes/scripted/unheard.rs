@@ -53,7 +53,7 @@ fn publish_address(bed: &TestBed, kube: &Kube) {
 }
 
 #[test]
-fn a_pod_s_output_is_followed_until_its_agent_is_heard() {
+fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let bed = TestBed::new();
     let kube = Kube::start(bed.folder(), |_| Play::Pods);
     let (gate, manager) = start_unreachable(&bed, &kube);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_a_node_has_its_grace_unless_it_is_denied() {
+    fn a_pod_on_a_node_has_a_grace_period_unless_it_is_zero() {
         for (options, is_there) in [
             (json!(null), true),
             (json!({"gracePeriodSeconds": 5}), true),
