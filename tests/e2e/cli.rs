@@ -2,10 +2,10 @@
 
 mod bad_input;
 mod completions;
+mod directives;
 mod doctor;
 mod open;
-mod orders;
-mod places;
+mod relative_paths;
 mod snapshots;
 mod top;
 mod tutorial;

@@ -5,6 +5,6 @@ mod crash;
 mod faults;
 mod following;
 mod interrupt;
+mod removed_folder;
+mod reproducibility;
 mod restored;
-mod same_again;
-mod vanished;

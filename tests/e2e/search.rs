@@ -3,7 +3,7 @@
 mod ask_and_tell;
 mod assessors;
 mod budget;
-mod edited;
+mod edited_code;
 mod examples;
 mod hanging;
 mod notifications;

@@ -2,19 +2,19 @@
 //! with real agents as pods, and their faults.
 
 mod admission;
+mod credentials;
+mod deleted_pods;
 mod fetched;
 mod job_sets;
 mod jobs;
 mod kubeflow;
-mod papers;
 mod proxied;
 mod queued;
 mod recorded;
 mod refused;
 mod restart;
-mod taken;
 mod trainer;
-mod unheard;
+mod unreachable_manager;
 
 use std::process::Command;
 

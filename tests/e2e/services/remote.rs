@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use super::hybrid::ask;
-use crate::security::strangers::Imposter;
+use crate::security::impersonation::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Search, TestBed, Trial, wait_for};
