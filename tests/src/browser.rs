@@ -112,19 +112,19 @@ impl Browser {
         }
     }
 
-    fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+    fn session_request(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
         let path = format!("/session/{}{path}", self.session);
         self.request(method, &path, body).unwrap_or_else(|problem| panic!("{problem}"))
     }
 
     /// Opens a page and waits until it is loaded.
     pub fn open(&self, url: &str) {
-        self.ask("POST", "/url", Some(&json!({"url": url})));
+        self.session_request("POST", "/url", Some(&json!({"url": url})));
     }
 
     /// Runs a script in the page and returns its result.
     pub fn script(&self, script: &str) -> Value {
-        self.ask("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
+        self.session_request("POST", "/execute/sync", Some(&json!({"script": script, "args": []})))
     }
 
     /// Waits until a script returns a result that is neither null nor false, and returns it.
@@ -136,7 +136,7 @@ impl Browser {
     }
 
     /// Sets the size of the viewport in pixels, and the light or dark color scheme.
-    pub fn looks(&self, width: u32, height: u32, dark: bool) {
+    pub fn set_viewport(&self, width: u32, height: u32, dark: bool) {
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
@@ -146,7 +146,7 @@ impl Browser {
     }
 
     /// Sets the browser's time zone, by its name in the tz database.
-    pub fn time_zone(&self, name: &str) {
+    pub fn set_time_zone(&self, name: &str) {
         self.devtools("Emulation.setTimezoneOverride", &json!({"timezoneId": name}));
     }
 
@@ -157,7 +157,7 @@ impl Browser {
         });
         let strokes: Vec<_> = strokes.collect();
         let keyboard = json!({"type": "key", "id": "keyboard", "actions": strokes});
-        self.ask("POST", "/actions", Some(&json!({"actions": [keyboard]})));
+        self.session_request("POST", "/actions", Some(&json!({"actions": [keyboard]})));
     }
 
     /// Simulates a finger that touches the screen at `from` and moves by `by`, in pixels.
@@ -180,28 +180,28 @@ impl Browser {
     /// Saves a picture of the viewport, without scroll bars.
     pub fn screenshot(&self, path: &Path) {
         self.devtools("Emulation.setScrollbarsHidden", &json!({"hidden": true}));
-        let data = self.ask("GET", "/screenshot", None);
+        let data = self.session_request("GET", "/screenshot", None);
         let text = data.as_str().expect("a picture is base64");
         std::fs::write(path, decode(text)).expect("the folder is writable");
     }
 
     /// Returns the bytes that the open page and its requests have transferred so far.
-    pub fn transferred(&self) -> f64 {
+    pub fn transferred_bytes(&self) -> f64 {
         let all = "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]";
         let script = format!("return {all}.reduce((sum, one) => sum + one.transferSize, 0)");
         self.script(&script).as_f64().unwrap_or(0.0)
     }
 
     /// Returns the messages of the browser's console.
-    pub fn complaints(&self) -> Vec<String> {
-        let log = self.ask("POST", "/se/log", Some(&json!({"type": "browser"})));
+    pub fn console_messages(&self) -> Vec<String> {
+        let log = self.session_request("POST", "/se/log", Some(&json!({"type": "browser"})));
         let entries = log.as_array().cloned().unwrap_or_default();
         entries.iter().map(|entry| entry["message"].to_string()).collect()
     }
 
     fn devtools(&self, command: &str, parameters: &Value) {
         let body = json!({"cmd": command, "params": parameters});
-        self.ask("POST", "/goog/cdp/execute", Some(&body));
+        self.session_request("POST", "/goog/cdp/execute", Some(&body));
     }
 }
 

@@ -21,7 +21,7 @@ pub enum Answer {
 
 /// A received request.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct ReceivedRequest {
     /// The request line.
     pub line: String,
     /// The headers in lower case, one per line.
@@ -34,7 +34,7 @@ pub struct Told {
 #[derive(Debug)]
 pub struct Hook {
     port: u16,
-    told: Arc<Mutex<Vec<Told>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Hook {
@@ -42,20 +42,20 @@ impl Hook {
     pub fn start(answers: &'static [Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&told);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Some(request) = read(&stream) else { continue };
-                let mut told = sink.lock().expect("no reader panics");
-                let answer = answers.get(told.len()).copied().unwrap_or(Answer::Status(204));
-                told.push(request);
-                drop(told);
+                let mut received = sink.lock().expect("no reader panics");
+                let answer = answers.get(received.len()).copied().unwrap_or(Answer::Status(204));
+                received.push(request);
+                drop(received);
                 // Ignored: the client may close the connection early.
-                std::thread::spawn(move || drop(say(stream, answer)));
+                std::thread::spawn(move || drop(write_answer(stream, answer)));
             }
         });
-        Self { port, told }
+        Self { port, requests }
     }
 
     /// The base URL of the server.
@@ -64,12 +64,12 @@ impl Hook {
     }
 
     /// Returns the requests received so far.
-    pub fn told(&self) -> Vec<Told> {
-        self.told.lock().expect("no reader panics").clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().expect("no reader panics").clone()
     }
 }
 
-fn read(stream: &TcpStream) -> Option<Told> {
+fn read(stream: &TcpStream) -> Option<ReceivedRequest> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).ok()?;
@@ -89,10 +89,10 @@ fn read(stream: &TcpStream) -> Option<Told> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let event = serde_json::from_slice(&body).ok()?;
-    Some(Told { line: line.trim().to_owned(), headers, event })
+    Some(ReceivedRequest { line: line.trim().to_owned(), headers, event })
 }
 
-fn say(mut stream: TcpStream, answer: Answer) -> std::io::Result<()> {
+fn write_answer(mut stream: TcpStream, answer: Answer) -> std::io::Result<()> {
     match answer {
         Answer::Nothing => Ok(()),
         Answer::Noise => stream.write_all(b"\x00\xff\x15 220 ready\r\n\r\n"),

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub use controller::{Play, recorded};
+pub use controller::{Behavior, recorded};
 use objects::{Deletion, Objects};
 pub use tls::Tls;
 
@@ -46,7 +46,7 @@ struct Shared {
     objects: Objects,
     faults: api::Faults,
     folder: PathBuf,
-    play: Box<dyn Fn(&Value) -> Play + Send + Sync>,
+    behavior: Box<dyn Fn(&Value) -> Behavior + Send + Sync>,
     controller: AtomicBool,
     /// Some pods are containers.
     contains: AtomicBool,
@@ -58,16 +58,19 @@ struct Shared {
 }
 
 impl Kube {
-    /// Starts a server whose kubelet keeps its pods below `folder`. `play` chooses the behaviour of each
+    /// Starts a server whose kubelet keeps its pods below `folder`. `behavior` chooses the behaviour of each
     /// workload.
-    pub fn start(folder: &Path, play: impl Fn(&Value) -> Play + Send + Sync + 'static) -> Self {
+    pub fn start(
+        folder: &Path,
+        behavior: impl Fn(&Value) -> Behavior + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it listens");
         let shared = Arc::new(Shared {
             objects: Objects::new(),
             faults: api::Faults::default(),
             folder: folder.to_owned(),
-            play: Box::new(play),
+            behavior: Box::new(behavior),
             controller: AtomicBool::new(true),
             contains: AtomicBool::new(false),
             quota: AtomicUsize::new(kueue::BY_HAND),
@@ -100,7 +103,7 @@ impl Kube {
     }
 
     /// Replaces the accepted token. The old one becomes invalid.
-    pub fn renew_token(&self, token: &str) {
+    pub fn set_token(&self, token: &str) {
         self.shared.faults.renew_token(token);
     }
 
@@ -141,23 +144,27 @@ impl Kube {
     }
 
     /// Returns every object of a kind that was ever created, as it was created.
-    pub fn made(&self, plural: &str) -> Vec<Value> {
-        self.shared.objects.made(plural)
+    pub fn created(&self, plural: &str) -> Vec<Value> {
+        self.shared.objects.created(plural)
     }
 
     /// Returns the first time at which each object of a kind satisfied `fits`, within the history that is
     /// left.
-    pub fn since(&self, plural: &str, fits: impl Fn(&Value) -> bool) -> Vec<(Value, Instant)> {
-        self.shared.objects.since(plural, fits)
+    pub fn first_matches(
+        &self,
+        plural: &str,
+        fits: impl Fn(&Value) -> bool,
+    ) -> Vec<(Value, Instant)> {
+        self.shared.objects.first_matches(plural, fits)
     }
 
     /// Returns the time at which this version of an object was first sent to a watch.
-    pub fn told(&self, object: &Value) -> Option<Instant> {
-        self.shared.objects.told(object)
+    pub fn first_sent_at(&self, object: &Value) -> Option<Instant> {
+        self.shared.objects.first_sent_at(object)
     }
 
     /// With `true`, cuts every connection and answers no request. With `false`, serves again.
-    pub fn away(&self, away: bool) {
+    pub fn set_unreachable(&self, away: bool) {
         self.shared.faults.away(away);
         self.shared.objects.cut();
     }
@@ -180,8 +187,8 @@ impl Kube {
     }
 
     /// Drops the history. A watch from an older version gets `410 Gone`.
-    pub fn forget_the_past(&self) {
-        self.shared.objects.compact();
+    pub fn drop_history(&self) {
+        self.shared.objects.drop_history();
     }
 
     /// Deletes an object, as `kubectl delete` does.
@@ -202,23 +209,23 @@ impl Kube {
 
     /// Delays the answers to the next `count` requests of the form `fits` (`POST frameworks`), after handling
     /// them.
-    pub fn slow(&self, fits: &str, time: Duration, count: usize) {
+    pub fn delay(&self, fits: &str, time: Duration, count: usize) {
         self.shared.faults.slow(fits, time, count);
     }
 
     /// Starts or stops the controllers of Frameworks and of the training operator's jobs.
-    pub fn controller(&self, works: bool) {
+    pub fn set_controllers_running(&self, works: bool) {
         self.shared.controller.store(works, Ordering::SeqCst);
         self.shared.objects.wake();
     }
 
     /// Removes the kind Framework.
-    pub fn without_frameworks(&self) {
-        self.without_kind("frameworks");
+    pub fn remove_frameworks(&self) {
+        self.remove_kind("frameworks");
     }
 
     /// Creates an active queue of Kueue.
-    pub fn queue(&self, name: &str) {
+    pub fn create_queue(&self, name: &str) {
         let active = json!({"type": "Active", "status": "True", "reason": "Ready"});
         let queue = json!({
             "kind": "LocalQueue", "metadata": {"name": name, "namespace": "lab"},
@@ -229,34 +236,34 @@ impl Kube {
 
     /// Sets the number of queued objects that Kueue lets run at a time. If more objects run, the last ones
     /// are preempted.
-    pub fn quota(&self, quota: usize) {
+    pub fn set_quota(&self, quota: usize) {
         self.shared.quota.store(quota, Ordering::SeqCst);
     }
 
     /// Sets the number of Jobs' pods that may exist. Further pods are refused, as by a quota of the
     /// namespace.
-    pub fn pod_quota(&self, quota: usize) {
+    pub fn set_pod_quota(&self, quota: usize) {
         self.shared.pod_quota.store(quota, Ordering::SeqCst);
     }
 
     /// Removes a kind (by its plural) or a version of a group (`GROUP/VERSION`).
-    pub fn without_kind(&self, plural: &str) {
+    pub fn remove_kind(&self, plural: &str) {
         self.shared.faults.without_kind(plural);
     }
 
     /// Restores a removed kind.
-    pub fn with_kind(&self, plural: &str) {
+    pub fn restore_kind(&self, plural: &str) {
         self.shared.faults.with_kind(plural);
     }
 
     /// Removes a right, such as `create frameworks`.
-    pub fn without_right(&self, right: &str) {
+    pub fn remove_right(&self, right: &str) {
         self.shared.faults.without_right(right);
     }
 
     /// Limits the account to these rights, given as `group/plural verb`.
-    pub fn only_rights(&self, rights: Vec<String>) {
-        self.shared.faults.only(rights);
+    pub fn limit_rights(&self, rights: Vec<String>) {
+        self.shared.faults.limit_rights(rights);
     }
 
     /// Returns the namespaced rights used so far, sorted, in the form `group/plural verb`.
@@ -265,8 +272,8 @@ impl Kube {
     }
 
     /// Returns the rights that clients have asked about, sorted, in the form `group/plural verb`.
-    pub fn asked_rights(&self) -> Vec<String> {
-        self.shared.faults.asked()
+    pub fn checked_rights(&self) -> Vec<String> {
+        self.shared.faults.checked()
     }
 
     /// Changes an object, as another client would.
@@ -275,7 +282,7 @@ impl Kube {
     }
 
     /// Creates an object, as another client would.
-    pub fn put(&self, plural: &str, object: Value) {
+    pub fn create(&self, plural: &str, object: Value) {
         drop(self.shared.objects.create(plural, object));
     }
 

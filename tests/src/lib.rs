@@ -26,7 +26,7 @@ pub use axe::axe;
 pub use bed::TestBed;
 pub use browser::Browser;
 pub use gate::Gate;
-pub use hook::{Answer, Hook, Told};
+pub use hook::{Answer, Hook, ReceivedRequest};
 pub use machines::Machines;
 pub use network::{Network, SmallDisk};
 pub use process::{Finished, Running};
@@ -56,12 +56,12 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
 
 /// Sends `GET path` to a base URL and returns status and body, or `None` if the server does not answer.
 pub fn get(base: &str, path: &str) -> Option<(u16, String)> {
-    ask(base, &format!("GET {path}"), "", "")
+    send_request(base, &format!("GET {path}"), "", "")
 }
 
 /// Sends a request to a base URL and returns status and body. `what` is method and path; an empty `token`
 /// sends no credentials; `body` is JSON.
-pub fn ask(base: &str, what: &str, token: &str, body: &str) -> Option<(u16, String)> {
+pub fn send_request(base: &str, what: &str, token: &str, body: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
     let host = base.strip_prefix("http://")?;
     let mut stream = std::net::TcpStream::connect(host).ok()?;

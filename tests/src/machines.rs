@@ -63,7 +63,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Cuts all connections to a machine. Its trials keep running.
-    pub fn cut(&self, name: &str) {
+    pub fn cut_connections(&self, name: &str) {
         let pids = self.bed.read(&format!("{name}.pids"));
         for pid in pids.lines().filter_map(|line| line.parse().ok()) {
             // Ignored: the connection may have ended.
@@ -71,14 +71,14 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// Makes a machine unreachable until it [comes back](Self::come_back). Its trials keep running.
-    pub fn leave(&self, name: &str) {
+    /// Makes a machine unreachable until [`reconnect`](Self::reconnect). Its trials keep running.
+    pub fn disconnect(&self, name: &str) {
         self.bed.write(&format!("{name}.away"), "");
-        self.cut(name);
+        self.cut_connections(name);
     }
 
     /// Makes a machine reachable again.
-    pub fn come_back(&self, name: &str) {
+    pub fn reconnect(&self, name: &str) {
         fs::remove_file(self.bed.path(&format!("{name}.away"))).expect("it had left");
     }
 
@@ -89,7 +89,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Gives a machine another host key, as if a different machine had its address.
-    pub fn replace(&self, name: &str) {
+    pub fn replace_host_key(&self, name: &str) {
         let host = fs::read_to_string(self.bed.path(&format!("{name}-host.pub")));
         let known = format!("{name} {}", host.expect("the machine was added"));
         self.bed.write("known_hosts", &known);

@@ -44,14 +44,14 @@ impl<'a> Network<'a> {
         let prefix = format!("tk{}", &letters[letters.len().saturating_sub(6)..]);
         let network = Self { bed, prefix, machines: Mutex::default() };
         let is_root = nix::unistd::geteuid().is_root();
-        let begun = is_root && Path::new(SSHD).exists() && network.begin();
-        assert!(begun, "root, `ip netns` and {SSHD} are needed");
+        let is_ready = is_root && Path::new(SSHD).exists() && network.create_manager_namespace();
+        assert!(is_ready, "root, `ip netns` and {SSHD} are needed");
         fs::create_dir_all("/run/sshd").expect("root can create sshd's folder");
         keygen(&bed.path("id"));
         network
     }
 
-    fn begin(&self) -> bool {
+    fn create_manager_namespace(&self) -> bool {
         let manager = self.namespace("m");
         let made = ip(&["netns", "add", &manager]);
         let cabled = made && ip(&["-n", &manager, "link", "add", "hub", "type", "bridge"]);
@@ -122,7 +122,7 @@ impl<'a> Network<'a> {
     }
 
     /// Wraps a command so that it runs in the manager's namespace.
-    pub fn beside_manager(&self, command: &Command) -> Command {
+    pub fn in_manager_namespace(&self, command: &Command) -> Command {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.namespace("m")]);
         inside.arg(command.get_program()).args(command.get_args());
@@ -139,8 +139,8 @@ impl<'a> Network<'a> {
     }
 
     /// Connects or disconnects a machine's cable.
-    pub fn plug(&self, name: &str, is_in: bool) {
-        let word = if is_in { "up" } else { "down" };
+    pub fn set_cable(&self, name: &str, is_connected: bool) {
+        let word = if is_connected { "up" } else { "down" };
         assert!(ip(&["-n", &self.namespace("m"), "link", "set", &format!("to-{name}"), word]));
     }
 

@@ -22,9 +22,9 @@ const BEGAN_MS: i64 = 1_780_000_000_000;
 const READINGS: i64 = 8;
 
 /// A splitmix64 generator (Steele, Lea, Flood 2014), which returns the same sequence on every machine.
-struct Chance(u64);
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -34,7 +34,7 @@ impl Chance {
     }
 
     /// Returns a number from 0 to 1.
-    fn part(&mut self) -> f64 {
+    fn fraction(&mut self) -> f64 {
         f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
     }
 }
@@ -71,11 +71,11 @@ fn migrations() -> std::io::Result<Vec<String>> {
 }
 
 /// Returns a sample of a machine with two GPUs. The trial uses mostly the first GPU.
-fn sample(reading: i64, chance: &mut Chance) -> Value {
+fn sample(reading: i64, random: &mut Random) -> Value {
     let (gigabyte, grown) = (1_000_000_000_i64, reading.min(4));
     let mut gpu = |index: i64, busy: f64| {
         let used = (4 + 14 * grown - 11 * index * grown) * gigabyte;
-        let busy = busy - 12.0 * chance.part();
+        let busy = busy - 12.0 * random.fraction();
         json!({
             "index": index, "name": "NVIDIA H200", "utilization_percent": busy.round(), "memory_used_bytes": used,
             "memory_total_bytes": 150 * gigabyte, "power_watts": (90.0 + 5.5 * busy).round(), "power_limit_watts": 700,
@@ -98,7 +98,7 @@ fn fill(
     steps: i64,
     seed: u64,
 ) -> Result<(), rusqlite::Error> {
-    let mut chance = Chance(seed);
+    let mut random = Random(seed);
     let mut connection = Connection::open(path)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "OFF")?;
@@ -148,13 +148,13 @@ fn fill(
                 .count()
         };
         for key in 1..=trials {
-            let (lr, momentum) = (10_f64.powf(-4.0 + 3.0 * chance.part()), chance.part());
+            let (lr, momentum) = (10_f64.powf(-4.0 + 3.0 * random.fraction()), random.fraction());
             let (unit, kind) =
-                (pick(chance.part(), units.len()), pick(chance.part(), activations.len()));
+                (pick(random.fraction(), units.len()), pick(random.fraction(), activations.len()));
             let name = format!("t{key:05}");
             let numbered = format!("{name}-1");
             let begun = BEGAN_MS + key * 1000 - 8000;
-            let failed = chance.part() < 0.03;
+            let failed = random.fraction() < 0.03;
             let state = if failed { "FAILED" } else { "SUCCEEDED" };
             let parameters = json!({"lr": lr, "momentum": momentum, "units": units[unit], "activation": activations[kind]});
             let message = failed.then_some("it exited with 1");
@@ -180,7 +180,7 @@ fn fill(
             let top = 0.95 - (lr.log10() + 2.5).powi(2) / 8.0 - momentum * 0.05;
             for step in 0..steps {
                 let grown = 1.0 - (-f64::from(u32::try_from(step).unwrap_or(0)) / 120.0).exp();
-                let value = top * grown + 0.01 * chance.part();
+                let value = top * grown + 0.01 * random.fraction();
                 let body = json!({"kind": "metric", "name": "default", "type": "intermediate", "sequence": step, "value": value});
                 report.execute(params![
                     key,
@@ -217,7 +217,7 @@ fn fill(
                 1
             ])?;
             // A generator of its own, so that the samples do not change the other random values.
-            let mut readings = Chance(seed ^ key.unsigned_abs());
+            let mut readings = Random(seed ^ key.unsigned_abs());
             for reading in 1..=READINGS {
                 let body = sample(reading, &mut readings).to_string();
                 report.execute(params![

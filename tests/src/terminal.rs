@@ -14,7 +14,7 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 pub struct Terminal {
     master: File,
     slave: OwnedFd,
-    shown: Arc<Mutex<Vec<u8>>>,
+    output: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
@@ -37,27 +37,27 @@ impl Terminal {
         let child = child.unwrap_or_else(|error| panic!("setsid (Debian's util-linux): {error}"));
         let master = File::from(pair.master);
         let mut reader = master.try_clone().expect("a descriptor can be copied");
-        let shown = Arc::<Mutex<Vec<u8>>>::default();
-        let sink = Arc::clone(&shown);
+        let output = Arc::<Mutex<Vec<u8>>>::default();
+        let sink = Arc::clone(&output);
         std::thread::spawn(move || {
             let mut chunk = vec![0; 64 * 1024];
             while let Ok(length @ 1..) = reader.read(&mut chunk) {
                 sink.lock().expect("no reader panics").extend_from_slice(&chunk[..length]);
             }
         });
-        Self { master, slave: pair.slave, shown, child }
+        Self { master, slave: pair.slave, output, child }
     }
 
     /// Returns all output so far.
-    pub fn drawn(&self) -> String {
-        String::from_utf8_lossy(&self.shown.lock().expect("no reader panics")).into_owned()
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&self.output.lock().expect("no reader panics")).into_owned()
     }
 
     /// Returns the lines of the newest complete screen: from cursor home to the erasure of the remaining
     /// screen.
     pub fn screen(&self) -> Vec<String> {
-        let drawn = self.drawn();
-        let Some((whole, _)) = drawn.rsplit_once("\u{1b}[J") else { return Vec::new() };
+        let output = self.output();
+        let Some((whole, _)) = output.rsplit_once("\u{1b}[J") else { return Vec::new() };
         let newest = whole.rsplit_once("\u{1b}[H").map_or(whole, |(_, newest)| newest);
         newest.split("\r\n").map(|line| line.replace("\u{1b}[K", "")).collect()
     }
@@ -76,7 +76,7 @@ impl Terminal {
     }
 
     /// Returns `true` if the terminal echoes input and turns Ctrl-C into a signal, as a shell expects.
-    pub fn is_a_shells(&self) -> bool {
+    pub fn is_in_line_mode(&self) -> bool {
         let modes = tcgetattr(&self.slave).expect("the terminal is open").local_flags;
         modes.contains(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG)
     }

@@ -34,7 +34,7 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         });
         assert_eq!(shown.last().map(String::as_str), Some("q ends, ? helps"), "{shown:#?}");
         // Colours are codes that begin with `CSI` and end with `m`.
-        let drawn = terminal.drawn();
+        let drawn = terminal.output();
         let mut codes = drawn.split("\u{1b}[").skip(1);
         let is_colour = |code: &str| {
             code.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
@@ -47,12 +47,12 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         });
         assert!(small.iter().any(|line| line.contains("0.75")), "the trial is missing: {small:#?}");
 
-        assert!(!terminal.is_a_shells(), "the terminal is not in raw mode");
+        assert!(!terminal.is_in_line_mode(), "the terminal is not in raw mode");
         terminal.press(key);
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0), "{key:?}");
-        assert!(terminal.is_a_shells(), "the terminal is not restored after {key:?}");
+        assert!(terminal.is_in_line_mode(), "the terminal is not restored after {key:?}");
         wait_for("the shell's screen again", BOUND, || {
-            terminal.drawn().ends_with("\u{1b}[?1049l").then_some(())
+            terminal.output().ends_with("\u{1b}[?1049l").then_some(())
         });
     }
     gate.open(2);
@@ -82,7 +82,7 @@ fn top_shows_colours_a_bar_and_states_on_a_narrow_terminal() {
     let all = shown.join("\n");
     assert!(all.contains("0 of 2 trials") && all.contains("1 running"), "{shown:#?}");
     assert!(!all.contains("RUNNING"), "states are not in the portal's words: {shown:#?}");
-    let drawn = terminal.drawn();
+    let drawn = terminal.output();
     assert!(drawn.contains("\u{1b}[36m1 running\u{1b}[0m"), "{drawn:?}");
     terminal.press("q");
     assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
@@ -108,7 +108,7 @@ fn top_shows_the_end_of_the_manager() {
     assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
     // The last output may still be in transit.
     wait_for("the last state after the end of `top`", BOUND, || {
-        let drawn = terminal.drawn();
+        let drawn = terminal.output();
         let (_, after) = drawn.rsplit_once("\u{1b}[?1049l")?;
         after.contains("its manager was killed").then_some(())
     });
@@ -133,7 +133,7 @@ fn a_list_fits_the_terminal_and_colours_states() {
         let mut terminal = Terminal::start(&list, 60, 40);
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
         let drawn = wait_for("all lines", BOUND, || {
-            Some(terminal.drawn()).filter(|drawn| drawn.contains("parameters more"))
+            Some(terminal.output()).filter(|drawn| drawn.contains("parameters more"))
         });
         let plain = drawn.replace("\u{1b}[0m", "");
         let plain = ["31", "32", "36"]
@@ -141,6 +141,6 @@ fn a_list_fits_the_terminal_and_colours_states() {
             .fold(plain, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert!(plain.contains("it exited with 1"), "{plain}");
-        assert_eq!(terminal.drawn().contains("\u{1b}[31mFAILED\u{1b}[0m"), coloured);
+        assert_eq!(terminal.output().contains("\u{1b}[31mFAILED\u{1b}[0m"), coloured);
     }
 }

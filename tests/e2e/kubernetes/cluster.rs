@@ -23,7 +23,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Running, Search, TestBed, wait_for};
 
 /// Pulling an image may take long.
@@ -95,7 +95,7 @@ impl Cluster {
             (kubeconfig, needed("TRIALKEEPER_TEST_ADVERTISE"), None)
         } else {
             let folder = tempfile::tempdir().unwrap();
-            let play = if contains { Play::Containers } else { Play::Pods };
+            let play = if contains { Behavior::Containers } else { Behavior::Pods };
             let kube = Kube::start(folder.path(), move |_| play.clone());
             let kubeconfig = folder.path().join("kubeconfig");
             kube.kubeconfig(&kubeconfig);

@@ -19,7 +19,7 @@ mod unreachable_manager;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 /// A trial that reports its parameter as the final result.
@@ -27,7 +27,7 @@ const TRIAL: &str = r#"x='{{x}}'; echo "score=$x""#;
 
 /// Starts a cluster whose pods are processes of this machine.
 fn cluster(bed: &TestBed) -> Kube {
-    Kube::start(bed.folder(), |_| Play::Pods)
+    Kube::start(bed.folder(), |_| Behavior::Pods)
 }
 
 /// Returns a search on a cluster whose trials run `command`.
@@ -214,7 +214,7 @@ fn a_restarted_pod_is_a_later_attempt() {
     );
     assert_eq!(trial.final_result, 23);
     assert_eq!(bed.read("tries"), "2\n", "the manager must not retry");
-    assert_eq!(kube.made("frameworks").len(), 1 + 1);
+    assert_eq!(kube.created("frameworks").len(), 1 + 1);
     kube.wait_until_empty();
 }
 
@@ -224,7 +224,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     let kube = cluster(&bed);
     let search = search(&bed, &kube, TRIAL, 10).with("trialConcurrency", 3);
     let mut running = bed.start(&mut command(&bed, &search));
-    wait_for("the first trial", BOUND, || (kube.made("frameworks").len() > 1).then_some(()));
+    wait_for("the first trial", BOUND, || (kube.created("frameworks").len() > 1).then_some(()));
     // Busy, broken, disconnected before the change, and disconnected after it.
     for (what, code) in [
         ("POST frameworks", 1),
@@ -244,7 +244,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     }
     while running.is_running() {
         kube.cut_watches();
-        kube.forget_the_past();
+        kube.drop_history();
         std::thread::park_timeout(std::time::Duration::from_millis(150));
     }
     let search = Outcome::of(running.finish(BOUND));
@@ -252,7 +252,7 @@ fn a_faulty_cluster_loses_and_duplicates_no_trial() {
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    let made = kube.made("frameworks");
+    let made = kube.created("frameworks");
     assert_eq!(made.len(), 10 + 1, "a Framework was created twice");
     kube.wait_until_empty();
 }

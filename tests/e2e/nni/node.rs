@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Finished, TestBed, nni_python, wait_for};
 
 /// A search on this machine, and the operations of NNI's API.
@@ -200,7 +200,7 @@ impl Documented {
     /// imports.
     fn new(sdk: &str, changes: &str) -> Self {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         kube.kubeconfig(&bed.path("kubeconfig"));
         bed.write("trial.py", TRIAL);
         bed.write("model.py", sdk);
@@ -220,7 +220,7 @@ impl Documented {
         let log = fs::read_to_string(log).unwrap_or_default();
         let said = format!("{said}{}{log}", finished.stderr);
         assert_eq!(finished.code, Some(0), "{said}");
-        let frameworks = self.kube.made("frameworks");
+        let frameworks = self.kube.created("frameworks");
         assert_eq!(frameworks.len(), 10 + 1, "the additional one tests the controller: {said}");
         self.bed.wait_until_empty();
         said
@@ -228,7 +228,7 @@ impl Documented {
 
     /// Returns the specification of the last pod.
     fn pod(&self) -> Value {
-        let frameworks = self.kube.made("frameworks");
+        let frameworks = self.kube.created("frameworks");
         let framework = frameworks.last().unwrap();
         framework["spec"]["taskRoles"][0]["task"]["pod"]["spec"].clone()
     }
@@ -331,8 +331,8 @@ fn the_documented_example_runs_with_azure_and_an_account() {
 #[test]
 fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    kube.without_frameworks();
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    kube.remove_frameworks();
     kube.kubeconfig(&bed.path("kubeconfig"));
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../manager/fixtures/config/kubeflow_v1.yml");

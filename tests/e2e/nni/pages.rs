@@ -80,7 +80,7 @@ fn every_page_of_nni_shows_the_search_without_errors() {
     for trials in [20, 130] {
         let bed = TestBed::new();
         let (_serving, _front, url) = served(&bed, &python, trials);
-        browser.looks(1600, 1200, false);
+        browser.set_viewport(1600, 1200, false);
         for (path, shown) in [
             ("/oview", ["a large search", "SUCCEEDED"]),
             ("/experiment", ["small", "a large search"]),
@@ -99,7 +99,7 @@ fn every_page_of_nni_shows_the_search_without_errors() {
         let is_shown = "return document.body.innerText.includes('Trial jobs')";
         assert_eq!(browser.script(is_shown), json!(true), "an error has emptied the page");
         // The pages load fonts and icons from Microsoft's servers.
-        let mut complaints = browser.complaints();
+        let mut complaints = browser.console_messages();
         complaints.retain(|message| !message.contains(".cdn.office.net"));
         assert_eq!(complaints, [""; 0], "{trials} trials");
     }

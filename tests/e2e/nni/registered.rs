@@ -64,14 +64,15 @@ fn a_tuner_that_nnictl_registered_is_used_by_its_name() {
 fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
     let python = nni_python();
     let bed = TestBed::new();
-    let ask = |python: &Path, what: &str| stdout_of(Command::new(python).args(["-c", what]));
-    let packages = ask(&python, "import nni; print(nni.__path__[0].rpartition('/')[0])");
-    let base = PathBuf::from(ask(&python, "import sys; print(sys._base_executable)"));
+    let python_output =
+        |python: &Path, what: &str| stdout_of(Command::new(python).args(["-c", what]));
+    let packages = python_output(&python, "import nni; print(nni.__path__[0].rpartition('/')[0])");
+    let base = PathBuf::from(python_output(&python, "import sys; print(sys._base_executable)"));
     // A virtual environment that imports NNI from its installation.
     let venv = bed.path("venv");
     stdout_of(Command::new(&base).args(["-m", "venv", "--without-pip"]).arg(&venv));
     let own = venv.join("bin/python");
-    let site = ask(&own, "import sysconfig; print(sysconfig.get_path('purelib'))");
+    let site = python_output(&own, "import sysconfig; print(sysconfig.get_path('purelib'))");
     std::fs::write(Path::new(&site).join("nni.pth"), &packages).unwrap();
     let home = bed.path("home");
     std::fs::create_dir_all(&home).unwrap();

@@ -21,7 +21,7 @@ fn every_page_is_accessible() {
         browser.wait(path, BOUND, ready);
         browser.script(&axe);
         for (width, dark) in [(360, true), (1280, false)] {
-            browser.looks(width, 900, dark);
+            browser.set_viewport(width, 900, dark);
             for found in browser.script(FOUND).as_array().unwrap() {
                 problems.push(format!("{path} at {width}, dark: {dark}: {found}"));
             }

@@ -51,7 +51,7 @@ fn a_search_is_steered_from_its_pages() {
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let asked =
         |path: &str| -> Value { serde_json::from_str(&get(&url, path).unwrap().1).unwrap() };
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
 
     // Without a login, the pages have no buttons.
     browser.open(&url);

@@ -45,11 +45,11 @@ fn charts_turn_dark_with_the_system() {
         ("/", &[("best", accent), ("best", grid), ("parallel", text)][..]),
         ("/trials/t00001", &[("metrics", grid)]),
     ] {
-        browser.looks(1280, 900, false);
+        browser.set_viewport(1280, 900, false);
         browser.open(&format!("{url}{path}"));
         browser.script("window.same = true");
         for dark in [false, true, false] {
-            browser.looks(1280, 900, dark);
+            browser.set_viewport(1280, 900, dark);
             for (chart, [light_one, dark_one]) in painted {
                 let (is, was) = if dark { (dark_one, light_one) } else { (light_one, dark_one) };
                 let what = format!("{chart} on {path} to show {is} and not {was}");
@@ -59,7 +59,7 @@ fn charts_turn_dark_with_the_system() {
         if path == "/" {
             // The legend's markers have the colours of the lines.
             let named = "return [...document.querySelectorAll('[data-chart=best] .u-marker')].map((one) => getComputedStyle(one).borderTopColor)";
-            browser.looks(1280, 900, true);
+            browser.set_viewport(1280, 900, true);
             let colours = browser.script(named);
             assert_eq!(colours[2], "rgb(122, 184, 255)", "{colours}");
         }
@@ -82,7 +82,7 @@ fn ranges_are_selected_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let points = browser
         .script("return fetch('/api/v1/experiment/points').then((response) => response.json())");
@@ -151,7 +151,7 @@ fn ranges_are_selected_by_keyboard() {
     browser.press(&ESCAPE.to_string());
     assert_eq!(said("aria-valuetext"), format!("32; {}", told(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
-    let problems = browser.complaints();
+    let problems = browser.console_messages();
     assert!(problems.iter().all(|message| !message.contains("Content Security")), "{problems:?}");
 }
 
@@ -177,7 +177,7 @@ fn a_new_parameter_keeps_the_focus() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let ends = |names: &[&str]| -> Vec<String> {
         let both = |name: &&str| ["at least", "at most"].map(|end| format!("{name}, {end}"));
@@ -207,7 +207,7 @@ fn a_trial_without_a_parameter_is_drawn_to_its_result() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let painted = browser.script(WITHOUT_A_PARAMETER).as_u64().unwrap();
     assert!(painted > 50, "{painted} points");
@@ -219,7 +219,7 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    browser.looks(360, 780, false);
+    browser.set_viewport(360, 780, false);
     browser.open(&url);
     let chart = "document.querySelector('[data-chart=parallel]')";
     let ready = format!("return {chart}.querySelectorAll('[role=slider]').length === 10");
@@ -284,7 +284,7 @@ fn curves_are_shown_and_hidden_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     assert_eq!(browser.script(TWO_CURVES), json!(["acc true", "loss false"]));
     let checked = "return window.names.map((name) => name.getAttribute('aria-checked'))";
@@ -304,7 +304,7 @@ fn the_objective_is_drawn_among_many_metrics() {
         format!("for at in 1 2; do for m in {others}; do echo $m=$at; done; echo z=$at; done");
     let search = Search::new(&command, 1).with("objective", "z").run(&bed);
     let (_serving, url) = bed.serve(&search.id);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/{}", search.trial(0).id));
     let drawn = "return document.querySelector('[data-chart=metrics] canvas') !== null";
     browser.wait("the curves", BOUND, drawn);
@@ -321,10 +321,10 @@ fn the_first_view_of_ten_thousand_trials_is_small() {
     let bed = TestBed::new();
     // The overview shows no steps, so their number does not matter.
     let (_serving, url) = served_of(&bed, 10_000, 1);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let drawn = "return document.querySelector('[data-chart=parallel] canvas') !== null";
     browser.wait("the charts", BOUND, drawn);
-    let bytes = browser.transferred();
+    let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, ask, wait_for};
+use trialkeeper_tests::{BOUND, Browser, Gate, Running, Search, TestBed, send_request, wait_for};
 
 /// Starts a search with one trial that waits at the gate. Returns the gate, the process and the URL.
 fn waiting(bed: &TestBed, options: &[&str]) -> (Gate, Running, String) {
@@ -105,7 +105,7 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         let (running, url) = kept(&bed);
         let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
         let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-        let asked = |what, body| ask(&url, what, token.trim(), body).unwrap();
+        let asked = |what, body| send_request(&url, what, token.trim(), body).unwrap();
         // An ended search cannot be continued.
         let (status, said) = asked("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
         assert_eq!(status, 409, "{said}");

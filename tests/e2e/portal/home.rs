@@ -3,7 +3,9 @@
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::{BOUND, Gate, Outcome, Running, Search, TestBed, ask, get, wait_for};
+use trialkeeper_tests::{
+    BOUND, Gate, Outcome, Running, Search, TestBed, get, send_request, wait_for,
+};
 
 /// Starts the home page of the bed's data directory. Returns the process, the URL and the token.
 fn home(bed: &TestBed) -> (Running, String, String) {
@@ -65,12 +67,12 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let trials: Value = serde_json::from_str(&trials).unwrap();
     let trial = trials["trials"][0]["id"].as_str().unwrap();
     let kill = format!("POST /e/{id}/api/v1/trials/{trial}/kill");
-    assert_eq!(ask(&url, &kill, "not-the-token-of-the-home", "").unwrap().0, 401);
-    assert_eq!(ask(&url, &kill, &token, "").unwrap().0, 202);
+    assert_eq!(send_request(&url, &kill, "not-the-token-of-the-home", "").unwrap().0, 401);
+    assert_eq!(send_request(&url, &kill, &token, "").unwrap().0, 202);
     let finished = running.finish(BOUND);
     assert!(finished.stderr.contains(&format!("{url}/e/{id}/")), "{}", finished.stderr);
     // Without its manager, the same change is refused.
-    let (status, said) = ask(&url, &kill, &token, "").unwrap();
+    let (status, said) = send_request(&url, &kill, &token, "").unwrap();
     assert_eq!(status, 409, "{said}");
 
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
@@ -97,10 +99,11 @@ fn notes_are_kept_and_a_second_home_names_the_first() {
 
     // The maximum length of a note applies to characters of any script.
     let longest = format!("notes={}&tags=", "%E5%AD%97".repeat((12 << 10) / 3));
-    let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, &longest).unwrap();
+    let (status, said) =
+        send_request(&url, &format!("POST /about/{id}"), &token, &longest).unwrap();
     assert_eq!(status, 303, "{said}");
     let note = "notes=%23+Plan%0D%0A**less**+%3Cscript%3E&tags=a%2C+b&archived=true";
-    let (status, said) = ask(&url, &format!("POST /about/{id}"), &token, note).unwrap();
+    let (status, said) = send_request(&url, &format!("POST /about/{id}"), &token, note).unwrap();
     assert_eq!(status, 303, "{said}");
     serving.signal(Signal::SIGTERM);
     serving.finish(BOUND);

@@ -72,7 +72,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
         ("/configuration".to_owned(), "main", vec![MARKUP]),
     ] {
         for width in [360, 1280] {
-            browser.looks(width, 900, false);
+            browser.set_viewport(width, 900, false);
             browser.open(&format!("{url}{path}"));
             let what = format!("{path} to be loaded");
             browser.wait(&what, BOUND, &format!("return document.querySelector('{ready}')"));
@@ -94,7 +94,7 @@ fn hostile_names_and_values_are_text_on_every_page() {
             }
         }
     }
-    let complaints = browser.complaints();
+    let complaints = browser.console_messages();
     let bad =
         |message: &&String| message.contains("Content Security") || message.contains("Uncaught");
     assert_eq!(complaints.iter().find(bad), None);
@@ -126,7 +126,7 @@ fn numbers_of_any_size_have_an_axis_and_a_curve() {
     let bed = TestBed::new();
     trialkeeper_tests::seed::make(&bed.data(), "small", 3, 3, 10).unwrap();
     let (_serving, url) = bed.serve("small");
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let few = json!([0, 1, 2]);
     for (places, values, mark) in [

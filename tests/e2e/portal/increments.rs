@@ -72,7 +72,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, store) = serve_search(&bed, 300, 3);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials?sort=final&order=desc"));
     browser.wait(
         "the script",
@@ -80,7 +80,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         "return document.querySelectorAll('.trials tbody tr').length === 100",
     );
     let before = rows(&browser);
-    let whole = browser.transferred();
+    let whole = browser.transferred_bytes();
     browser.script("document.querySelectorAll('.trials tbody input')[3].click(); document.querySelectorAll('.trials tr')[5].same = true;");
 
     // A trial from far below becomes the best. It moves to the first row, and all other rows keep their
@@ -157,7 +157,7 @@ fn selected_columns_are_kept_for_the_next_visit() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, _) = serve_search(&bed, 12, 3);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser
         .open(&format!("{url}/trials?sort=final&column=final&column=machine&column=parameters.lr"));
     let heads = "return [...document.querySelectorAll('.trials thead th')].slice(1).map((one) => one.textContent)";
@@ -197,7 +197,7 @@ fn compared_curves_fetch_only_new_steps() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url, store) = serve_search(&bed, 10, 400);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/compare?trial=t00001&trial=t00003"));
     browser.wait(
         "the curves",

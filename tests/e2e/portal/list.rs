@@ -1,7 +1,7 @@
 //! The list of trials: its download and its selection.
 
 use serde_json::json;
-use trialkeeper_tests::{BOUND, Browser, Search, TestBed, ask};
+use trialkeeper_tests::{BOUND, Browser, Search, TestBed, send_request};
 
 /// Runs a search of three trials to its end. Two trials have x below 0.6. Returns the experiment's id.
 fn searched(bed: &TestBed) -> String {
@@ -19,7 +19,7 @@ fn a_filtered_list_can_be_downloaded() {
     let (_serving, url) = bed.serve(&id);
     let exported = |query: &str| {
         let path = format!("GET /api/v1/experiment/export?{query}");
-        ask(&url, &path, "", "").unwrap()
+        send_request(&url, &path, "", "").unwrap()
     };
     let (status, csv) = exported("format=csv&filter=x%20%3C%200.6&sort=final&order=desc");
     assert_eq!((status, csv.trim_end().lines().count()), (200, 3), "{csv}");
@@ -40,7 +40,7 @@ fn all_trials_of_a_page_can_be_selected() {
     let bed = TestBed::new();
     let id = searched(&bed);
     let (_serving, url) = bed.serve(&id);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials?filter=x%20%3C%200.6"));
     let all = "const all = document.querySelector('[data-all=trial]'); if (!all || all.hidden) return false; all.click(); return true";
     browser.wait("the box of all trials", BOUND, all);

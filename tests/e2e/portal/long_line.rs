@@ -42,7 +42,7 @@ fn a_long_line_is_cut_and_later_lines_are_shown() {
     let outcome = Search::new("cat line; echo score=1", 1).run(&bed);
     outcome.expect_done(1, 0);
     let (_serving, url) = bed.serve(&outcome.id);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/{}", outcome.trials[0].id));
     let whole = "return document.getElementById('log-stdout').textContent.includes(' bytes cut]')";
     browser.wait("the note about the cut line", BOUND, whole);
@@ -74,13 +74,13 @@ fn a_page_handles_ten_stored_and_ten_live_megabytes() {
         .unwrap();
     prints(line("FIRST"), 100);
     let (_serving, url) = bed.serve("small");
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/trials/t00001"));
     assert!(
         shown(&browser, "FIRST\n") < 70_000,
         "the page shows more than the end of the stored output"
     );
-    let first = browser.transferred();
+    let first = browser.transferred_bytes();
     assert!((10_000.0..1_500_000.0).contains(&first), "{first} bytes");
 
     // The page stays responsive during live output, and drops old text.

@@ -33,7 +33,7 @@ fn gpus_are_drawn_on_the_page_of_a_trial() {
     ]);
     for (width, height) in [(360, 3000), (1280, 2600)] {
         for dark in [false, true] {
-            browser.looks(width, height, dark);
+            browser.set_viewport(width, height, dark);
             browser.open(&format!("{url}/trials/t00001"));
             let drawn = "return document.querySelectorAll('.machine canvas').length === 4";
             browser.wait("the charts of the machine", BOUND, drawn);

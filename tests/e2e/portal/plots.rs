@@ -31,7 +31,7 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 60);
     for (width, dark) in [(390, false), (390, true), (1400, true), (1400, false), (2560, false)] {
-        browser.looks(width, 900, dark);
+        browser.set_viewport(width, 900, dark);
         browser.open(&format!("{url}/plots"));
         for plot in PLOTS {
             assert!(drawn(&browser, plot) > 0, "{plot} at {width}");
@@ -39,7 +39,7 @@ fn every_plot_is_drawn_and_nothing_is_wider_than_the_screen() {
         let wider = "return document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.script(wider), json!(false), "the page is wider than {width}");
     }
-    let problems = browser.complaints();
+    let problems = browser.console_messages();
     assert!(problems.is_empty(), "{problems:?}");
 }
 
@@ -49,7 +49,7 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     drawn(&browser, "history");
     browser.script("document.querySelector('[data-plot=history] .plot-host').focus()");
@@ -80,7 +80,7 @@ fn selected_ranges_are_in_the_address_and_filter_the_table() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots#activation=elu..tanh"));
     drawn(&browser, "parallel");
     let ends = "return [...document.querySelectorAll('[role=slider][aria-label^=activation]')].map((end) => end.getAttribute('aria-valuenow'))";
@@ -131,7 +131,7 @@ fn a_range_of_a_parameter_with_any_name_is_a_filter() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 10);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let expected = r#"layers == "[64,64]" and `parameters.batch size` <= 2.5 and `parameters.step` >= 0.5 and `parameters.a\`b` >= 1.5"#;
     assert_eq!(browser.script(ODD_NAMES), json!(expected));
@@ -143,7 +143,7 @@ fn the_search_space_determines_the_axes() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 10);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let texts = browser.script(AXES);
     let texts: Vec<&str> =
@@ -162,7 +162,7 @@ fn plots_are_downloaded_as_pictures() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     let kept = "window.files = []; const made = URL.createObjectURL; URL.createObjectURL = (blob) => {
            blob.slice(0, 5000).text().then((text) => window.files.push([blob.type, blob.size, text])); return made.call(URL, blob); };";
@@ -208,7 +208,7 @@ fn the_chosen_theme_is_kept() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 10);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&url);
     let back = "return getComputedStyle(document.body).backgroundColor";
     assert_eq!(browser.script(back), "rgb(251, 252, 254)");
@@ -224,7 +224,7 @@ fn the_chosen_theme_is_kept() {
     assert_eq!(browser.script("return document.getElementById('theme').value"), "dark");
     // The light theme remains while the system is dark. Without a choice, the system decides.
     choose("light");
-    browser.looks(1280, 900, true);
+    browser.set_viewport(1280, 900, true);
     assert_eq!(browser.script(back), "rgb(251, 252, 254)");
     choose("");
     assert_eq!(browser.script(back), "rgb(16, 22, 29)");
@@ -236,7 +236,7 @@ fn a_plot_can_be_read_as_a_table() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 40);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     for (plot, first) in [("history", "39"), ("contour", ""), ("timeline", "39")] {
         drawn(&browser, plot);
@@ -256,9 +256,9 @@ fn the_plots_of_ten_thousand_trials_are_small() {
     let browser = Browser::start();
     let bed = TestBed::new();
     let (_serving, url) = served(&bed, 10_000);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     assert_eq!(drawn(&browser, "history"), 10_000);
-    let bytes = browser.transferred();
+    let bytes = browser.transferred_bytes();
     assert!((50_000.0..1_500_000.0).contains(&bytes), "{bytes} bytes");
 }

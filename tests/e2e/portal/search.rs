@@ -152,7 +152,7 @@ fn a_running_search_is_shown_live() {
         browser.open(&format!("{url}{path}"));
         for (width, height) in [(360, 780), (1280, 900), (3840, 2160)] {
             for dark in [false, true] {
-                browser.looks(width, height, dark);
+                browser.set_viewport(width, height, dark);
                 let problems = browser.script(ACCESSIBLE);
                 assert_eq!(problems, json!([]), "{path} at {width}, dark: {dark}");
                 if let Some(folder) = &pictures {
@@ -164,7 +164,7 @@ fn a_running_search_is_shown_live() {
             }
         }
     }
-    let complaints = browser.complaints();
+    let complaints = browser.console_messages();
     assert!(
         complaints.iter().all(|message| !message.contains("Content Security")),
         "{complaints:?}"

@@ -11,7 +11,7 @@ fn times_are_in_the_time_zone_of_their_reader() {
     seed::make(&bed.data(), "small", 4, 5, 2).unwrap();
     let (_serving, url) = bed.serve("small");
     // This zone's offset is not a whole number of hours.
-    browser.time_zone("Asia/Kolkata");
+    browser.set_time_zone("Asia/Kolkata");
     for (page, least) in [("/", 1), ("/trials/t00001", 3)] {
         browser.open(&format!("{url}{page}"));
         let ready = "return document.querySelectorAll('time.exact[data-local]').length > 0";

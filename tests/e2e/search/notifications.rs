@@ -31,7 +31,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
     outcome.expect_done(2, 0);
 
-    let told = hook.told();
+    let told = hook.requests();
     assert_eq!(told.len(), 4, "expected three failed deliveries and a successful one: {told:#?}");
     for one in &told {
         assert_eq!(one.line, "POST /s3cret-path HTTP/1.1");
@@ -86,7 +86,7 @@ for line in sys.stdin:
         .env("ORDINARY", "one");
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
     outcome.expect_done(1, 0);
-    assert_eq!(hook.told().len(), 1, "the manager must read the variables");
+    assert_eq!(hook.requests().len(), 1, "the manager must read the variables");
     for environment in ["environment", "tuner-environment"] {
         let environment = bed.read(environment);
         assert!(environment.contains("ORDINARY"), "{environment}");

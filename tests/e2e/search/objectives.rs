@@ -50,7 +50,7 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
     // The Pareto front also has a plot.
     let browser = Browser::start();
     let (_serving, url) = bed.serve(&done.id);
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
     browser.open(&format!("{url}/plots"));
     let plot = "const plot = document.querySelector('[data-plot=pareto]'); plot.scrollIntoView({ block: 'center' });";
     let drawn = format!("{plot} return Number(plot.dataset.drawn) >= 2");

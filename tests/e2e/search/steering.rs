@@ -174,7 +174,8 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
     // A server of a stored search has no search to stop.
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
     let (status, said) =
-        trialkeeper_tests::ask(&url, "POST /api/v1/experiment/stop", token.trim(), "").unwrap();
+        trialkeeper_tests::send_request(&url, "POST /api/v1/experiment/stop", token.trim(), "")
+            .unwrap();
     assert_eq!(status, 409, "{said}");
     let told = asked("retry");
     assert_eq!(told.code, Some(0), "{}", told.stderr);

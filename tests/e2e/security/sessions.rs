@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use nix::sys::signal::Signal;
-use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, ask, wait_for};
+use trialkeeper_tests::{BOUND, Gate, Outcome, Search, TestBed, send_request, wait_for};
 
 /// Sends a request with these header lines and returns the head of the answer.
 fn head(url: &str, what: &str, lines: &str) -> String {
@@ -63,7 +63,7 @@ fn a_session_survives_a_restart_and_ends_with_its_log_out() {
     wait_for("the next manager", BOUND, || folder.join("manager.url").exists().then_some(()));
     assert!(ticket(&kept).starts_with("http/1.1 200"), "{}", ticket(&kept));
     assert!(ticket(&left).starts_with("http/1.1 401"), "{}", ticket(&left));
-    assert_eq!(ask(&url(), "DELETE /api/v1/session", "tku1.wrong", "").unwrap().0, 401);
+    assert_eq!(send_request(&url(), "DELETE /api/v1/session", "tku1.wrong", "").unwrap().0, 401);
     gate.open(1);
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
 }

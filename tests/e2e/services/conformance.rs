@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Gate, Machines, Outcome, Running, Search, TestBed, wait_for};
 
 /// Creates a module for each service, with a test for each part of the scenario.
@@ -60,9 +60,9 @@ impl Stage {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
         let kube = (!["local", "plugin", "remote"].contains(&service)).then(|| {
-            let kube = Kube::start(bed.folder(), |_| Play::Pods);
-            kube.quota(2);
-            kube.queue("team");
+            let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+            kube.set_quota(2);
+            kube.create_queue("team");
             kube.kubeconfig(&bed.path("kubeconfig"));
             kube
         });

@@ -75,7 +75,7 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 }
 
 /// Returns the API's answer, or `None` if there is none yet.
-pub(super) fn ask(running: &Running, path: &str) -> Option<Value> {
+pub(super) fn api_answer(running: &Running, path: &str) -> Option<Value> {
     let told = running.stderr();
     let line = told.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = get(line.rsplit(' ').next()?, path)?;
@@ -85,7 +85,8 @@ pub(super) fn ask(running: &Running, path: &str) -> Option<Value> {
 /// Waits until the services in the API satisfy a condition, and returns them.
 fn parts(running: &Running, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     wait_for(what, BOUND, || {
-        let parts = ask(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
+        let parts =
+            api_answer(running, "/api/v1/experiment")?["training_services"].as_array()?.clone();
         wanted(&parts).then_some(parts)
     })
 }
@@ -161,7 +162,7 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     let why = "no training service has room for it (trainingService[0] (plugin): it has no room; \
                trainingService[1] (local): it has 2 of at most 2 trials (`trialConcurrency`))";
     wait_for("the fourth trial to wait", BOUND, || {
-        let shown = ask(&manager, "/api/v1/trials")?;
+        let shown = api_answer(&manager, "/api/v1/trials")?;
         shown["trials"].as_array()?.iter().any(|trial| trial["message"] == why).then_some(())
     });
     gate.open(4);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use super::hybrid::ask;
+use super::hybrid::api_answer;
 use crate::security::impersonation::Imposter;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ fn a_machine_without_limits_runs_a_trial_per_processor() {
     let running = search.start(&bed);
     assert_eq!(started(&bed, cores).len(), cores);
     wait_for("the last trial to wait", BOUND, || {
-        let shown = ask(&running, "/api/v1/trials")?.to_string();
+        let shown = api_answer(&running, "/api/v1/trials")?.to_string();
         shown.contains("it runs as many trials as it has processors").then_some(())
     });
     gate.open(cores + 1);
@@ -107,7 +107,7 @@ fn a_cut_connection_is_restored_without_loss() {
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     started(&bed, 2);
-    machines.cut("one");
+    machines.cut_connections("one");
     gate.open(2);
     let done = Outcome::of(running.finish(BOUND));
     expect_whole(&bed, &done, 2);
@@ -140,7 +140,7 @@ fn a_machine_with_a_changed_host_key_is_not_used() {
     let gate = Gate::new(&bed.path("gate"));
     gate.open(2);
     let both = [machines.add("changed"), machines.add("same")];
-    machines.replace("changed");
+    machines.replace_host_key("changed");
     let done = search(&bed, &both, 2).run(&bed);
     expect_whole(&bed, &done, 2);
     let elsewhere = started(&bed, 2).iter().all(|line| line.starts_with("same "));
@@ -186,7 +186,7 @@ fn another_user_of_the_machine_gets_no_report() {
     // Without the manager, no process takes the port back.
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
-    machines.cut("one");
+    machines.cut_connections("one");
     let mut imposters = Vec::new();
     for address in &addresses {
         wait_for("the port", BOUND, || std::net::TcpListener::bind(address).ok());
@@ -258,16 +258,16 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
-    machines.leave("two");
+    machines.disconnect("two");
     let running = impatient(&bed, &both, 1).start(&bed);
     started(&bed, 1);
-    machines.leave("one");
-    machines.come_back("two");
+    machines.disconnect("one");
+    machines.reconnect("two");
     let started = started(&bed, 2);
     let trial = started[0].strip_prefix("one ").expect("only this machine is reachable");
     assert_eq!(started[1].strip_prefix("two "), Some(trial));
     assert_eq!(bed.read("cleaned"), "", "an agent ended its trial without a manager");
-    machines.come_back("one");
+    machines.reconnect("one");
     wait_for("the first attempt to be ended", BOUND, || {
         (bed.read("cleaned").trim() == trial).then_some(())
     });
@@ -292,12 +292,12 @@ fn a_stop_is_applied_when_an_unreachable_machine_returns() {
     let gate = Gate::new(&bed.path("gate"));
     let running = search(&bed, &[machines.add("one")], 2).start(&bed);
     started(&bed, 2);
-    machines.leave("one");
+    machines.disconnect("one");
     running.signal(Signal::SIGINT);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     assert_eq!(bed.read("cleaned"), "", "unreachable trials must keep running");
-    machines.come_back("one");
+    machines.reconnect("one");
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let resumed = Outcome::resume(&bed, id.to_str().unwrap());
     started(&bed, 4);
@@ -424,8 +424,8 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let all = [machines.add("fine"), machines.add("away"), machines.add("changed")];
-    machines.leave("away");
-    machines.replace("changed");
+    machines.disconnect("away");
+    machines.replace_host_key("changed");
     let file = search(&bed, &all, 1).write(&bed);
     let mut doctor = bed.manager();
     doctor.arg("doctor").arg(file);
@@ -494,11 +494,11 @@ fn clean_ends_agents_and_removes_all_files_on_the_machines() {
         clean.arg("clean").arg(&id).arg("--data-dir").arg(bed.data());
         bed.start(&mut clean).finish(BOUND)
     };
-    machines.leave("two");
+    machines.disconnect("two");
     let partly = clean();
     assert_ne!(partly.code, Some(0), "{}", partly.stderr);
     assert!(partly.stderr.contains("left on two: "), "{}", partly.stderr);
-    machines.come_back("two");
+    machines.reconnect("two");
     let whole = clean();
     assert_eq!(whole.code, Some(0), "{}", whole.stderr);
     bed.wait_until_empty();

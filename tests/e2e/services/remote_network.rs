@@ -27,7 +27,7 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32, patience: &str) -> Sea
 }
 
 fn start(bed: &TestBed, network: &Network<'_>, search: &Search) -> Running {
-    bed.start(&mut network.beside_manager(&search.command(bed)))
+    bed.start(&mut network.in_manager_namespace(&search.command(bed)))
 }
 
 fn lines(bed: &TestBed, file: &str, count: usize) -> Vec<String> {
@@ -65,13 +65,13 @@ fn a_disconnected_and_a_frozen_machine_lose_no_trial() {
     let running = start(&bed, &network, &search(&bed, &machines, 3, "1s"));
     lines(&bed, "started", 3);
     let (pulled, frozen) = (trial_on(&bed, "a", 0), trial_on(&bed, "b", 0));
-    network.plug("a", false);
+    network.set_cable("a", false);
     network.signal("b", Signal::SIGSTOP);
     // Both trials run again on the third machine, one after the other.
     gates[2].open(1);
     trial_on(&bed, "c", 1);
     assert_eq!(bed.read("ended"), "", "an unreachable trial must keep running");
-    network.plug("a", true);
+    network.set_cable("a", true);
     network.signal("b", Signal::SIGCONT);
     let ended = lines(&bed, "ended", 2);
     for old in [format!("a {pulled}"), format!("b {frozen}")] {

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         ["echo", gate] => echo(Path::new(gate)),
         ref words if loads::run(words) => {}
         _ => {
-            say(
+            print_line(
                 "usage: bench agent [ROW...] | turnover | throughput | idle | latency | remote | all",
             );
             return ExitCode::from(2);
@@ -50,12 +50,12 @@ fn main() -> ExitCode {
 }
 
 #[expect(clippy::print_stdout, reason = "the result of this program is its output")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }
 
 fn figure(what: &str, ours: &str, nni: &str) {
-    say(&format!("{what:<58} {ours:>14}   NNI 3.0: {nni}"));
+    print_line(&format!("{what:<58} {ours:>14}   NNI 3.0: {nni}"));
 }
 
 /// Returns a trial command that runs this program.
@@ -110,7 +110,7 @@ fn turnover_of(stamps: &str, concurrency: usize) -> (f64, f64) {
 /// The trial of [`turnover`]: records its start and its end, in milliseconds.
 fn stamp(file: &Path) {
     let start = now_ms();
-    say("score=1");
+    print_line("score=1");
     let log = OpenOptions::new().create(true).append(true).open(file);
     let line = format!("{start:.3} {:.3}\n", now_ms());
     log.and_then(|mut log| log.write_all(line.as_bytes())).expect("the bed is writable");
@@ -240,6 +240,6 @@ fn latency() {
 fn echo(gate: &Path) {
     let lines = BufReader::new(fs::File::open(gate).expect("the gate exists")).lines();
     for (count, _) in lines.take(1_000).enumerate() {
-        say(&format!("score={count}"));
+        print_line(&format!("score={count}"));
     }
 }

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         ["--restart", trials] => {
             let Ok(trials) = trials.parse() else { return usage() };
             let cases::Restarted { back_after, caught_up_after } = cases::restart(trials);
-            say(&format!(
+            print_line(&format!(
                 "a manager killed with {trials} running trials: 0 started again, 0 metrics lost; the first metric was \
                  stored {back_after:.1?} after the kill, the last that had waited {caught_up_after:.1?} after `resume`"
             ));
@@ -30,17 +30,17 @@ fn main() -> ExitCode {
         match std::panic::catch_unwind(|| faults::run(seed)) {
             Ok(one) => seen.add(&one),
             Err(_) => {
-                say(&format!("seed {seed} FAILED"));
+                print_line(&format!("seed {seed} FAILED"));
                 failed.push(seed);
             }
         }
         if seed % 50 == 0 {
             let seconds = began.elapsed().as_secs();
-            say(&format!("up to seed {seed}: {} failed, {seconds} s", failed.len()));
+            print_line(&format!("up to seed {seed}: {} failed, {seconds} s", failed.len()));
         }
     }
     let [managers, agents, clocks] = seen.acts;
-    say(&format!(
+    print_line(&format!(
         "{} seeds in {} s: {} requests passed, {} were compressed; {managers} managers and {agents} agents killed, {clocks} clocks set",
         last - first + 1,
         began.elapsed().as_secs(),
@@ -48,19 +48,21 @@ fn main() -> ExitCode {
         seen.packed,
     ));
     for (fault, count) in &seen.faults {
-        say(&format!("{count:>8} {fault:?}"));
+        print_line(&format!("{count:>8} {fault:?}"));
     }
     if failed.is_empty() {
-        say("every seed: the store holds exactly what the trials printed");
+        print_line("every seed: the store holds exactly what the trials printed");
         ExitCode::SUCCESS
     } else {
-        say(&format!("failed: {failed:?}"));
+        print_line(&format!("failed: {failed:?}"));
         ExitCode::FAILURE
     }
 }
 
 fn usage() -> ExitCode {
-    say("usage: faults --seeds FIRST..LAST (both included) | --seeds ONE | --restart TRIALS");
+    print_line(
+        "usage: faults --seeds FIRST..LAST (both included) | --seeds ONE | --restart TRIALS",
+    );
     ExitCode::from(2)
 }
 
@@ -71,6 +73,6 @@ fn range(text: &str) -> Option<(u64, u64)> {
 }
 
 #[expect(clippy::print_stdout, reason = "the result of this program is its output")]
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{Outcome, Search, TestBed};
 
 #[path = "kube_bench/hand_over.rs"]
@@ -44,8 +44,8 @@ fn main() {
         // Ignored: the receiver ends with the search.
         drop(started.send(object.clone()));
         match kind {
-            Kind::Frameworks => Play::Recorded("fail5".to_owned(), speed),
-            Kind::Jobs => Play::Timed { code: EXIT_CODE, speed },
+            Kind::Frameworks => Behavior::Recorded("fail5".to_owned(), speed),
+            Kind::Jobs => Behavior::Timed { code: EXIT_CODE, speed },
         }
     });
     kube.kubeconfig(&bed.path("kubeconfig"));
@@ -95,19 +95,19 @@ fn main() {
     let events = "SELECT count(*) FROM trial_event WHERE state = 'FAILED'";
     let events: i64 = store.query_row(events, [], |row| row.get(0)).unwrap();
 
-    let completed = kube.since(kind.plural(), |object| kind.has_ended(object));
+    let completed = kube.first_matches(kind.plural(), |object| kind.has_ended(object));
     let wall_ms =
         |at: Instant| Some(now_ms - i64::try_from(now.duration_since(at).as_millis()).ok()?);
-    let (mut late, mut written, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut late, mut written, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
     for (object, at) in &completed {
         let trial = object["metadata"]["labels"]["trialkeeper/trial"].as_str();
         let end = trial.and_then(|trial| ended.get(trial));
-        let told = kube.told(object);
-        let (Some(end), Some(told)) = (end, told) else { continue };
-        let (Some(at), Some(told)) = (wall_ms(*at), wall_ms(told)) else { continue };
+        let sent = kube.first_sent_at(object);
+        let (Some(end), Some(sent)) = (end, sent) else { continue };
+        let (Some(at), Some(sent)) = (wall_ms(*at), wall_ms(sent)) else { continue };
         late.push(end - at);
-        written.push(told - at);
-        ours.push(end - told);
+        written.push(sent - at);
+        delivered.push(end - sent);
     }
     let requests = kube.requests().len();
     // About 20 requests belong to the search as a whole.
@@ -121,7 +121,7 @@ fn main() {
     for (what, times) in [
         ("API to store", &mut late),
         ("  of this, until the scripted server has written the event", &mut written),
-        ("  of this, from there to the store", &mut ours),
+        ("  of this, from there to the store", &mut delivered),
     ] {
         times.sort_unstable();
         let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or(-1);

@@ -62,9 +62,9 @@ fn main() {
         Some(url.trim().to_owned())
     });
     let browser = Browser::start();
-    browser.time_zone("UTC");
+    browser.set_time_zone("UTC");
     for Picture { file, page, height, dark, drawn } in PICTURES {
-        browser.looks(WIDTH, height, dark);
+        browser.set_viewport(WIDTH, height, dark);
         browser.open(&format!("{url}{page}"));
         browser.wait(file, BOUND, drawn);
         let path = folder.join(file);

@@ -68,7 +68,7 @@ fn main() {
         Some(url.trim().to_owned())
     });
     let browser = Browser::start();
-    browser.looks(1280, 900, false);
+    browser.set_viewport(1280, 900, false);
 
     let overview = "return document.querySelector('[data-chart=best] canvas') && document.querySelector('[data-chart=parallel] canvas') \
                     && performance.now()";
@@ -80,7 +80,7 @@ fn main() {
     browser.wait("the first overview", BOUND, overview);
     let first = began.elapsed().as_secs_f64() * 1000.0;
     figure("from the start of `serve` to the first overview, ms", first, "-");
-    figure("first view, kB on the wire", browser.transferred() / 1000.0, "1500");
+    figure("first view, kB on the wire", browser.transferred_bytes() / 1000.0, "1500");
     for (what, path, ready, goal) in [
         ("overview complete, ms", "/".to_owned(), overview, "1000"),
         (

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::http::{Answer, Event, Request};
-use super::objects::{Deletion, No, fits, merge, text};
+use super::objects::{Deletion, Refusal, fits, merge, text};
 use super::{Shared, TOKEN, pods, schema, trainer};
 
 /// The time between two bookmarks of an idle watch.
-const QUIET: Duration = Duration::from_millis(500);
+const BOOKMARK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The scripted faults, and a record of the requests.
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Inner {
     /// The rights that requests have used.
     used: BTreeSet<String>,
     /// The rights that access reviews have asked about.
-    asked: BTreeSet<String>,
+    checked: BTreeSet<String>,
     lost: usize,
     /// The present token, if it is not the first one.
     token: Option<String>,
@@ -54,7 +54,7 @@ struct Slow {
 
 thread_local! {
     /// If set, the answer to the current request of this connection is dropped.
-    static LOSE: Cell<bool> = const { Cell::new(false) };
+    static DROP_ANSWER: Cell<bool> = const { Cell::new(false) };
     /// The delay of the answer, after the request is handled.
     static DELAY: Cell<Option<Duration>> = const { Cell::new(None) };
 }
@@ -65,13 +65,13 @@ impl Faults {
     /// Instead of a status code: the server handles the request and then cuts the connection.
     pub(super) const LOST: u16 = 1;
 
-    fn lose(&self) {
+    fn drop_answer(&self) {
         self.lock().lost += 1;
-        LOSE.set(true);
+        DROP_ANSWER.set(true);
     }
 
     fn is_lost(&self) -> bool {
-        self.lock().lost > 0 && LOSE.take()
+        self.lock().lost > 0 && DROP_ANSWER.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -123,7 +123,7 @@ impl Faults {
         self.lock().no_rights.push(right.to_owned());
     }
 
-    pub(super) fn only(&self, rights: Vec<String>) {
+    pub(super) fn limit_rights(&self, rights: Vec<String>) {
         self.lock().rights = Some(rights);
     }
 
@@ -131,8 +131,8 @@ impl Faults {
         self.lock().used.iter().cloned().collect()
     }
 
-    pub(super) fn asked(&self) -> Vec<String> {
-        self.lock().asked.iter().cloned().collect()
+    pub(super) fn checked(&self) -> Vec<String> {
+        self.lock().checked.iter().cloned().collect()
     }
 
     /// Records the right that a request needs, and returns `true` if the account has it.
@@ -144,7 +144,7 @@ impl Faults {
     }
 
     /// Returns `true` if the cluster does not serve a kind, or a version of its group.
-    fn leaves_out(&self, group: &str, version: &str, plural: &str) -> bool {
+    fn is_unserved(&self, group: &str, version: &str, plural: &str) -> bool {
         let inner = self.lock();
         inner.unserved.contains(plural) || inner.unserved.contains(&format!("{group}/{version}"))
     }
@@ -184,7 +184,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     if let ["api", "v1", plural @ "namespaces", _]
     | [_, _, "v1", plural @ "selfsubjectaccessreviews"] = path.as_slice()
-        && let Some(answer) = trouble(shared, &format!("{} {plural}", request.method))
+        && let Some(answer) = scripted_fault(shared, &format!("{} {plural}", request.method))
     {
         return answer;
     }
@@ -207,7 +207,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
             let mut faults = shared.faults.lock();
             let allowed = !faults.no_rights.contains(&right)
                 && faults.rights.as_ref().is_none_or(|rights| rights.contains(&in_role));
-            faults.asked.insert(in_role);
+            faults.checked.insert(in_role);
             let mut review = request.body.clone();
             review["status"] = json!({"allowed": allowed});
             Answer::Whole(201, review)
@@ -232,7 +232,7 @@ fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
         ["api", "v1", "namespaces", "lab", plural] => collection(shared, request, plural),
         ["api", "v1", "namespaces", "lab", plural, name] => item(shared, request, plural, name),
         ["apis", group, version, "namespaces", "lab", plural, ..]
-            if shared.faults.leaves_out(group, version, plural) =>
+            if shared.faults.is_unserved(group, version, plural) =>
         {
             refusal(404, "NotFound", "the server could not find the requested resource")
         }
@@ -278,7 +278,7 @@ const KINDS: [(&str, &str, &str); 13] = [
 /// Lists the kinds of a group's version. Every account may read this list.
 fn discovery(shared: &Shared, group: &str, version: &str) -> Answer {
     let own = KINDS.iter().filter(|(known, at, plural)| {
-        (*known, *at) == (group, version) && !shared.faults.leaves_out(group, version, plural)
+        (*known, *at) == (group, version) && !shared.faults.is_unserved(group, version, plural)
     });
     let resources: Vec<Value> = own
         .map(|(_, _, plural)| {
@@ -331,16 +331,16 @@ fn fault(shared: &Shared, request: &Request, plural: &str) -> Option<Answer> {
     if !watch {
         shared.faults.lock().requests.push(what.clone());
     }
-    trouble(shared, &what)
+    scripted_fault(shared, &what)
 }
 
 /// Fails a request if a fault is scripted.
-fn trouble(shared: &Shared, what: &str) -> Option<Answer> {
+fn scripted_fault(shared: &Shared, what: &str) -> Option<Answer> {
     DELAY.set(shared.faults.delay(what));
     match shared.faults.due(what)? {
         (Faults::CUT, _) => Some(Answer::Cut),
         (Faults::LOST, _) => {
-            shared.faults.lose();
+            shared.faults.drop_answer();
             None
         }
         (code, message) => Some(refusal(code, "Scripted", &message)),
@@ -380,7 +380,7 @@ fn collection(shared: &Arc<Shared>, request: &Request, plural: &str) -> Answer {
             }
             match shared.objects.create(plural, object) {
                 Ok(object) => Answer::Whole(201, Arc::unwrap_or_clone(object)),
-                Err(No::Taken | No::Missing) => {
+                Err(Refusal::Exists | Refusal::Missing) => {
                     refusal(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"))
                 }
             }
@@ -406,19 +406,19 @@ fn item(shared: &Arc<Shared>, request: &Request, plural: &str, name: &str) -> An
         return answer;
     }
     let done = match request.method.as_str() {
-        "GET" => shared.objects.get(plural, name).map(Arc::new).ok_or(No::Missing),
+        "GET" => shared.objects.get(plural, name).map(Arc::new).ok_or(Refusal::Missing),
         "PATCH" if request.content_type == "application/merge-patch+json" => {
             shared.objects.change(plural, name, |object| merge(object, &request.body))
         }
         "DELETE" => match Deletion::read(&request.body) {
-            Ok(how) => shared.objects.delete(plural, name, how).ok_or(No::Missing),
+            Ok(how) => shared.objects.delete(plural, name, how).ok_or(Refusal::Missing),
             Err(problem) => return refusal(422, "Invalid", &problem),
         },
         other => return refusal(415, "UnsupportedMediaType", other),
     };
     match done {
         Ok(object) => Answer::Whole(200, Arc::unwrap_or_clone(object)),
-        Err(No::Missing | No::Taken) => {
+        Err(Refusal::Missing | Refusal::Exists) => {
             refusal(404, "NotFound", &format!("{plural} \"{name}\" not found"))
         }
     }
@@ -437,7 +437,7 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
             if over || Instant::now() > until || shared.objects.cuts() != cuts {
                 return None;
             }
-            match shared.objects.next(&plural, after, cuts, QUIET) {
+            match shared.objects.next(&plural, after, cuts, BOOKMARK_INTERVAL) {
                 Ok(Some(change)) => {
                     after = change.version;
                     if fits(&change.object, &selector) {
@@ -449,12 +449,12 @@ fn watch(shared: &Arc<Shared>, request: &Request, plural: &str, selector: String
                     let metadata = json!({"resourceVersion": after.to_string()});
                     let object =
                         json!({"kind": "Bookmark", "apiVersion": "v1", "metadata": metadata});
-                    return Some(Event::Word(json!({"type": "BOOKMARK", "object": object})));
+                    return Some(Event::Other(json!({"type": "BOOKMARK", "object": object})));
                 }
                 Err(_) => {
                     over = true;
                     let status = status(410, "Expired", "too old resource version");
-                    return Some(Event::Word(json!({"type": "ERROR", "object": status})));
+                    return Some(Event::Other(json!({"type": "ERROR", "object": status})));
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::controller::Stage;
+use super::controller::FrameworkRun;
 use super::objects::text;
 use super::pods::{self, Pod, Problem};
 use super::volumes;
@@ -20,7 +20,7 @@ const LABEL: &str = "trialkeeper-tests";
 const MAX_MESSAGE_BYTES: usize = 2048;
 
 /// Runs a pod's init containers, and starts its main container. The returned process ends with the container.
-pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, Problem> {
+pub(super) fn start(run: &FrameworkRun<'_>, pod: &Pod) -> Result<Child, Problem> {
     let other = |problem: String| {
         Problem::Ended(vec![pods::ended(
             &pod.spec["containers"][0]["name"],
@@ -29,19 +29,19 @@ pub(super) fn start(stage: &Stage<'_>, pod: &Pod) -> Result<Child, Problem> {
             &problem,
         )])
     };
-    let mounts = volumes::make(stage.shared, &pod.spec, &pod.folder).map_err(other)?;
+    let mounts = volumes::make(run.shared, &pod.spec, &pod.folder).map_err(other)?;
     let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
     let mut done = Vec::new();
     for container in inits {
-        create(stage, pod, container, &mounts)?;
+        create(run, pod, container, &mounts)?;
         drop(attach(pod, container).map_err(other)?.wait());
-        done.push(look(pod, container));
+        done.push(end_of(pod, container));
         if done.last().is_some_and(|container| container["code"] != 0) {
             return Err(Problem::Ended(done));
         }
     }
     let container = &pod.spec["containers"][0];
-    create(stage, pod, container, &mounts)?;
+    create(run, pod, container, &mounts)?;
     attach(pod, container).map_err(other)
 }
 
@@ -50,12 +50,12 @@ pub(super) fn ended(pod: &Pod) -> Vec<Value> {
     let inits = pod.spec["initContainers"].as_array().into_iter().flatten();
     // The init containers succeeded, otherwise the main one would not have started.
     let inits = inits.map(|container| pods::ended(&container["name"], 0, "Completed", ""));
-    inits.chain([look(pod, &pod.spec["containers"][0])]).collect()
+    inits.chain([end_of(pod, &pod.spec["containers"][0])]).collect()
 }
 
 /// Returns a container's name in Docker, which is unique for each try of a pod.
 fn name_of(pod: &Pod, container: &Value) -> String {
-    format!("{}.{}.{}", pod.name, pod.again, text(container, "/name"))
+    format!("{}.{}.{}", pod.name, pod.retries, text(container, "/name"))
 }
 
 /// Returns the file of a container's output.
@@ -74,7 +74,7 @@ fn message_file(pod: &Pod, container: &Value) -> PathBuf {
     reason = "one thing after the other, as the real server does them"
 )]
 fn create(
-    stage: &Stage<'_>,
+    run: &FrameworkRun<'_>,
     pod: &Pod,
     container: &Value,
     volumes: &[(String, PathBuf)],
@@ -104,7 +104,7 @@ fn create(
     let mut words: Vec<String> =
         ["create", "--name", &name, "--network", "host"].map(str::to_owned).to_vec();
     let mut add = |option: &str, value: String| words.push(format!("{option}={value}"));
-    add("--label", format!("{LABEL}={}", stage.shared.folder.display()));
+    add("--label", format!("{LABEL}={}", run.shared.folder.display()));
     if let Some(user) = user {
         let group = security("runAsGroup").as_u64().unwrap_or(0);
         add("--user", format!("{user}:{group}"));
@@ -153,7 +153,7 @@ fn create(
         add("--volume", format!("{}:{}{end}", place.display(), text(mount, "/mountPath")));
     }
     let mut known = pod
-        .environment(stage)
+        .environment(run)
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
         .collect::<Vec<_>>();
@@ -180,7 +180,7 @@ fn create(
 }
 
 /// Returns a container's end in the form of the controller's status, and removes the container.
-fn look(pod: &Pod, container: &Value) -> Value {
+fn end_of(pod: &Pod, container: &Value) -> Value {
     let name = name_of(pod, container);
     let state = docker(&["inspect", "--format", "{{json .State}}", &name]).unwrap_or_default();
     let state: Value = serde_json::from_str(&state).unwrap_or_default();

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::objects::{Deletion, FOREGROUND, is_going, text};
+use super::objects::{Deletion, FOREGROUND, is_being_deleted, text};
 use super::{Shared, pods};
 
 /// The interval between two checks for a change.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The behaviour of a workload.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Play {
+pub enum Behavior {
     /// Replays the recording of this name, faster by this factor. With factor 0, it makes no pauses.
     Recorded(String, u32),
     /// A Job takes the steps and times of a real one, faster by a factor, and ends with an exit code.
@@ -54,11 +54,11 @@ pub(super) fn run(shared: &Arc<Shared>) {
     let (mut after, mut known) = (0, HashSet::new());
     while !shared.ended.load(Ordering::SeqCst) {
         if !shared.controller.load(Ordering::SeqCst) {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
             continue;
         }
         let cuts = shared.objects.cuts();
-        let new = match shared.objects.next("frameworks", after, cuts, LOOK * 20) {
+        let new = match shared.objects.next("frameworks", after, cuts, POLL_INTERVAL * 20) {
             Ok(Some(change)) => {
                 after = change.version;
                 if change.kind == "ADDED" { vec![Value::clone(&change.object)] } else { Vec::new() }
@@ -82,24 +82,26 @@ pub(super) fn run(shared: &Arc<Shared>) {
 
 fn play(shared: &Arc<Shared>, framework: &Value) {
     let name = text(framework, "/metadata/name");
-    let mut stage = Stage { shared, name, framework, in_containers: false };
+    let mut run = FrameworkRun { shared, name, framework, in_containers: false };
     if text(framework, "/spec/executionType") == "Create" {
-        stage.stand(json!({"state": "AttemptCreationPending"}));
+        run.set_status(json!({"state": "AttemptCreationPending"}));
         return;
     }
-    match (shared.play)(framework) {
-        Play::Recorded(case, speed) => stage.replay(&case, speed),
-        Play::Pods | Play::Paced | Play::Raced | Play::Timed { .. } => pods::run(&stage),
-        Play::Containers => {
-            stage.in_containers = true;
+    match (shared.behavior)(framework) {
+        Behavior::Recorded(case, speed) => run.replay(&case, speed),
+        Behavior::Pods | Behavior::Paced | Behavior::Raced | Behavior::Timed { .. } => {
+            pods::run(&run)
+        }
+        Behavior::Containers => {
+            run.in_containers = true;
             shared.contains.store(true, Ordering::SeqCst);
-            pods::run(&stage);
+            pods::run(&run);
         }
     }
 }
 
 /// A Framework and its behaviour.
-pub(super) struct Stage<'a> {
+pub(super) struct FrameworkRun<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) name: String,
     pub(super) framework: &'a Value,
@@ -107,30 +109,31 @@ pub(super) struct Stage<'a> {
     pub(super) in_containers: bool,
 }
 
-impl Stage<'_> {
+impl FrameworkRun<'_> {
     /// Writes the status. Returns `false` if the Framework does not exist.
-    pub(super) fn stand(&self, status: Value) -> bool {
+    pub(super) fn set_status(&self, status: Value) -> bool {
         let change = |object: &mut Value| object["status"] = status;
         self.shared.objects.change("frameworks", &self.name, change).is_ok()
     }
 
     /// Returns `true` if the Framework must end: it was stopped or deleted, or the server ends.
     pub(super) fn is_unwanted(&self) -> bool {
-        let stops = |now: &Value| is_going(now) || text(now, "/spec/executionType") == "Stop";
-        let stops = self.shared.objects.seen("frameworks", &self.name, stops);
+        let stops =
+            |now: &Value| is_being_deleted(now) || text(now, "/spec/executionType") == "Stop";
+        let stops = self.shared.objects.inspect("frameworks", &self.name, stops);
         self.shared.ended.load(Ordering::SeqCst) || stops.unwrap_or(true)
     }
 
     /// Returns `true` if the Framework is deleted or being deleted. The garbage collector then deletes its
     /// pods.
-    pub(super) fn is_going(&self) -> bool {
-        self.shared.objects.seen("frameworks", &self.name, is_going).unwrap_or(true)
+    pub(super) fn is_being_deleted(&self) -> bool {
+        self.shared.objects.inspect("frameworks", &self.name, is_being_deleted).unwrap_or(true)
     }
 
     /// Creates the config map that owns the pods, if it does not exist. If the one of an earlier Framework of
     /// this name exists, waits until it is gone.
     pub(super) fn attempt(&self) {
-        let there = self.shared.objects.seen("configmaps", &self.attempt_name(), |there| {
+        let there = self.shared.objects.inspect("configmaps", &self.attempt_name(), |there| {
             there.pointer("/metadata/ownerReferences/0/uid")
                 == self.framework.pointer("/metadata/uid")
         });
@@ -151,7 +154,7 @@ impl Stage<'_> {
         while self.shared.objects.create("configmaps", object.clone()).is_err()
             && !self.is_unwanted()
         {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 
@@ -161,12 +164,12 @@ impl Stage<'_> {
 
     pub(super) fn wait_until_unwanted(&self) {
         while !self.is_unwanted() {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 
     /// Sets the status of a pod.
-    pub(super) fn pod_is(&self, pod: &str, status: &Value) {
+    pub(super) fn set_pod_status(&self, pod: &str, status: &Value) {
         let change = |object: &mut Value| object["status"] = status.clone();
         drop(self.shared.objects.change("pods", pod, change));
     }
@@ -226,7 +229,7 @@ impl Stage<'_> {
             }
             match (text(&step, "/kind").as_str(), text(&step, "/type").as_str()) {
                 ("framework", "ADDED" | "DELETED") => {}
-                ("framework", _) if !self.stand(step["status"].clone()) => {
+                ("framework", _) if !self.set_status(step["status"].clone()) => {
                     // The Framework is gone, and its pods will follow.
                     self.drop_attempt();
                     return;
@@ -244,9 +247,9 @@ impl Stage<'_> {
                     self.pod(template.unwrap_or(&fallback), index, &step["status"]);
                 }
                 ("pod", "DELETED") => {
-                    self.shared.objects.gone("pods", &text(&step, "/name"));
+                    self.shared.objects.remove("pods", &text(&step, "/name"));
                 }
-                ("pod", _) => self.pod_is(&text(&step, "/name"), &step["status"]),
+                ("pod", _) => self.set_pod_status(&text(&step, "/name"), &step["status"]),
                 _ => {}
             }
         }
@@ -258,7 +261,7 @@ impl Stage<'_> {
         self.wait_until_unwanted();
         self.drop_attempt();
         self.wait_until_dropped();
-        self.stand(stopped());
+        self.set_status(stopped());
     }
 
     /// Deletes the config map that owns the pods, and so the pods.
@@ -268,9 +271,9 @@ impl Stage<'_> {
 
     /// Waits until the config map is gone.
     pub(super) fn wait_until_dropped(&self) {
-        let there = || self.shared.objects.seen("configmaps", &self.attempt_name(), |_| ());
+        let there = || self.shared.objects.inspect("configmaps", &self.attempt_name(), |_| ());
         while !self.shared.ended.load(Ordering::SeqCst) && there().is_some() {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 }
@@ -281,7 +284,7 @@ impl Shared {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.ended.load(Ordering::SeqCst) {
             std::thread::park_timeout(
-                until.saturating_duration_since(Instant::now()).min(LOOK * 10),
+                until.saturating_duration_since(Instant::now()).min(POLL_INTERVAL * 10),
             );
         }
     }
@@ -291,7 +294,7 @@ impl Shared {
 pub(super) fn collect(shared: &Arc<Shared>) {
     while !shared.ended.load(Ordering::SeqCst) {
         if !shared.objects.collect() {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) enum Event {
     /// A change of an object.
     Changed(Arc<Change>),
     /// A bookmark or an error.
-    Word(Value),
+    Other(Value),
 }
 
 /// Returns the pieces of a text in order, and `None` at its end.
@@ -59,11 +59,11 @@ pub(super) fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
         // Ignored: a client may disconnect.
-        std::thread::spawn(move || converse(&stream, &shared).ok());
+        std::thread::spawn(move || handle_connection(&stream, &shared).ok());
     }
 }
 
-fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
+fn handle_connection(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
@@ -88,7 +88,7 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                     let word;
                     let line = match &event {
                         Event::Changed(change) => change.line(),
-                        Event::Word(value) => {
+                        Event::Other(value) => {
                             word = format!("{value}\n");
                             &word
                         }
@@ -97,7 +97,7 @@ fn converse(stream: &TcpStream, shared: &Arc<Shared>) -> std::io::Result<()> {
                     // have.
                     writer.write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())?;
                     if let Event::Changed(change) = event {
-                        shared.objects.is_told(change.version);
+                        shared.objects.record_sent(change.version);
                     }
                 }
                 // Without a final chunk, so that the client does not take the cut for a regular end.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{Deletion, is_going, text};
+use super::objects::{Deletion, is_being_deleted, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -108,7 +108,7 @@ impl Run {
 
     fn suspend(&self, job: &str, suspend: bool) {
         let is = |job: &Value| job["spec"]["suspend"] == suspend;
-        if self.shared.objects.seen("jobs", job, is) == Some(false) {
+        if self.shared.objects.inspect("jobs", job, is) == Some(false) {
             let change = |job: &mut Value| job["spec"]["suspend"] = Value::Bool(suspend);
             drop(self.shared.objects.change("jobs", job, change));
         }
@@ -159,15 +159,16 @@ impl Run {
     }
 
     fn is_over(&self) -> bool {
-        let over = self.shared.objects.seen("jobsets", &self.name, |now| {
-            is_going(now) || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
+        let over = self.shared.objects.inspect("jobsets", &self.name, |now| {
+            is_being_deleted(now)
+                || now.pointer("/metadata/uid") != self.set.pointer("/metadata/uid")
         });
         self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
 
     fn is_suspended(&self) -> bool {
         let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.seen("jobsets", &self.name, suspended).unwrap_or(false)
+        self.shared.objects.inspect("jobsets", &self.name, suspended).unwrap_or(false)
     }
 }
 

@@ -14,8 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::controller::{self, Play};
-use super::objects::{is_going, text};
+use super::controller::{self, Behavior};
+use super::objects::{is_being_deleted, text};
 use super::volumes::Mounted;
 use super::{Shared, processes};
 
@@ -47,10 +47,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
         for job in new {
             if known.insert(text(&job, "/metadata/uid")) {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || match (shared.play)(&job) {
-                    Play::Timed { code, speed } => player::play(&shared, &job, code, speed),
-                    Play::Paced => Run { paced: true, ..Run::new(&shared, job) }.play(),
-                    Play::Recorded(..) | Play::Pods | Play::Raced | Play::Containers => {
+                std::thread::spawn(move || match (shared.behavior)(&job) {
+                    Behavior::Timed { code, speed } => player::play(&shared, &job, code, speed),
+                    Behavior::Paced => Run { paced: true, ..Run::new(&shared, job) }.play(),
+                    Behavior::Recorded(..)
+                    | Behavior::Pods
+                    | Behavior::Raced
+                    | Behavior::Containers => {
                         Run::new(&shared, job).play();
                     }
                 });
@@ -103,7 +106,7 @@ impl<'a> Run<'a> {
         while !self.is_over() {
             if self.is_suspended() {
                 let condition = [("Suspended", "True", "JobSuspended", "Job suspended")];
-                self.stand(&condition, &json!({"active": 0}));
+                self.set_status(&condition, &json!({"active": 0}));
                 while self.is_suspended() && !self.is_over() {
                     std::thread::park_timeout(POLL_INTERVAL);
                 }
@@ -126,7 +129,7 @@ impl<'a> Run<'a> {
                 self.make(&mut pods, count);
             }
             for pod in &mut pods {
-                self.look(pod, asked);
+                self.poll(pod, asked);
             }
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
             let wanted = !self.is_over() && !self.is_suspended();
@@ -140,7 +143,7 @@ impl<'a> Run<'a> {
             if is_whole && pods.iter().all(|pod| pod.code.is_some()) {
                 if self.is_over() || self.is_suspended() {
                     for pod in &pods {
-                        self.shared.objects.gone("pods", &pod.name);
+                        self.shared.objects.remove("pods", &pod.name);
                     }
                     return self.is_over();
                 }
@@ -166,9 +169,9 @@ impl<'a> Run<'a> {
             controller::event(self.shared, ("Job", &self.name), "FailedCreate", &words);
         }
         if ready < active {
-            self.stand(&[], &json!({"active": active, "ready": ready}));
+            self.set_status(&[], &json!({"active": active, "ready": ready}));
             pods.extend((ready..active).filter_map(|index| self.start(index)));
-            self.stand(&[], &json!({"active": active, "ready": active}));
+            self.set_status(&[], &json!({"active": active, "ready": active}));
         }
     }
 
@@ -202,18 +205,20 @@ impl<'a> Run<'a> {
         let child = processes::start(self.shared, &spec, &folder, Vec::new());
         let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
         let running = json!({"name": "trial", "state": {"running": {}}, "imageID": IMAGE_ID});
-        self.pod_is(&name, json!({"phase": "Running", "containerStatuses": [running]}));
+        self.set_pod_status(&name, json!({"phase": "Running", "containerStatuses": [running]}));
         let mounted = Mounted::new(spec, folder);
         Some(Pod { name, child, code: None, mounted })
     }
 
     /// Checks if a pod has ended or was asked to end.
-    fn look(&self, pod: &mut Pod, asked: bool) {
+    fn poll(&self, pod: &mut Pod, asked: bool) {
         if pod.code.is_some() {
             return;
         }
         pod.mounted.renew(self.shared);
-        if !asked && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
+        if !asked
+            && self.shared.objects.inspect("pods", &pod.name, is_being_deleted).unwrap_or(true)
+        {
             self.end(pod);
         }
         let Ok(Some(status)) = pod.child.try_wait() else { return };
@@ -226,9 +231,12 @@ impl<'a> Run<'a> {
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
         // The kubelet reports the container's end first, and the pod's phase about a second later.
         self.pace(player::TERMINATED_MS);
-        self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
+        self.set_pod_status(
+            &pod.name,
+            json!({"phase": "Running", "containerStatuses": [container]}),
+        );
         self.pace(player::PHASE_MS);
-        self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        self.set_pod_status(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
         leave_node(self.shared, &pod.name);
         pod.code = Some(code);
     }
@@ -268,29 +276,30 @@ impl<'a> Run<'a> {
             }
         };
         let first = (target, "True", reason, message.as_str());
-        self.stand(&[first], &json!({"active": 0}));
+        self.set_status(&[first], &json!({"active": 0}));
         // Deleted pods are removed before the Job is finished.
         for pod in pods {
-            if self.shared.objects.seen("pods", &pod.name, is_going) == Some(true) {
-                self.shared.objects.gone("pods", &pod.name);
+            if self.shared.objects.inspect("pods", &pod.name, is_being_deleted) == Some(true) {
+                self.shared.objects.remove("pods", &pod.name);
             }
         }
-        self.stand(&[first, (end, "True", reason, message.as_str())], &json!({}));
+        self.set_status(&[first, (end, "True", reason, message.as_str())], &json!({}));
     }
 
     fn is_over(&self) -> bool {
-        let over = self.shared.objects.seen("jobs", &self.name, |now| {
-            is_going(now) || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
+        let over = self.shared.objects.inspect("jobs", &self.name, |now| {
+            is_being_deleted(now)
+                || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
         });
         self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
 
     fn is_suspended(&self) -> bool {
         let suspended = |now: &Value| now.pointer("/spec/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.seen("jobs", &self.name, suspended).unwrap_or(false)
+        self.shared.objects.inspect("jobs", &self.name, suspended).unwrap_or(false)
     }
 
-    fn stand(&self, conditions: &[(&str, &str, &str, &str)], counts: &Value) {
+    fn set_status(&self, conditions: &[(&str, &str, &str, &str)], counts: &Value) {
         let conditions = conditions.iter().map(|(kind, status, reason, message)| {
             json!({"type": kind, "status": status, "reason": reason, "message": message})
         });
@@ -299,7 +308,7 @@ impl<'a> Run<'a> {
         drop(self.shared.objects.change("jobs", &self.name, |object| object["status"] = status));
     }
 
-    fn pod_is(&self, pod: &str, status: Value) {
+    fn set_pod_status(&self, pod: &str, status: Value) {
         let change = |object: &mut Value| {
             let conditions = object.pointer("/status/conditions").cloned();
             object["status"] = status;

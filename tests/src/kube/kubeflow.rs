@@ -12,13 +12,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::controller::Play;
+use super::controller::Behavior;
 use super::jobs::{fill_in_fields, leave_node};
-use super::objects::{is_going, text};
+use super::objects::{is_being_deleted, text};
 use super::volumes::Mounted;
 use super::{Shared, processes};
 
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A kind: plural, name, field of the roles, and container name.
 type Kind = (&'static str, &'static str, &'static str, &'static str);
@@ -40,7 +40,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 }
             }
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -52,7 +52,7 @@ struct Run<'a> {
     job: Value,
     /// The conditions. A changed condition moves to the end.
     conditions: Vec<Value>,
-    /// If set, the status is as bad as [`Play::Raced`] describes.
+    /// If set, the status is as bad as [`Behavior::Raced`] describes.
     raced: bool,
 }
 
@@ -71,7 +71,7 @@ struct Pod {
 impl<'a> Run<'a> {
     fn new(shared: &'a Arc<Shared>, kind: Kind, job: Value) -> Self {
         let name = text(&job, "/metadata/name");
-        let raced = (shared.play)(&job) == Play::Raced;
+        let raced = (shared.behavior)(&job) == Behavior::Raced;
         Self { shared, kind, name, job, conditions: Vec::new(), raced }
     }
 
@@ -87,28 +87,28 @@ impl<'a> Run<'a> {
                 return;
             }
             if !self.raced {
-                self.say("Created", "True", "is created.");
+                self.set_condition("Created", "True", "is created.");
             }
-            self.stand(&pods);
-            self.say("Running", "True", "is running.");
-            self.stand(&pods);
+            self.set_status(&pods);
+            self.set_condition("Running", "True", "is running.");
+            self.set_status(&pods);
             let decided = self.until_decided(&mut pods);
             // The reason is `cleanPodPolicy: Running`, a deleted job, or a preemption by a queue.
             while pods.iter().any(|pod| pod.code.is_none()) {
                 for pod in &mut pods {
                     self.end(pod);
-                    self.look(pod);
+                    self.poll(pod);
                 }
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
             while decided && !self.is_over() {
                 for pod in pods.iter().filter(|pod| pod.asked) {
-                    self.shared.objects.gone("pods", &pod.name);
+                    self.shared.objects.remove("pods", &pod.name);
                 }
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
             for pod in &pods {
-                self.shared.objects.gone("pods", &pod.name);
+                self.shared.objects.remove("pods", &pod.name);
             }
         }
     }
@@ -116,20 +116,20 @@ impl<'a> Run<'a> {
     /// Reports that the job is suspended, and waits until it is resumed.
     fn wait_for_resumption(&mut self) {
         if !self.conditions.iter().any(|known| known["type"] == "Created") {
-            self.say("Created", "True", "is created.");
+            self.set_condition("Created", "True", "is created.");
         }
         let reason = format!("{}Suspended", self.kind.1);
         for condition in self.conditions.iter_mut().filter(|known| known["type"] == "Running") {
             condition["status"] = Value::from("False");
             condition["reason"] = Value::from(reason.as_str());
         }
-        self.say("Suspended", "True", "is suspended.");
-        self.stand(&[]);
+        self.set_condition("Suspended", "True", "is suspended.");
+        self.set_status(&[]);
         while self.is_suspended() && !self.is_over() {
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
-        self.say("Suspended", "False", "is resumed.");
-        self.stand(&[]);
+        self.set_condition("Suspended", "False", "is resumed.");
+        self.set_status(&[]);
     }
 
     /// Waits for the end of the deciding pod, and reports it. Returns `false` if the job was deleted or
@@ -138,39 +138,43 @@ impl<'a> Run<'a> {
         while !self.is_over() && !self.is_suspended() {
             let going = |pod: &Pod| {
                 pod.code.is_none()
-                    && self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true)
+                    && self
+                        .shared
+                        .objects
+                        .inspect("pods", &pod.name, is_being_deleted)
+                        .unwrap_or(true)
             };
             // The operator reports a deleted pod as failed at once, while its process still runs.
             let deleted = pods.iter().position(going);
             for pod in pods.iter_mut() {
-                self.look(pod);
+                self.poll(pod);
             }
             let failed = pods.iter().position(|pod| pod.code.is_some_and(|code| code != 0));
             let succeeded = pods.iter().any(|pod| pod.decides && pod.code == Some(0));
             let all_ended = pods.iter().all(|pod| pod.code.is_some());
             if self.raced && !all_ended && deleted.is_none() {
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
             if succeeded && self.raced {
-                self.say("Succeeded", "True", "successfully completed.");
+                self.set_condition("Succeeded", "True", "successfully completed.");
             }
             if let Some(at) = deleted.or(failed) {
-                self.over();
+                self.clear_running();
                 let role = pods[at].role.clone();
-                self.say(
+                self.set_condition(
                     "Failed",
                     "True",
                     &format!("has failed because 1 {role} replica(s) failed."),
                 );
             } else if succeeded {
-                self.over();
-                self.say("Succeeded", "True", "successfully completed.");
+                self.clear_running();
+                self.set_condition("Succeeded", "True", "successfully completed.");
             } else {
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             }
-            self.stand(pods);
+            self.set_status(pods);
             return true;
         }
         false
@@ -216,18 +220,18 @@ impl<'a> Run<'a> {
         let folder = self.shared.folder.join("pods").join(&name);
         let child = processes::start(self.shared, &spec, &folder, Vec::new());
         let child = child.unwrap_or_else(|problem| panic!("{name}: {problem}"));
-        self.pod_is(&name, json!({"phase": "Running"}));
+        self.set_pod_status(&name, json!({"phase": "Running"}));
         let (role, mounted) = (role.to_owned(), Mounted::new(spec, folder));
         Some(Pod { name, role, child, code: None, decides, asked: false, mounted })
     }
 
     /// Checks if a pod has ended or was asked to end.
-    fn look(&self, pod: &mut Pod) {
+    fn poll(&self, pod: &mut Pod) {
         if pod.code.is_some() {
             return;
         }
         pod.mounted.renew(self.shared);
-        if self.shared.objects.seen("pods", &pod.name, is_going).unwrap_or(true) {
+        if self.shared.objects.inspect("pods", &pod.name, is_being_deleted).unwrap_or(true) {
             self.end(pod);
         }
         let Ok(Some(status)) = pod.child.try_wait() else { return };
@@ -237,8 +241,11 @@ impl<'a> Run<'a> {
             json!({"exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z"});
         let container = json!({"name": self.kind.3, "state": {"terminated": terminated}});
         let phase = if code == 0 { "Succeeded" } else { "Failed" };
-        self.pod_is(&pod.name, json!({"phase": "Running", "containerStatuses": [container]}));
-        self.pod_is(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
+        self.set_pod_status(
+            &pod.name,
+            json!({"phase": "Running", "containerStatuses": [container]}),
+        );
+        self.set_pod_status(&pod.name, json!({"phase": phase, "containerStatuses": [container]}));
         leave_node(self.shared, &pod.name);
         pod.code = Some(code);
     }
@@ -258,13 +265,13 @@ impl<'a> Run<'a> {
     }
 
     /// Sets the condition Running to false. Its place and its reason do not change.
-    fn over(&mut self) {
+    fn clear_running(&mut self) {
         for condition in self.conditions.iter_mut().filter(|known| known["type"] == "Running") {
             condition["status"] = Value::from("False");
         }
     }
 
-    fn say(&mut self, kind: &str, status: &str, words: &str) {
+    fn set_condition(&mut self, kind: &str, status: &str, words: &str) {
         let (object, name) = (self.kind.1, &self.name);
         let reason = if status == "False" { "Resumed" } else { kind };
         self.conditions.retain(|known| known["type"] != kind);
@@ -274,7 +281,7 @@ impl<'a> Run<'a> {
         }));
     }
 
-    fn stand(&self, pods: &[Pod]) {
+    fn set_status(&self, pods: &[Pod]) {
         let mut counts = json!({});
         for pod in pods {
             let what = match pod.code {
@@ -294,8 +301,9 @@ impl<'a> Run<'a> {
     }
 
     fn is_over(&self) -> bool {
-        let over = self.shared.objects.seen(self.kind.0, &self.name, |now| {
-            is_going(now) || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
+        let over = self.shared.objects.inspect(self.kind.0, &self.name, |now| {
+            is_being_deleted(now)
+                || now.pointer("/metadata/uid") != self.job.pointer("/metadata/uid")
         });
         self.shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
     }
@@ -303,10 +311,10 @@ impl<'a> Run<'a> {
     fn is_suspended(&self) -> bool {
         let suspended =
             |now: &Value| now.pointer("/spec/runPolicy/suspend") == Some(&Value::Bool(true));
-        self.shared.objects.seen(self.kind.0, &self.name, suspended).unwrap_or(false)
+        self.shared.objects.inspect(self.kind.0, &self.name, suspended).unwrap_or(false)
     }
 
-    fn pod_is(&self, pod: &str, status: Value) {
+    fn set_pod_status(&self, pod: &str, status: Value) {
         let change = |object: &mut Value| {
             let conditions = object.pointer("/status/conditions").cloned();
             object["status"] = status;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_going, text};
+use super::objects::{is_being_deleted, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The queued kinds by plural, with the path of their `suspend` field.
@@ -28,7 +28,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     while !shared.ended.load(Ordering::SeqCst) {
         let quota = shared.quota.load(Ordering::SeqCst);
         if quota != BY_HAND {
-            Queue { shared, quota }.look();
+            Queue { shared, quota }.poll();
         }
         std::thread::park_timeout(POLL_INTERVAL);
     }
@@ -48,7 +48,7 @@ struct Queued {
 }
 
 impl Queue<'_> {
-    fn look(&self) {
+    fn poll(&self) {
         let mut running = 0;
         for queued in self.all() {
             let holds = |kind: &str| holds(&queued.workload, kind);
@@ -58,7 +58,7 @@ impl Queue<'_> {
             }
             if has_ended(&queued.object) {
                 let message = "Reached expected number of succeeded pods";
-                self.say(&queued, &[("Finished", true, "Succeeded", message)]);
+                self.set_conditions(&queued, &[("Finished", true, "Succeeded", message)]);
             } else if holds("Evicted") {
                 self.go_on_evicting(&queued, is_active, running);
             } else if holds("Admitted") && !is_active {
@@ -72,7 +72,7 @@ impl Queue<'_> {
                 running += 1;
                 self.admit(&queued);
             } else {
-                self.say(&queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+                self.set_conditions(&queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
             }
         }
     }
@@ -82,7 +82,7 @@ impl Queue<'_> {
         let mut all = Vec::new();
         for (plural, suspend) in KINDS {
             for object in self.shared.objects.list(plural) {
-                if object.pointer(QUEUE_LABEL).is_none() || is_going(&object) {
+                if object.pointer(QUEUE_LABEL).is_none() || is_being_deleted(&object) {
                     continue;
                 }
                 let name = format!(
@@ -107,25 +107,25 @@ impl Queue<'_> {
     }
 
     fn admit(&self, queued: &Queued) {
-        let mut says = vec![
+        let mut new_conditions = vec![
             ("QuotaReserved", true, "QuotaReserved", "Quota reserved in ClusterQueue all"),
             ("Admitted", true, "Admitted", "The workload is admitted"),
         ];
         for kind in ["Evicted", "Preempted"] {
             if condition(&queued.workload, kind).is_some() {
-                says.push((kind, false, "QuotaReserved", "Previously: taken back"));
+                new_conditions.push((kind, false, "QuotaReserved", "Previously: taken back"));
             }
         }
-        self.say(queued, &says);
+        self.set_conditions(queued, &new_conditions);
         self.suspend(queued, false);
     }
 
     fn evict(&self, queued: &Queued, reason: &str, message: &str) {
-        let mut says = vec![("Evicted", true, reason, message)];
+        let mut new_conditions = vec![("Evicted", true, reason, message)];
         if reason == "Preempted" {
-            says.push(("Preempted", true, "InClusterQueue", message));
+            new_conditions.push(("Preempted", true, "InClusterQueue", message));
         }
-        self.say(queued, &says);
+        self.set_conditions(queued, &new_conditions);
         let name = text(&queued.workload, "/metadata/name");
         let count = |workload: &mut Value| {
             let before = workload.pointer("/status/schedulingStats/evictions/0/count");
@@ -144,7 +144,7 @@ impl Queue<'_> {
             if active(&queued.object) == 0 {
                 let words = condition(&queued.workload, "Evicted").map(|it| text(it, "/message"));
                 let words = words.unwrap_or_default();
-                self.say(
+                self.set_conditions(
                     queued,
                     &[
                         ("QuotaReserved", false, "Pending", &words),
@@ -156,7 +156,7 @@ impl Queue<'_> {
         } else if is_active && running < self.quota {
             self.admit(queued);
         } else if is_active {
-            self.say(queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
+            self.set_conditions(queued, &[("QuotaReserved", false, "Pending", NO_ROOM)]);
         }
     }
 
@@ -171,12 +171,12 @@ impl Queue<'_> {
     }
 
     /// Writes conditions into a Workload, if they have changed.
-    fn say(&self, queued: &Queued, says: &[(&str, bool, &str, &str)]) {
+    fn set_conditions(&self, queued: &Queued, new_conditions: &[(&str, bool, &str, &str)]) {
         let mut conditions = queued.workload.pointer("/status/conditions").cloned();
         let before = conditions.clone();
         let known = conditions.get_or_insert_with(|| json!([])).as_array_mut();
         let Some(known) = known else { return };
-        for (kind, status, reason, message) in says {
+        for (kind, status, reason, message) in new_conditions {
             let status = if *status { "True" } else { "False" };
             known.retain(|condition| condition["type"] != *kind);
             known.push(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub(super) use self::garbage::{Deletion, FOREGROUND, is_going};
+pub(super) use self::garbage::{Deletion, FOREGROUND, is_being_deleted};
 
 mod garbage;
 
@@ -25,7 +25,7 @@ struct State {
     objects: BTreeMap<Key, Arc<Value>>,
     /// Set if an object was deleted since the last run of the garbage collector.
     deleted: bool,
-    made: Vec<(String, Arc<Value>)>,
+    created: Vec<(String, Arc<Value>)>,
     /// The changes by kind, so that a watch of an idle kind need not search the others.
     history: HashMap<String, Vec<Arc<Change>>>,
 }
@@ -53,15 +53,15 @@ pub(super) struct Objects {
     state: Mutex<State>,
     changed: Condvar,
     /// The time at which a change, by its version, was first written to a watch.
-    told: Mutex<HashMap<u64, Instant>>,
+    first_sent: Mutex<HashMap<u64, Instant>>,
 }
 
 /// The reason why a change was not made.
-pub(super) enum No {
+pub(super) enum Refusal {
     /// The object does not exist.
     Missing,
     /// An object of this name exists.
-    Taken,
+    Exists,
 }
 
 impl Objects {
@@ -73,19 +73,19 @@ impl Objects {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Arc<Value>, No> {
+    pub(super) fn create(&self, plural: &str, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let mut state = self.lock();
         let name = text(&object, "/metadata/name");
         let key = (plural.to_owned(), name);
         if state.objects.contains_key(&key) {
-            return Err(No::Taken);
+            return Err(Refusal::Exists);
         }
         state.uids += 1;
         object["metadata"]["uid"] =
             Value::from(format!("00000000-0000-4000-8000-{:012}", state.uids));
         object["metadata"]["creationTimestamp"] = Value::from("2026-11-21T00:00:00Z");
         let object = state.store(key, object, "ADDED");
-        state.made.push((plural.to_owned(), Arc::clone(&object)));
+        state.created.push((plural.to_owned(), Arc::clone(&object)));
         self.changed.notify_all();
         Ok(object)
     }
@@ -101,10 +101,10 @@ impl Objects {
         plural: &str,
         name: &str,
         change: impl FnOnce(&mut Value),
-    ) -> Result<Arc<Value>, No> {
+    ) -> Result<Arc<Value>, Refusal> {
         let mut state = self.lock();
         let key = (plural.to_owned(), name.to_owned());
-        let Some(object) = state.objects.get(&key) else { return Err(No::Missing) };
+        let Some(object) = state.objects.get(&key) else { return Err(Refusal::Missing) };
         let mut object = Value::clone(object);
         change(&mut object);
         let object = state.store(key, object, "MODIFIED");
@@ -112,15 +112,15 @@ impl Objects {
         Ok(object)
     }
 
-    /// Calls `look` with an object, if it exists.
-    pub(super) fn seen<T>(
+    /// Calls `read` with an object, if it exists.
+    pub(super) fn inspect<T>(
         &self,
         plural: &str,
         name: &str,
-        look: impl FnOnce(&Value) -> T,
+        read: impl FnOnce(&Value) -> T,
     ) -> Option<T> {
         let object = self.lock().objects.get(&(plural.to_owned(), name.to_owned())).cloned()?;
-        Some(look(&object))
+        Some(read(&object))
     }
 
     pub(super) fn list(&self, plural: &str) -> Vec<Value> {
@@ -135,14 +135,14 @@ impl Objects {
         (objects.map(|(_, object)| Value::clone(object)).collect(), state.version)
     }
 
-    pub(super) fn made(&self, plural: &str) -> Vec<Value> {
+    pub(super) fn created(&self, plural: &str) -> Vec<Value> {
         let state = self.lock();
-        let made = state.made.iter().filter(|(known, _)| known == plural);
-        made.map(|(_, object)| Value::clone(object)).collect()
+        let created = state.created.iter().filter(|(known, _)| known == plural);
+        created.map(|(_, object)| Value::clone(object)).collect()
     }
 
     /// Returns the first time at which each object of a kind satisfied `fits`.
-    pub(super) fn since(
+    pub(super) fn first_matches(
         &self,
         plural: &str,
         fits: impl Fn(&Value) -> bool,
@@ -159,15 +159,15 @@ impl Objects {
     }
 
     /// Records that a change has been written to a watch.
-    pub(super) fn is_told(&self, version: u64) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.entry(version).or_insert_with(Instant::now);
+    pub(super) fn record_sent(&self, version: u64) {
+        let mut times = self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
+        times.entry(version).or_insert_with(Instant::now);
     }
 
     /// Returns the time at which this version of an object was first sent to a watch.
-    pub(super) fn told(&self, object: &Value) -> Option<Instant> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.get(&text(object, "/metadata/resourceVersion").parse().ok()?).copied()
+    pub(super) fn first_sent_at(&self, object: &Value) -> Option<Instant> {
+        let times = self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
+        times.get(&text(object, "/metadata/resourceVersion").parse().ok()?).copied()
     }
 
     pub(super) fn cuts(&self) -> u64 {
@@ -184,7 +184,7 @@ impl Objects {
         self.lock().oldest
     }
 
-    pub(super) fn compact(&self) {
+    pub(super) fn drop_history(&self) {
         let mut state = self.lock();
         state.oldest = state.version;
         state.history.clear();
@@ -228,12 +228,12 @@ impl Objects {
 
 impl State {
     fn store(&mut self, key: Key, object: Value, kind: &'static str) -> Arc<Value> {
-        let object = self.enter(&key.0, object, kind);
+        let object = self.record(&key.0, object, kind);
         self.objects.insert(key, Arc::clone(&object));
         object
     }
 
-    fn enter(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Arc<Value> {
+    fn record(&mut self, plural: &str, mut object: Value, kind: &'static str) -> Arc<Value> {
         self.version += 1;
         object["metadata"]["resourceVersion"] = Value::from(self.version.to_string());
         let version = self.version;

@@ -14,16 +14,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::controller::{Stage, deleted, stopped};
+use super::controller::{FrameworkRun, deleted, stopped};
 use super::http::{Pieces, Request};
-use super::objects::{is_going, text};
+use super::objects::{is_being_deleted, text};
 use super::{Shared, containers, processes, volumes};
 
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The default grace period of a pod.
-const TERM: Duration = Duration::from_secs(30);
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// FrameworkController's code of a pod that another client deleted.
-const DELETED: i64 = -101;
+const DELETED_CODE: i64 = -101;
 
 /// A pod and its main container.
 pub(super) struct Pod {
@@ -34,7 +34,7 @@ pub(super) struct Pod {
     /// The index in the role.
     pub(super) index: u64,
     /// The number of retries so far.
-    pub(super) again: u64,
+    pub(super) retries: u64,
     /// The specification, with the controller's placeholders replaced.
     pub(super) spec: Value,
     /// The folder of the present try, with its volumes and its output.
@@ -43,7 +43,7 @@ pub(super) struct Pod {
     /// The ends of the containers, once they have ended.
     ended: Option<Vec<Value>>,
     /// The time of the request to end, after the pod was deleted.
-    asked: Option<Instant>,
+    end_requested: Option<Instant>,
     /// If set, the cluster has removed the pod.
     gone: bool,
 }
@@ -57,61 +57,62 @@ pub(super) enum Problem {
 }
 
 impl Pod {
-    fn new(stage: &Stage<'_>, role: &Value, index: u64) -> Self {
+    fn new(run: &FrameworkRun<'_>, role: &Value, index: u64) -> Self {
         let (name, role_name) =
-            (format!("{}-{}-{index}", stage.name, text(role, "/name")), text(role, "/name"));
+            (format!("{}-{}-{index}", run.name, text(role, "/name")), text(role, "/name"));
         let spec = role.pointer("/task/pod/spec").map(Value::to_string).unwrap_or_default();
         let spec = spec
-            .replace("{{FC_FRAMEWORK_NAME}}", &stage.name)
+            .replace("{{FC_FRAMEWORK_NAME}}", &run.name)
             .replace("{{FC_TASKROLE_NAME}}", &role_name)
             .replace("{{FC_TASK_INDEX}}", &index.to_string());
         let spec = serde_json::from_str(&spec).expect("it was JSON before");
-        let folder = stage.shared.folder.join("pods").join(&name);
+        let folder = run.shared.folder.join("pods").join(&name);
         Self {
             name,
             role: role_name,
             index,
-            again: 0,
+            retries: 0,
             spec,
             folder,
             child: None,
             ended: None,
-            asked: None,
+            end_requested: None,
             gone: false,
         }
     }
 
     /// Returns the variables that the controller adds to every container.
-    pub(super) fn environment(&self, stage: &Stage<'_>) -> Vec<(&'static str, String)> {
+    pub(super) fn environment(&self, run: &FrameworkRun<'_>) -> Vec<(&'static str, String)> {
         vec![
             ("FC_FRAMEWORK_NAMESPACE", "lab".to_owned()),
-            ("FC_FRAMEWORK_NAME", stage.name.clone()),
+            ("FC_FRAMEWORK_NAME", run.name.clone()),
             ("FC_FRAMEWORK_ATTEMPT_ID", "0".to_owned()),
             ("FC_TASKROLE_NAME", self.role.clone()),
             ("FC_TASK_INDEX", self.index.to_string()),
-            ("FC_TASK_ATTEMPT_ID", self.again.to_string()),
+            ("FC_TASK_ATTEMPT_ID", self.retries.to_string()),
             ("FC_POD_NAME", self.name.clone()),
         ]
     }
 
-    fn start(&mut self, stage: &Stage<'_>) -> Result<(), Problem> {
-        self.child = Some(if stage.in_containers {
-            containers::start(stage, self)?
+    fn start(&mut self, run: &FrameworkRun<'_>) -> Result<(), Problem> {
+        self.child = Some(if run.in_containers {
+            containers::start(run, self)?
         } else {
-            processes::start(stage.shared, &self.spec, &self.folder, self.environment(stage))
-                .map_err(|problem| {
+            processes::start(run.shared, &self.spec, &self.folder, self.environment(run)).map_err(
+                |problem| {
                     let container = &self.spec["containers"][0]["name"];
                     Problem::Ended(vec![ended(container, 128, "StartError", &problem)])
-                })?
+                },
+            )?
         });
         Ok(())
     }
 
     /// Checks if the pod has ended.
-    fn look(&mut self, stage: &Stage<'_>) {
+    fn poll(&mut self, run: &FrameworkRun<'_>) {
         let Some(child) = self.child.as_mut().filter(|_| self.ended.is_none()) else { return };
         let Ok(Some(status)) = child.try_wait() else { return };
-        self.ended = Some(if stage.in_containers {
+        self.ended = Some(if run.in_containers {
             containers::ended(self)
         } else {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
@@ -127,34 +128,34 @@ impl Pod {
 
     /// Ends a deleted pod, as the kubelet does: asks the containers to end, kills them after the grace
     /// period, and removes the pod.
-    fn obey(&mut self, stage: &Stage<'_>) {
+    fn apply_deletion(&mut self, run: &FrameworkRun<'_>) {
         if self.gone {
             return;
         }
         let grace = |pod: &Value| {
             let own = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_u64);
-            is_going(pod).then(|| Duration::from_secs(own.unwrap_or(30)))
+            is_being_deleted(pod).then(|| Duration::from_secs(own.unwrap_or(30)))
         };
-        let grace = match stage.shared.objects.seen("pods", &self.name, grace) {
+        let grace = match run.shared.objects.inspect("pods", &self.name, grace) {
             // The object is gone, so there is no grace period.
             None => Some(Duration::ZERO),
-            Some(grace) if stage.shared.ended.load(Ordering::SeqCst) => grace.or(Some(TERM)),
+            Some(grace) if run.shared.ended.load(Ordering::SeqCst) => grace.or(Some(DEFAULT_GRACE)),
             Some(grace) => grace,
         };
         let Some(grace) = grace else { return };
-        let asked = self.asked.unwrap_or_else(Instant::now);
-        if self.asked.replace(asked).is_none() {
-            if stage.in_containers {
+        let asked = self.end_requested.unwrap_or_else(Instant::now);
+        if self.end_requested.replace(asked).is_none() {
+            if run.in_containers {
                 containers::stop(self);
             } else {
                 self.signal(Signal::SIGTERM);
             }
         }
-        if !stage.in_containers && asked.elapsed() >= grace {
+        if !run.in_containers && asked.elapsed() >= grace {
             self.signal(Signal::SIGKILL);
         }
         if !self.runs() {
-            stage.shared.objects.gone("pods", &self.name);
+            run.shared.objects.remove("pods", &self.name);
             self.gone = true;
         }
     }
@@ -162,8 +163,8 @@ impl Pod {
     /// Returns the code of the container that decides. For a pod that another client deleted, it is the
     /// controller's code.
     fn code(&self) -> Option<i64> {
-        if self.asked.is_some() {
-            return self.gone.then_some(DELETED);
+        if self.end_requested.is_some() {
+            return self.gone.then_some(DELETED_CODE);
         }
         let codes = self.ended.iter().flatten().filter_map(|container| container["code"].as_i64());
         codes.max_by_key(|code| *code != 0)
@@ -187,30 +188,30 @@ pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Val
     clippy::too_many_lines,
     reason = "one thing after the other, as the real server does them"
 )]
-pub(super) fn run(stage: &Stage<'_>) {
+pub(super) fn run(run: &FrameworkRun<'_>) {
     for state in ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"] {
-        if !stage.stand(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {
+        if !run.set_status(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {
             return;
         }
         if state == "AttemptCreationRequested" {
-            stage.attempt();
+            run.attempt();
         }
     }
-    let roles = stage.framework.pointer("/spec/taskRoles").and_then(Value::as_array);
+    let roles = run.framework.pointer("/spec/taskRoles").and_then(Value::as_array);
     let roles = roles.cloned().unwrap_or_default();
     let mut pods = Vec::new();
     for role in &roles {
         for index in 0..role["taskNumber"].as_u64().unwrap_or(1) {
-            stage.pod(role, index, &json!({"phase": "Pending"}));
-            let mut pod = Pod::new(stage, role, index);
+            run.pod(role, index, &json!({"phase": "Pending"}));
+            let mut pod = Pod::new(run, role, index);
             let bind = |object: &mut Value| object["spec"]["nodeName"] = Value::from("node1");
-            drop(stage.shared.objects.change("pods", &pod.name, bind));
-            match pod.start(stage) {
+            drop(run.shared.objects.change("pods", &pod.name, bind));
+            match pod.start(run) {
                 Ok(()) => {}
                 Err(Problem::Ended(containers)) => pod.ended = Some(containers),
                 Err(Problem::Waits(status)) => {
-                    stage.pod_is(&pod.name, &status);
-                    stage.wait_until_unwanted();
+                    run.set_pod_status(&pod.name, &status);
+                    run.wait_until_unwanted();
                 }
             }
             pods.push(pod);
@@ -218,33 +219,34 @@ pub(super) fn run(stage: &Stage<'_>) {
     }
     if pods.iter().all(|pod| pod.child.is_some()) {
         for pod in &pods {
-            stage.pod_is(&pod.name, &json!({"phase": "Running"}));
+            run.set_pod_status(&pod.name, &json!({"phase": "Running"}));
         }
-        stage
-            .stand(json!({"state": "AttemptRunning", "attemptStatus": {"completionStatus": null}}));
+        run.set_status(
+            json!({"state": "AttemptRunning", "attemptStatus": {"completionStatus": null}}),
+        );
     }
 
     let mut renewed = Instant::now();
     let decided = loop {
         if renewed.elapsed() > volumes::RENEWAL {
             for pod in pods.iter().filter(|pod| pod.ended.is_none()) {
-                volumes::renew(stage.shared, &pod.spec, &pod.folder);
+                volumes::renew(run.shared, &pod.spec, &pod.folder);
             }
             renewed = Instant::now();
         }
         for pod in &mut pods {
-            pod.look(stage);
-            pod.obey(stage);
-            try_again(stage, &roles, pod);
+            pod.poll(run);
+            pod.apply_deletion(run);
+            restart_failed(run, &roles, pod);
         }
         // After the deletion of the Framework, the state of its pods does not matter.
-        if stage.is_unwanted() {
+        if run.is_unwanted() {
             break None;
         }
         if let Some(decided) = decide(&roles, &pods) {
             break Some(decided);
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     };
     let status = match decided {
         None => stopped(),
@@ -252,33 +254,33 @@ pub(super) fn run(stage: &Stage<'_>) {
     };
     let mut ending = status.clone();
     ending["state"] = Value::from("AttemptDeletionPending");
-    stage.stand(ending);
-    if !stage.is_going() {
-        stage.drop_attempt();
+    run.set_status(ending);
+    if !run.is_being_deleted() {
+        run.drop_attempt();
     }
     while pods.iter().any(|pod| pod.runs() || !pod.gone) {
         for pod in &mut pods {
-            pod.look(stage);
-            pod.obey(stage);
+            pod.poll(run);
+            pod.apply_deletion(run);
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
-    stage.wait_until_dropped();
-    stage.stand(status);
+    run.wait_until_dropped();
+    run.set_status(status);
 }
 
 /// Starts a failed pod again with new volumes, as often as its task's policy permits.
-fn try_again(stage: &Stage<'_>, roles: &[Value], pod: &mut Pod) {
+fn restart_failed(run: &FrameworkRun<'_>, roles: &[Value], pod: &mut Pod) {
     let role = roles.iter().find(|role| text(role, "/name") == pod.role);
     let most = role.and_then(|role| role.pointer("/task/retryPolicy/maxRetryCount")?.as_u64());
-    let failed = pod.asked.is_none() && pod.code().is_some_and(|code| code != 0);
-    if !failed || pod.again >= most.unwrap_or(0) {
+    let failed = pod.end_requested.is_none() && pod.code().is_some_and(|code| code != 0);
+    if !failed || pod.retries >= most.unwrap_or(0) {
         return;
     }
-    let again = pod.again + 1;
-    pod.folder = stage.shared.folder.join("pods").join(format!("{}.{again}", pod.name));
-    (pod.again, pod.ended) = (again, None);
-    if let Err(Problem::Ended(containers)) = pod.start(stage) {
+    let again = pod.retries + 1;
+    pod.folder = run.shared.folder.join("pods").join(format!("{}.{again}", pod.name));
+    (pod.retries, pod.ended) = (again, None);
+    if let Err(Problem::Ended(containers)) = pod.start(run) {
         pod.ended = Some(containers);
     }
 }
@@ -363,7 +365,7 @@ pub(super) fn log(shared: &Arc<Shared>, pod: &str, request: &Request) -> Result<
             if !(follow && there) {
                 return None;
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::objects::{is_going, text};
+use super::objects::{is_being_deleted, text};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const RUNTIME: &str = "/spec/runtimeRef/name";
@@ -48,9 +48,9 @@ fn play(shared: &Shared, job: &Value) {
     let mut was_suspended = false;
     let mut written = Value::Null;
     while !is_over(shared, &name, job) {
-        let suspended = shared.objects.seen("trainjobs", &name, is_suspended).unwrap_or(false);
+        let suspended = shared.objects.inspect("trainjobs", &name, is_suspended).unwrap_or(false);
         was_suspended |= suspended;
-        if shared.objects.seen("jobsets", &name, is_suspended) == Some(!suspended) {
+        if shared.objects.inspect("jobsets", &name, is_suspended) == Some(!suspended) {
             let change = |set: &mut Value| set["spec"]["suspend"] = Value::Bool(suspended);
             drop(shared.objects.change("jobsets", &name, change));
         }
@@ -134,8 +134,8 @@ fn is_suspended(object: &Value) -> bool {
 }
 
 fn is_over(shared: &Shared, name: &str, job: &Value) -> bool {
-    let over = shared.objects.seen("trainjobs", name, |now| {
-        is_going(now) || now.pointer("/metadata/uid") != job.pointer("/metadata/uid")
+    let over = shared.objects.inspect("trainjobs", name, |now| {
+        is_being_deleted(now) || now.pointer("/metadata/uid") != job.pointer("/metadata/uid")
     });
     shared.ended.load(Ordering::SeqCst) || over.unwrap_or(true)
 }

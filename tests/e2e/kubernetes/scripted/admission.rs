@@ -65,7 +65,7 @@ fn a_webhook_that_denies_a_trial_fails_it_at_once_with_its_message() {
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             wait_for("the test of the controller", BOUND, || {
-                (!kube.made("jobs").is_empty()).then_some(())
+                (!kube.created("jobs").is_empty()).then_some(())
             });
             kube.fail("POST jobs", 403, 1, DENIED);
         });
@@ -101,7 +101,7 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
     let begun = ["kubernetes", "trainer"].map(|platform| {
         let bed = TestBed::new();
         let kube = cluster(&bed);
-        kube.pod_quota(1);
+        kube.set_pod_quota(1);
         let own = json!({"platform": platform, "dockerImage": "any", "taskNumber": 2});
         let search = search_in(&bed, &kube, line, 1, section(&bed, own, &json!({})));
         let running = bed.start(&mut command(&bed, &search));
@@ -112,7 +112,7 @@ fn a_pod_that_a_quota_refuses_is_reported_and_waited_for() {
         for words in ["is forbidden: exceeded quota: small", "`kubectl describe quota` shows"] {
             assert!(running.stderr().contains(words), "{words:?} is not in {}", running.stderr());
         }
-        kube.pod_quota(2);
+        kube.set_pod_quota(2);
         let outcome = Outcome::of(running.finish(BOUND));
         outcome.expect_done(1, 0);
         assert_eq!(outcome.trial(0).final_result, json!(2));
@@ -140,10 +140,10 @@ fn a_removed_kind_is_waited_for_and_no_trial_fails() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let running = start_first(&bed, &kube);
-    kube.without_kind("jobs");
+    kube.remove_kind("jobs");
     bed.write("go", "");
     wait_for_words(&running, "does not know Jobs: it does not serve batch/v1");
-    kube.with_kind("jobs");
+    kube.restore_kind("jobs");
     Outcome::of(running.finish(BOUND)).expect_done(2, 0);
     kube.wait_until_empty();
 }
@@ -162,6 +162,6 @@ fn a_recreated_namespace_gets_the_shared_secret_again() {
     bed.write("go", "");
     wait_for_words(&running, missing);
     Outcome::of(running.finish(BOUND)).expect_done(2, 0);
-    assert_eq!(kube.made("secrets").into_iter().filter(shared).count(), 2);
+    assert_eq!(kube.created("secrets").into_iter().filter(shared).count(), 2);
     kube.wait_until_empty();
 }

@@ -1,7 +1,7 @@
 //! Credentials: certificates, and tokens that expire. Also the dry run of pods, and lists with several pages.
 
 use serde_json::json;
-use trialkeeper_tests::kube::{Kube, Play, Tls};
+use trialkeeper_tests::kube::{Behavior, Kube, Tls};
 use trialkeeper_tests::{BOUND, Gate, Outcome, TestBed, wait_for};
 
 use super::{TRIAL, command, search};
@@ -9,7 +9,7 @@ use super::{TRIAL, command, search};
 #[test]
 fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let (tls, other_tls) = (Tls::start(&kube), Tls::start(&kube));
     let (certificate, key) = &tls.client;
     bed.write("ca.crt", &tls.ca);
@@ -49,7 +49,7 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
 #[test]
 fn an_expired_certificate_is_reported_with_the_remedy() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     #[rustfmt::skip]
     let table = [
@@ -75,13 +75,13 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
 #[test]
 fn a_token_renewed_in_the_kubeconfig_is_used() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("the first trial", BOUND, || (kube.made("frameworks").len() == 2).then_some(()));
-    kube.renew_token("renewed");
+    wait_for("the first trial", BOUND, || (kube.created("frameworks").len() == 2).then_some(()));
+    kube.set_token("renewed");
     kube.cut_watches();
     kube.kubeconfig(&bed.path("kubeconfig"));
     gate.open(3);
@@ -101,7 +101,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
     ];
     for (code, message, ends) in table {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         // The manager repeats a refused request, since the namespace may be new.
         kube.fail("POST pods", code, if code == 403 { 2 } else { 1 }, message);
         let search = search(&bed, &kube, TRIAL, 1);
@@ -110,7 +110,7 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
         if ends == Some(2) {
             let says = "a pod of the role `worker` could not be made: ";
             assert!(finished.stderr.contains(says), "{}", finished.stderr);
-            assert_eq!(kube.made("frameworks").len(), 0, "{message}");
+            assert_eq!(kube.created("frameworks").len(), 0, "{message}");
         }
         let told = finished.stderr.contains(message);
         assert_eq!(told, !message.contains("dry run") && code != 503, "{}", finished.stderr);
@@ -120,21 +120,24 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
 #[test]
 fn long_lists_and_expired_versions_are_read() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let gate = Gate::new(&bed.path("gate"));
     let trial = format!("read _ <'{}'; {TRIAL}", bed.path("gate").display());
     let search = search(&bed, &kube, &trial, 3).with("trialConcurrency", 3);
     let manager = bed.start(&mut command(&bed, &search));
-    wait_for("all trials", BOUND, || (kube.made("frameworks").len() == 4).then_some(()));
+    wait_for("all trials", BOUND, || (kube.created("frameworks").len() == 4).then_some(()));
     // Lists have pages of 500. The search's objects are on the first and on the last page.
     let labels = kube.all("frameworks").remove(0)["metadata"]["labels"].clone();
     for i in 0..1200 {
         let metadata = json!({"name": format!("tk{i:04}zz"), "namespace": "lab", "labels": labels});
-        kube.put("frameworks", json!({"metadata": metadata, "spec": {"executionType": "Create"}}));
+        kube.create(
+            "frameworks",
+            json!({"metadata": metadata, "spec": {"executionType": "Create"}}),
+        );
     }
     // The second page is requested after the history of the first page's version was dropped.
     kube.fail("CONTINUE frameworks", 410, 1, "The provided continue parameter is too old");
-    kube.forget_the_past();
+    kube.drop_history();
     kube.cut_watches();
     wait_for("all pages", BOUND, || {
         let parts = kube.requests().iter().filter(|one| *one == "CONTINUE frameworks").count();
@@ -142,7 +145,7 @@ fn long_lists_and_expired_versions_are_read() {
     });
     gate.open(3);
     Outcome::of(manager.finish(BOUND)).expect_done(3, 0);
-    let made = kube.made("frameworks").into_iter();
+    let made = kube.created("frameworks").into_iter();
     let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
     assert_eq!(made, 3, "a trial was submitted twice");
     kube.wait_until_empty();

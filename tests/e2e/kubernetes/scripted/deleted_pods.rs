@@ -1,7 +1,7 @@
 //! Pods that are deleted: by the cluster, by a user, or together with their Framework.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Finished, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search};
@@ -36,7 +36,7 @@ fn why(bed: &TestBed) -> String {
 #[test]
 fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let (manager, pod) = start_one(&bed, &kube, 0);
     let words = "default-scheduler: preempting to accommodate a higher priority pod";
     kube.disrupt(&pod, "PreemptionByScheduler", words);
@@ -62,7 +62,7 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
 fn disrupted_and_deleted_trials_are_tried_again() {
     for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let (manager, pod) = start_one(&bed, &kube, 1);
         match reason {
             Some(reason) => kube.disrupt(&pod, reason, "Eviction API: evicting"),
@@ -86,7 +86,7 @@ fn disrupted_and_deleted_trials_are_tried_again() {
 #[test]
 fn a_deleted_framework_ends_its_pods() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let (manager, pod) = start_one(&bed, &kube, 0);
     let framework = pod.split('-').next().unwrap();
     kube.delete("frameworks", framework);

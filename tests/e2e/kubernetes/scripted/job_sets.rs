@@ -70,7 +70,7 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
-    kube.queue("team");
+    kube.create_queue("team");
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
     let set = wait_for("the JobSet", BOUND, || queued(&kube));
@@ -100,7 +100,7 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
 fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.without_kind("jobsets");
+    kube.remove_kind("jobsets");
     let search = search(&bed, &kube, "true", 1, &json!({}));
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
@@ -119,7 +119,7 @@ fn the_deployed_role_suffices_for_job_sets() {
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     given.retain(|right| right.starts_with('/') || right.starts_with("jobset.x-k8s.io/jobsets "));
-    kube.only_rights(given);
+    kube.limit_rights(given);
     run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
     kube.wait_until_empty();
 }

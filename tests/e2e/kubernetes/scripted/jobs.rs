@@ -16,7 +16,7 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 fn a_search_runs_as_jobs_without_any_operator() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.without_frameworks();
+    kube.remove_frameworks();
     let line = r#"x='{{x}}'; echo "score=$x""#;
     let outcome = run(&bed, &search(&bed, &kube, line, 4, &json!({})).with("trialConcurrency", 2));
     outcome.expect_done(4, 0);
@@ -94,8 +94,8 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     let kube = cluster(&bed);
     let line = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
                 until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=0.5";
-    kube.queue("team");
-    kube.put("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
+    kube.create_queue("team");
+    kube.create("workloadpriorityclasses", json!({"metadata": {"name": "low"}}));
     let queue = json!({"queue": "team", "priorityClass": "low"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
     let job = wait_for("the Job", BOUND, || queued(&kube));
@@ -103,7 +103,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     assert_eq!(job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"], "low");
     assert_eq!(job["spec"]["suspend"], true);
     let message = "couldn't assign flavors to pod set main: insufficient unused quota for cpu";
-    kube.put(
+    kube.create(
         "workloads",
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
@@ -148,9 +148,9 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
     };
     given.retain(of_jobs);
     given.sort();
-    kube.only_rights(given.clone());
+    kube.limit_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
-    kube.queue("team");
+    kube.create_queue("team");
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &queue)));
     wait_for("the Job", BOUND, || queued(&kube));
@@ -171,7 +171,7 @@ fn the_deployed_role_matches_the_rights_used_for_jobs_and_queues() {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
     };
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
-    let mut asked = kube.asked_rights();
+    let mut asked = kube.checked_rights();
     asked.retain(|right| right != "/pods create" && of_jobs(right));
     assert_eq!(asked, given, "all rights must be checked before the first submission");
 }
@@ -182,7 +182,7 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let kube = cluster(&bed);
     let mut rights = crate::kubernetes::deploy::rights_of_the_manager();
     rights.retain(|right| !right.starts_with("kueue"));
-    kube.only_rights(rights);
+    kube.limit_rights(rights);
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
@@ -200,15 +200,15 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
             bed.start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes))).finish(BOUND);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
-        assert_eq!(kube.made("jobs"), Vec::<Value>::new());
+        assert_eq!(kube.created("jobs"), Vec::<Value>::new());
     };
     let queue = "the namespace `lab` has no LocalQueue `team`, in which trials are to wait";
     refused(&json!({"queue": "team"}), queue);
-    kube.queue("team");
+    kube.create_queue("team");
     let class = "the cluster has no WorkloadPriorityClass `low`, and Kueue lets a trial";
     refused(&json!({"queue": "team", "priorityClass": "low"}), class);
     for version in ["v1beta1", "v1beta2"] {
-        kube.without_kind(&format!("kueue.x-k8s.io/{version}"));
+        kube.remove_kind(&format!("kueue.x-k8s.io/{version}"));
     }
     refused(&json!({"queue": "team"}), "serves neither v1beta2 nor v1beta1");
 }
@@ -217,15 +217,15 @@ fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() 
 fn a_stopped_queue_of_an_older_kueue_is_waited_for_with_its_message() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.without_kind("kueue.x-k8s.io/v1beta2");
-    kube.queue("team");
+    kube.remove_kind("kueue.x-k8s.io/v1beta2");
+    kube.create_queue("team");
     kube.change("localqueues", "team", |queue| queue["spec"]["stopPolicy"] = json!("Hold"));
     let queue = json!({"queue": "team"});
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, "echo score=1", 1, &queue)));
     let job = wait_for("the Job", BOUND, || queued(&kube));
     let warning = "trials will wait for the LocalQueue `team`: it is stopped (`stopPolicy: Hold`)";
     assert!(running.stderr().contains(warning), "{}", running.stderr());
-    kube.put(
+    kube.create(
         "workloads",
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",

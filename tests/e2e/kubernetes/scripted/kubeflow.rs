@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{ENDLESS, command, interrupt_once_up, run, search_in, section};
@@ -20,12 +20,12 @@ fn search(bed: &TestBed, kube: &Kube, line: &str, trials: u32, changes: &Value) 
 }
 
 fn cluster(bed: &TestBed) -> Kube {
-    cluster_with(bed, Play::Pods)
+    cluster_with(bed, Behavior::Pods)
 }
 
-fn cluster_with(bed: &TestBed, play: Play) -> Kube {
+fn cluster_with(bed: &TestBed, play: Behavior) -> Kube {
     let kube = Kube::start(bed.folder(), move |_| play.clone());
-    kube.without_frameworks();
+    kube.remove_frameworks();
     kube
 }
 
@@ -52,7 +52,7 @@ fn nni_s_own_file_runs_unchanged() {
     outcome.expect_done(5, 0);
     assert_eq!(outcome.trial(0).final_result, json!(0.75));
     kube.wait_until_empty();
-    let jobs = kube.made("tfjobs");
+    let jobs = kube.created("tfjobs");
     let job = jobs.iter().find(|job| job["spec"]["runPolicy"]["suspend"].is_null()).unwrap();
     assert_eq!(job["apiVersion"], "kubeflow.org/v1");
     let pod = &job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"];
@@ -112,7 +112,7 @@ fn a_parameter_server_ends_with_its_trial() {
 fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
     for (master, worker, done) in [("echo score=0.5", "exit 1", true), ("exit 3", "true", false)] {
         let bed = TestBed::new();
-        let kube = cluster_with(&bed, Play::Raced);
+        let kube = cluster_with(&bed, Behavior::Raced);
         let roles = json!({
             "operator": "pytorch-operator",
             "master": {"replicas": 1, "dockerImage": "any", "command": master},
@@ -131,7 +131,7 @@ fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
             kinds.contains(&&json!("Succeeded")) && kinds.contains(&&json!("Failed"))
         };
         assert_eq!(
-            kube.since("pytorchjobs", both).len(),
+            kube.first_matches("pytorchjobs", both).len(),
             usize::from(done),
             "both conditions must have been set"
         );
@@ -142,12 +142,12 @@ fn the_deciding_pod_settles_a_job_that_is_both_succeeded_and_failed() {
 #[test]
 fn a_job_with_missing_and_reordered_conditions_runs_to_its_end() {
     let bed = TestBed::new();
-    let kube = cluster_with(&bed, Play::Raced);
+    let kube = cluster_with(&bed, Behavior::Raced);
     let line = "echo score={{x}}; [ \"$NNI_TRIAL_SEQ_ID\" != 1 ]";
     let outcome = run(&bed, &search(&bed, &kube, line, 3, &json!({})));
     outcome.expect_done(2, 1);
     let created = |job: &Value| job.to_string().contains("TFJobCreated");
-    let trials = kube.since("tfjobs", created);
+    let trials = kube.first_matches("tfjobs", created);
     let is_of_trial =
         |(job, _): &(Value, _)| job.pointer("/metadata/labels/trialkeeper~1trial").is_some();
     assert!(!trials.iter().any(is_of_trial), "{trials:?}");
@@ -200,7 +200,7 @@ fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
         |right: &String| right.starts_with('/') || right.starts_with("kubeflow.org/tfjobs ");
     given.retain(of_tfjobs);
     given.sort();
-    kube.only_rights(given.clone());
+    kube.limit_rights(given.clone());
     let line = "echo up >>\"$TEST_BED/up\"; echo score=1; exec sleep 600";
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, line, 1, &json!({}))));
     wait_for("the trial to run", BOUND, || (!bed.read("up").is_empty()).then_some(()));
@@ -212,7 +212,7 @@ fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
         rights.into_iter().filter(|right| right != "/secrets patch").collect::<Vec<_>>()
     };
     assert_eq!(needed(kube.used_rights()), needed(given.clone()));
-    let mut asked = kube.asked_rights();
+    let mut asked = kube.checked_rights();
     asked.retain(|right| right != "/pods create" && of_tfjobs(right));
     // Without this right, objects are deleted one by one.
     given.retain(|right| right != "kubeflow.org/tfjobs deletecollection");
@@ -223,7 +223,7 @@ fn the_deployed_role_matches_the_rights_used_for_tfjobs() {
 fn the_operator_s_own_role_suffices_to_delete_jobs() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.without_right("deletecollection tfjobs");
+    kube.remove_right("deletecollection tfjobs");
     run(&bed, &search(&bed, &kube, "echo score=1", 2, &json!({}))).expect_done(2, 0);
     kube.wait_until_empty();
 }
@@ -233,11 +233,11 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     type Break = fn(&Kube);
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [
-        ("no such kind", |kube| kube.without_kind("tfjobs"),
+        ("no such kind", |kube| kube.remove_kind("tfjobs"),
             &["does not know TFJobs", "training operator (version 1) is not installed", "kubectl apply", "`platform: kubernetes` needs no operator"]),
-        ("missing rights", |kube| kube.without_right("create tfjobs"),
+        ("missing rights", |kube| kube.remove_right("create tfjobs"),
             &["may not do this in the namespace `lab`: create tfjobs", "deploy/"]),
-        ("an operator that is not at work", |kube| kube.controller(false),
+        ("an operator that is not at work", |kube| kube.set_controllers_running(false),
             &["the training operator takes no notice of a new TFJob", "does its pod run"]),
     ];
     for (says, change, words) in table {

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, TestBed};
 
 use super::{TRIAL, search};
@@ -62,7 +62,7 @@ fn pass(stream: TcpStream, to: SocketAddr) -> std::io::Result<()> {
 #[test]
 fn a_cluster_behind_a_proxy_is_reached() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let proxy = proxy(kube.address());
     let search = search(&bed, &kube, TRIAL, 1).write(&bed);
     let direct = bed.read("kubeconfig");

@@ -12,14 +12,14 @@ const LINE: &str = "echo score=0.25; echo up >>\"$TEST_BED/up\"; \
 
 /// Returns a search of one trial in the queue `team`. `changes` apply to the section.
 fn search(bed: &TestBed, kube: &Kube, changes: &Value) -> Search {
-    kube.queue("team");
+    kube.create_queue("team");
     let own = json!({"platform": "kubernetes", "dockerImage": "any", "queue": "team"});
     search_in(bed, kube, LINE, 1, section(bed, own, changes))
 }
 
 fn cluster(bed: &TestBed) -> Kube {
     let kube = super::cluster(bed);
-    kube.quota(1);
+    kube.set_quota(1);
     kube
 }
 
@@ -50,13 +50,13 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({}))));
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
-    kube.quota(0);
+    kube.set_quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for_words(&running, "Preempted to accommodate a workload");
     wait_for_state(&bed, "WAITING");
     // Back in the queue, the message contains the queue's reason.
     wait_for_words(&running, "its queue took it back (preempted once): couldn't assign flavors");
-    kube.quota(1);
+    kube.set_quota(1);
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
     bed.write("go", "");
@@ -70,7 +70,7 @@ fn a_preempted_trial_runs_again_without_lost_or_duplicated_results() {
     );
     assert_eq!(trial.final_result, json!(0.5));
     let queued = |job: &&Value| job.pointer("/metadata/labels/trialkeeper~1attempt").is_some();
-    assert_eq!(kube.made("jobs").iter().filter(queued).count(), 1, "a second Job was created");
+    assert_eq!(kube.created("jobs").iter().filter(queued).count(), 1, "a second Job was created");
     kube.wait_until_empty();
 }
 
@@ -99,10 +99,10 @@ fn the_pods_of_a_preempted_trial_find_one_another_again() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &json!({"taskNumber": 2}))));
     wait_until_up(&bed, 2);
     wait_for_state(&bed, "RUNNING");
-    kube.quota(0);
+    kube.set_quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
-    kube.quota(1);
+    kube.set_quota(1);
     wait_until_up(&bed, 4);
     bed.write("go", "");
     let outcome = Outcome::of(running.finish(BOUND));
@@ -122,10 +122,10 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     let running = bed.start(&mut command(&bed, &search(&bed, &kube, &section)));
     wait_until_up(&bed, 1);
     wait_for_state(&bed, "RUNNING");
-    kube.quota(0);
+    kube.set_quota(0);
     wait_for_words(&running, "its queue took it back");
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
-    kube.quota(1);
+    kube.set_quota(1);
     wait_until_up(&bed, 2);
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);

@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 use trialkeeper_tests::TestBed;
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 
 use super::{run, search, service};
 
 /// Chooses the recording by the trial's number.
-fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Play + Send + Sync {
+fn play(cases: &'static [&'static str]) -> impl Fn(&Value) -> Behavior + Send + Sync {
     move |framework| {
         let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
         let env = env.and_then(Value::as_array).unwrap();
         let sequence = env.iter().find(|known| known["name"] == "TRIALKEEPER_SEQUENCE").unwrap();
         let sequence: usize = sequence["value"].as_str().unwrap().parse().unwrap();
-        Play::Recorded(cases[sequence].to_owned(), 20)
+        Behavior::Recorded(cases[sequence].to_owned(), 20)
     }
 }
 
@@ -123,13 +123,13 @@ fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
 #[test]
 fn a_refused_submission_waits_and_fails_no_trial() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let search = search(&bed, &kube, super::TRIAL, 3);
     let quota = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
-                (kube.made("frameworks").len() > 1).then_some(())
+                (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 2, quota);
             kube.fail("POST secrets", 401, 2, "Unauthorized");
@@ -145,19 +145,19 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     ] {
         assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
     }
-    assert_eq!(kube.made("frameworks").len(), 3 + 1, "a Framework was created twice");
+    assert_eq!(kube.created("frameworks").len(), 3 + 1, "a Framework was created twice");
 }
 
 #[test]
 fn a_lasting_refusal_ends_a_trial_in_time() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let search = search(&bed, &kube, super::TRIAL, 2)
         .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
-                (kube.made("frameworks").len() > 1).then_some(())
+                (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 1000, "no longer yours");
         });
@@ -175,7 +175,7 @@ fn a_stop_is_repeated_after_a_conflicting_change() {
 trap 'until [ -e "$TEST_BED/asked" ]; do sleep 0.1; done; exit 0' TERM
 while :; do sleep 0.1; done"#;
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let search = search(&bed, &kube, STUBBORN, 1).with("maxTrialDuration", "1s");
     kube.fail("PATCH frameworks", 409, 1, "the object has been modified");
     let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();

@@ -1,7 +1,7 @@
 //! A cluster that cannot run trials: one message names the missing parts before the first submission.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, wait_for};
 
 use super::{command, search, service};
@@ -24,11 +24,11 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             &["there is no context `tset`; it has test"]),
         ("no such namespace", |bed, _, search| changed(bed, search, &json!({"namespace": "lap"})),
             &["has no namespace `lap`", "kubectl create namespace lap"]),
-        ("no such kind", |_, kube, search| { kube.without_frameworks(); search },
+        ("no such kind", |_, kube, search| { kube.remove_frameworks(); search },
             &["does not know Frameworks", "not installed"]),
         ("missing rights", |_, kube, search| {
-            kube.without_right("create frameworks");
-            kube.without_right("watch pods");
+            kube.remove_right("create frameworks");
+            kube.remove_right("watch pods");
             search
         }, &["may not do this in the namespace `lab`: create frameworks; watch pods", "deploy/"]),
         ("a token that expired", |bed, _, search| {
@@ -43,7 +43,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             bed.write("kubeconfig", &format!("{start}http://127.0.0.1:9'}}}}]\nusers{end}"));
             search
         }, &["cannot be reached"]),
-        ("a controller that is not at work", |_, kube, search| { kube.controller(false); search },
+        ("a controller that is not at work", |_, kube, search| { kube.set_controllers_running(false); search },
             &["FrameworkController takes no notice", "does its pod run"]),
         ("an invalid advertised address", |bed, _, search| changed(bed, search, &json!({"advertise": "my manager"})),
             &["--advertise my manager", "host:port"]),
@@ -54,7 +54,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
     for (says, change, words) in table {
         println!("{says}");
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let good = search(&bed, &kube, super::TRIAL, 1);
         let search = change(&bed, &kube, good);
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
@@ -68,7 +68,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             );
         }
         kube.wait_until_empty();
-        let submitted = kube.made("frameworks").into_iter();
+        let submitted = kube.created("frameworks").into_iter();
         let submitted = submitted.filter(|made| made["spec"]["executionType"] == "Start").count();
         assert_eq!(submitted, 0, "{says}");
     }
@@ -78,7 +78,7 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
 fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
     let look = |count| {
         let bed = TestBed::new();
-        let kube = Kube::start(bed.folder(), |_| Play::Pods);
+        let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let search = search(&bed, &kube, super::TRIAL, 1);
         for (what, code) in [
             ("GET namespaces", 503),
@@ -105,25 +105,25 @@ fn a_short_fault_is_waited_for_and_a_lasting_one_is_reported() {
 #[test]
 fn a_slow_request_is_repeated_and_creates_no_object_twice() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     // The manager's timeout of a request. The first trial's Secret is created, but the answer comes too late.
     let timeout = std::time::Duration::from_secs(30);
     let search = search(&bed, &kube, super::TRIAL, 2);
     let manager = bed.start(&mut command(&bed, &search));
     wait_for("the experiment's own Secret", BOUND, || {
-        (!kube.made("secrets").is_empty()).then_some(())
+        (!kube.created("secrets").is_empty()).then_some(())
     });
-    kube.slow("POST secrets", 2 * timeout, 1);
+    kube.delay("POST secrets", 2 * timeout, 1);
     // The watch reports the trial's end before this answer.
-    kube.slow("POST frameworks", 2 * timeout, 1);
+    kube.delay("POST frameworks", 2 * timeout, 1);
     let search = Outcome::of(manager.finish(BOUND + timeout));
     search.expect_done(2, 0);
     for trial in &search.trials {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
-    let started = kube.made("frameworks").into_iter();
+    let started = kube.created("frameworks").into_iter();
     let started = started.filter(|made| made["spec"]["executionType"] == "Start").count();
-    assert_eq!((started, kube.made("secrets").len()), (2, 2 + 1), "an object was created twice");
+    assert_eq!((started, kube.created("secrets").len()), (2, 2 + 1), "an object was created twice");
     let asked = kube.requests().iter().filter(|one| *one == "POST secrets").count();
     assert_eq!(asked, 3 + 1, "{:?}", kube.requests());
     kube.wait_until_empty();

@@ -5,7 +5,7 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search, service};
@@ -35,7 +35,7 @@ fn start_two() -> Scenario {
 
 fn start_two_with(flags: &[&str], prepare: impl FnOnce(&Kube)) -> Scenario {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     prepare(&kube);
     let gate = Gate::new(&bed.path("gate"));
     let script = bed.script("steady.sh", STEADY);
@@ -97,7 +97,7 @@ fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
         gate.open(4 - steps_while_dead);
         let search = Outcome::of(manager.finish(BOUND));
         search.expect_done(2, 0);
-        let made = kube.made("frameworks").into_iter();
+        let made = kube.created("frameworks").into_iter();
         let made = made.filter(|made| made["spec"]["executionType"] == "Start").count();
         assert_eq!(made, 2, "a trial was submitted twice");
         assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
@@ -122,7 +122,7 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     search.expect_done(2, 0);
     assert_eq!(bed.read("started").lines().count(), 2, "a trial ran twice");
     assert!(!bed.path("cleaned").exists(), "a trial was asked to end");
-    assert_eq!(kube.made("frameworks").len(), 2 + 1, "the additional one tests the controller");
+    assert_eq!(kube.created("frameworks").len(), 2 + 1, "the additional one tests the controller");
     let all = [Value::from(1), Value::from(2), Value::from(3)];
     assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
     kube.wait_until_empty();
@@ -133,7 +133,7 @@ fn a_resumed_search_needs_no_controller_and_no_quota() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
-    kube.controller(false);
+    kube.set_controllers_running(false);
     for kind in ["frameworks", "secrets"] {
         let why = "exceeded quota: counted, requested: 1, used: 9, limited: 9";
         kube.fail(&format!("POST {kind}"), 403, usize::MAX, why);
@@ -166,7 +166,7 @@ echo score=21; read _ <"$TEST_BED/gate"; echo score=22; : >"$TEST_BED/over""#;
 #[test]
 fn a_restarted_pod_may_end_while_no_manager_watches() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let gate = Gate::new(&bed.path("gate"));
     let template = json!({"kind": "Framework", "spec": {"taskRoles": [{
         "name": "worker", "taskNumber": 1,
@@ -203,7 +203,7 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     given.sort();
     let rights = given.clone();
     let Scenario { bed, kube, gate, manager, id } =
-        start_two_with(&[], move |kube| kube.only_rights(rights));
+        start_two_with(&[], move |kube| kube.limit_rights(rights));
     // A resumed manager renews Secrets. An interrupted manager stops trials and deletes objects.
     manager.signal(Signal::SIGKILL);
     drop(manager.finish(BOUND));
@@ -217,7 +217,7 @@ fn the_deployed_role_matches_the_rights_used_for_frameworks() {
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
     kube.wait_until_empty();
     assert_eq!(kube.used_rights(), given);
-    let mut asked = kube.asked_rights();
+    let mut asked = kube.checked_rights();
     // An optional right: the manager uses it to test a pod without creating it.
     asked.retain(|right| right != "/pods create");
     assert_eq!(asked, given, "all rights must be checked before the first submission");
@@ -244,8 +244,8 @@ fn clean_deletes_the_objects_of_a_dead_manager() {
     bed.wait_until_empty();
     // If FrameworkController and its kind were removed, Secrets may still exist.
     let labels = json!({"trialkeeper/experiment": id});
-    kube.put("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
-    kube.without_frameworks();
+    kube.create("secrets", json!({"metadata": {"name": "left", "labels": labels}}));
+    kube.remove_frameworks();
     clean(&["--data-dir", &data], 0);
     kube.wait_until_empty();
 }
@@ -253,7 +253,7 @@ fn clean_deletes_the_objects_of_a_dead_manager() {
 #[test]
 fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let policy =
         |succeeded: i32| json!({"minFailedTaskCount": -1, "minSucceedTaskCount": succeeded});
     let roles = json!([
@@ -288,7 +288,7 @@ fn a_trial_that_another_role_decided_without_a_manager_has_succeeded() {
     let search = Outcome::of(resume(&bed, &id).finish(BOUND));
     search.expect_done(1, 0);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
-    assert_eq!(kube.made("frameworks").len(), 1 + 1, "the additional one tests the controller");
+    assert_eq!(kube.created("frameworks").len(), 1 + 1, "the additional one tests the controller");
 }
 
 /// Returns the experiment, once an agent has reported that its trial was stopped.
@@ -304,7 +304,7 @@ fn stopped(bed: &TestBed) -> Option<String> {
 #[test]
 fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     let Scenario { bed, kube, gate, manager, id } = start_two();
-    kube.away(true);
+    kube.set_unreachable(true);
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
@@ -315,7 +315,7 @@ fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     ] {
         assert!(finished.stderr.contains(&says), "{says:?} is not in {}", finished.stderr);
     }
-    kube.away(false);
+    kube.set_unreachable(false);
     wait_for("the agents to end the trials", BOUND, || {
         (bed.read("cleaned").lines().count() == 2).then_some(())
     });

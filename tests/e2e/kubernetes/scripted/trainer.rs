@@ -23,7 +23,7 @@ fn a_search_has_one_runtime_that_is_deleted_after_its_trials() {
         assert_eq!(trial.final_result, trial.parameters["x"], "{trial:?}");
     }
     kube.wait_until_empty();
-    let runtimes = kube.made("trainingruntimes");
+    let runtimes = kube.created("trainingruntimes");
     let probe = |runtime: &&Value| {
         runtime["metadata"]["name"].as_str().is_some_and(|name| name.ends_with("probe"))
     };
@@ -94,8 +94,8 @@ fn train_jobs_of_a_killed_manager_are_adopted_or_cleaned_with_their_runtime() {
 fn a_queue_preempts_and_readmits_a_train_job() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    kube.quota(1);
-    kube.queue("team");
+    kube.set_quota(1);
+    kube.create_queue("team");
     let line = "echo up >>\"$TEST_BED/up\"; until [ -e \"$TEST_BED/go\" ]; do sleep 0.02; done; echo score=1";
     let search = search(&bed, &kube, line, 1, &json!({"queue": "team"}));
     let running = bed.start(&mut command(&bed, &search));
@@ -105,12 +105,12 @@ fn a_queue_preempts_and_readmits_a_train_job() {
         });
     };
     runs(1);
-    kube.quota(0);
+    kube.set_quota(0);
     wait_for("the queue's message", BOUND, || {
         running.stderr().contains("its queue took it back").then_some(())
     });
     wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
-    kube.quota(1);
+    kube.set_quota(1);
     runs(2);
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
@@ -133,7 +133,7 @@ fn a_deleted_runtime_is_created_again_for_the_next_trial() {
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(2, 0);
     let is_it = |runtime: &&Value| runtime["metadata"]["name"] == name.as_str();
-    assert_eq!(kube.made("trainingruntimes").iter().filter(is_it).count(), 2);
+    assert_eq!(kube.created("trainingruntimes").iter().filter(is_it).count(), 2);
     kube.wait_until_empty();
 }
 
@@ -142,12 +142,12 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
     type Break = fn(&Kube);
     #[rustfmt::skip]
     let table: [(&str, Break, &[&str]); 3] = [
-        ("no such kind", |kube| kube.without_kind("trainjobs"),
+        ("no such kind", |kube| kube.remove_kind("trainjobs"),
             &["does not know TrainJobs", "Kubeflow Trainer (version 2) is not installed", "kubectl apply",
               "it serves Framework (`platform: frameworkcontroller`), JobSet (`platform: kubernetes`), Job (`platform: kubernetes`), TFJob (`platform: kubeflow`)"]),
-        ("missing rights", |kube| { kube.without_right("create trainjobs"); kube.without_right("patch trainingruntimes"); },
+        ("missing rights", |kube| { kube.remove_right("create trainjobs"); kube.remove_right("patch trainingruntimes"); },
             &["may not do this in the namespace `lab`: create trainjobs; patch trainingruntimes; `kubectl apply -n lab -k deploy/rights`"]),
-        ("a Trainer that is not at work", |kube| kube.controller(false),
+        ("a Trainer that is not at work", |kube| kube.set_controllers_running(false),
             &["Kubeflow Trainer takes no notice of a new TrainJob", "does its pod run"]),
     ];
     for (says, change, words) in table {
@@ -171,7 +171,7 @@ fn the_deployed_role_suffices_for_train_jobs() {
     let kube = cluster(&bed);
     let mut given = crate::kubernetes::deploy::rights_of_the_manager();
     given.retain(|right| right.starts_with('/') || right.starts_with("trainer.kubeflow.org/"));
-    kube.only_rights(given);
+    kube.limit_rights(given);
     run(&bed, &search(&bed, &kube, "echo score=1", 1, &json!({}))).expect_done(1, 0);
     kube.wait_until_empty();
 }

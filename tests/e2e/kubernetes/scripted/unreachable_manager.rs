@@ -5,7 +5,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Gate, Outcome, Running, TestBed, wait_for};
 
 use super::{command, search, service};
@@ -31,7 +31,7 @@ fn start_unreachable(bed: &TestBed, kube: &Kube) -> (Gate, Running) {
     let search = search(bed, kube, &trial, 1).with("trainingService", service(bed, &changes));
     let manager = bed.start(&mut command(bed, &search));
     // The first Framework tests the controller.
-    wait_for("the trial", BOUND, || (kube.made("frameworks").len() == 2).then_some(()));
+    wait_for("the trial", BOUND, || (kube.created("frameworks").len() == 2).then_some(()));
     (gate, manager)
 }
 
@@ -49,13 +49,13 @@ fn publish_address(bed: &TestBed, kube: &Kube) {
     let mut secret = kube.get("secrets", &name).unwrap();
     secret["data"]["manager.url"] = json!(BASE64_STANDARD.encode(url));
     kube.delete("secrets", &name);
-    kube.put("secrets", secret);
+    kube.create("secrets", secret);
 }
 
 #[test]
 fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     let says = |what: &str| {
@@ -80,8 +80,8 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
 #[test]
 fn an_account_without_rights_to_pod_logs_gets_the_command_to_run() {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Pods);
-    kube.only_rights(rights_of_the_manager());
+    let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
+    kube.limit_rights(rights_of_the_manager());
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
     for what in ["with `get` on `pods/log`", "`kubectl -n lab logs tk"] {

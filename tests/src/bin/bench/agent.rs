@@ -14,7 +14,7 @@ use trialkeeper_tests::wait_for;
 use super::loads::{LINE_BYTES, now_ms};
 use super::measure::{lock_step, peak_then_end, processor_ms, size_of, timed, two_numbers, which};
 use super::sink::Sink;
-use super::{median, say};
+use super::{median, print_line};
 
 /// The Python interpreter with NNI's keeper.
 const NNI: &str = "/opt/nni-venv/bin/python";
@@ -83,7 +83,7 @@ impl Bench {
         assert!(agent.exists(), "{} does not exist: build it with `cargo static`", agent.display());
         let nni = Path::new(NNI).exists();
         if !nni {
-            say(&format!("NNI's keeper is not measured: {NNI} does not exist"));
+            print_line(&format!("NNI's keeper is not measured: {NNI} does not exist"));
         }
         let benchmark = std::env::current_exe().expect("a running program has a path");
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -93,7 +93,7 @@ impl Bench {
     fn line(&self, columns: &[String; 6]) {
         let [what, floor, nni, ours, target, met] = columns;
         let _: &Self = self;
-        say(&format!("{what:<46} {floor:>22} {nni:>18} {ours:>20} {target:>18}  {met}"));
+        print_line(&format!("{what:<46} {floor:>22} {nni:>18} {ours:>20} {target:>18}  {met}"));
     }
 
     fn row(

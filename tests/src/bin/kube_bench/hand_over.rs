@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use trialkeeper_tests::kube::{Kube, Play};
+use trialkeeper_tests::kube::{Behavior, Kube};
 use trialkeeper_tests::{BOUND, Outcome, Search, TestBed};
 
 use super::{Kind, store_of, wall_now_ms};
@@ -34,7 +34,7 @@ pub(super) fn measure(trials: u32) {
 
 fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
     let bed = TestBed::new();
-    let kube = Kube::start(bed.folder(), |_| Play::Paced);
+    let kube = Kube::start(bed.folder(), |_| Behavior::Paced);
     kube.kubeconfig(&bed.path("kubeconfig"));
     bed.write("code/train.py", "print('score=1')\n");
     let search = Search::new(TRIAL, trials).with("objective", "score").with(
@@ -56,7 +56,7 @@ fn search(trials: u32, hand_over: &str, storage: &str) -> Vec<HandOver> {
         let of_trial = |object: &Value| {
             object["metadata"]["labels"]["trialkeeper/trial"].as_str().map(str::to_owned)
         };
-        let since = kube.since(plural, fits).into_iter();
+        let since = kube.first_matches(plural, fits).into_iter();
         since.filter_map(|(object, at)| Some((of_trial(&object)?, wall_ms(at)))).collect()
     };
     let made = moments("jobs", &|_| true);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::objects::{is_going, text};
+use super::super::objects::{is_being_deleted, text};
 
 /// From the Job's creation to the pod's, from there to the container's start, and from there to its end.
 pub(super) const POD_MS: u64 = 40;
@@ -26,26 +26,26 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     if job["spec"]["suspend"] == true {
         // The manager's test of the controller: a suspended Job.
         let suspended = json!({"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"});
-        stand(shared, &name, json!({"conditions": [suspended], "active": 0}));
+        set_status(shared, &name, json!({"conditions": [suspended], "active": 0}));
         return;
     }
     let pod = format!("{name}-pcm7m");
     let wait = |ms: u64| shared.pause(Duration::from_millis(ms) / speed.max(1));
-    let is_there = || shared.objects.seen("jobs", &name, is_going) == Some(false);
-    stand(shared, &name, json!({"active": 1, "ready": 0}));
+    let is_there = || shared.objects.inspect("jobs", &name, is_being_deleted) == Some(false);
+    set_status(shared, &name, json!({"active": 1, "ready": 0}));
     wait(POD_MS);
     make_pod(shared, job, &pod);
     wait(START_MS);
-    pod_is(shared, &pod, "Running", &json!({"running": {}}));
-    stand(shared, &name, json!({"active": 1, "ready": 1}));
+    set_pod_status(shared, &pod, "Running", &json!({"running": {}}));
+    set_status(shared, &name, json!({"active": 1, "ready": 1}));
     wait(run_ms(&name) + TERMINATED_MS);
     let reason = if code == 0 { "Completed" } else { "Error" };
     let terminated = json!({"terminated": {
         "exitCode": code, "reason": reason, "startedAt": "2026-11-23T00:00:00Z",
     }});
-    pod_is(shared, &pod, "Running", &terminated);
+    set_pod_status(shared, &pod, "Running", &terminated);
     wait(PHASE_MS);
-    pod_is(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
+    set_pod_status(shared, &pod, if code == 0 { "Succeeded" } else { "Failed" }, &terminated);
     wait(DECIDED_MS);
     if !is_there() {
         return;
@@ -61,9 +61,13 @@ pub(super) fn play(shared: &Shared, job: &Value, code: i32, speed: u32) {
     };
     let condition =
         |kind: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message});
-    stand(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
+    set_status(shared, &name, json!({"active": 0, "conditions": [condition(target)]}));
     wait(FAILED_MS);
-    stand(shared, &name, json!({"active": 0, "conditions": [condition(target), condition(end)]}));
+    set_status(
+        shared,
+        &name,
+        json!({"active": 0, "conditions": [condition(target), condition(end)]}),
+    );
 }
 
 /// Returns the running time of a Job's container. The mean is `RUN_MS`, and the name decides.
@@ -85,11 +89,11 @@ fn make_pod(shared: &Shared, job: &Value, name: &str) {
     drop(shared.objects.create("pods", pod));
 }
 
-fn stand(shared: &Shared, job: &str, status: Value) {
+fn set_status(shared: &Shared, job: &str, status: Value) {
     drop(shared.objects.change("jobs", job, |object| object["status"] = status));
 }
 
-fn pod_is(shared: &Shared, pod: &str, phase: &str, state: &Value) {
+fn set_pod_status(shared: &Shared, pod: &str, phase: &str, state: &Value) {
     let status = json!({
         "phase": phase,
         "containerStatuses": [{"name": "trial", "state": state, "imageID": super::IMAGE_ID}],

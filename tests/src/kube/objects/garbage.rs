@@ -57,7 +57,7 @@ impl Objects {
     }
 
     /// Removes a pod whose containers have ended.
-    pub(in super::super) fn gone(&self, plural: &str, name: &str) {
+    pub(in super::super) fn remove(&self, plural: &str, name: &str) {
         self.lock().take(&(plural.to_owned(), name.to_owned()));
         self.changed.notify_all();
     }
@@ -68,7 +68,7 @@ impl Objects {
         if !std::mem::take(&mut state.deleted) {
             return false;
         }
-        let Survey { ownerless, held, mut owned } = state.survey();
+        let Garbage { ownerless, held, mut owned } = state.find_garbage();
         for key in ownerless {
             state.delete(&key, Deletion::default());
         }
@@ -88,7 +88,7 @@ impl Objects {
 
 /// The objects that the garbage collector must handle.
 #[derive(Default)]
-struct Survey {
+struct Garbage {
     /// Objects whose owners are all gone.
     ownerless: Vec<Key>,
     /// Objects that wait for the deletion of the objects that they own, with their uids.
@@ -140,28 +140,28 @@ impl State {
     fn take(&mut self, key: &Key) -> Option<Arc<Value>> {
         let object = self.objects.remove(key)?;
         self.deleted = true;
-        Some(self.enter(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
+        Some(self.record(&key.0, Arc::unwrap_or_clone(object), "DELETED"))
     }
 
     /// Visits every object only once, because there may be thousands.
-    fn survey(&self) -> Survey {
+    fn find_garbage(&self) -> Garbage {
         let uid = |object: &Value| text(object, "/metadata/uid");
         let uids: HashSet<String> = self.objects.values().map(|object| uid(object)).collect();
-        let mut survey = Survey::default();
+        let mut garbage = Garbage::default();
         for (key, object) in &self.objects {
-            let going = is_going(object);
+            let going = is_being_deleted(object);
             let owners: Vec<String> = owners(object).iter().map(|o| text(o, "/uid")).collect();
             if !going && !owners.is_empty() && !owners.iter().any(|owner| uids.contains(owner)) {
-                survey.ownerless.push(key.clone());
+                garbage.ownerless.push(key.clone());
             }
             for owner in owners {
-                survey.owned.entry(owner).or_default().push((key.clone(), going));
+                garbage.owned.entry(owner).or_default().push((key.clone(), going));
             }
             if going && finalizers(object).any(|holder| holder == FOREGROUND) {
-                survey.held.push((key.clone(), uid(object)));
+                garbage.held.push((key.clone(), uid(object)));
             }
         }
-        survey
+        garbage
     }
 
     /// Removes the foreground finalizer. Without other finalizers, the object is gone.
@@ -180,7 +180,7 @@ impl State {
 
     /// Removes an owner from the objects that it owns.
     fn disown(&mut self, uid: &str) {
-        for (key, _) in self.survey().owned.remove(uid).unwrap_or_default() {
+        for (key, _) in self.find_garbage().owned.remove(uid).unwrap_or_default() {
             let Some(object) = self.objects.get(&key) else { continue };
             let mut object = Value::clone(object);
             let mut owners = owners(&object).to_vec();
@@ -192,7 +192,7 @@ impl State {
 }
 
 /// Returns `true` if an object is being deleted.
-pub(in super::super) fn is_going(object: &Value) -> bool {
+pub(in super::super) fn is_being_deleted(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string)
 }
 
@@ -239,7 +239,7 @@ mod tests {
     fn there(objects: &Objects) -> Vec<String> {
         let all = ["frameworks", "configmaps", "pods"].iter().flat_map(|kind| objects.list(kind));
         let all = all.map(|object| {
-            let going = if is_going(&object) { " is going" } else { "" };
+            let going = if is_being_deleted(&object) { " is going" } else { "" };
             format!("{}{going}", text(&object, "/metadata/name"))
         });
         all.collect()
@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(there(&objects), at_once, "{policy}");
             if at_once != in_the_end {
                 // The pod's containers have ended.
-                objects.gone("pods", pod);
+                objects.remove("pods", pod);
                 collect(&objects);
             }
             assert_eq!(there(&objects), in_the_end, "{policy}");
