@@ -6,48 +6,48 @@
 //! fault.
 
 pub mod cases;
-pub mod dice;
+pub mod harness;
+pub mod network_state;
 pub mod plan;
 pub mod proxy;
-pub mod spooled;
-pub mod truth;
-pub mod weather;
-pub mod world;
+pub mod rng;
+pub mod spool_reader;
+pub mod verification;
 
-use plan::{Act, Plan, Round};
-use world::{World, pause};
+use harness::{Harness, pause};
+use plan::{Action, Plan, Round};
 
 /// Counts of injected faults. They reveal a harness that injects none.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct FaultCounts {
     /// The requests that met each kind of fault.
-    pub faults: std::collections::BTreeMap<weather::Fault, u64>,
+    pub faults: std::collections::BTreeMap<network_state::Fault, u64>,
     /// The requests that passed unchanged.
     pub passed: u64,
     /// The compressed requests.
-    pub packed: u64,
+    pub compressed: u64,
     /// The numbers of killed managers, killed agents and set clocks.
-    pub acts: [u64; 3],
+    pub actions: [u64; 3],
 }
 
-impl Seen {
+impl FaultCounts {
     /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
         self.passed += other.passed;
-        self.packed += other.packed;
-        for (sum, more) in self.acts.iter_mut().zip(other.acts) {
+        self.compressed += other.compressed;
+        for (sum, more) in self.actions.iter_mut().zip(other.actions) {
             *sum += more;
         }
     }
 }
 
 /// Prints the plan if the test fails.
-struct Blame<'a>(&'a Plan);
+struct PlanPrinter<'a>(&'a Plan);
 
-impl Drop for Blame<'_> {
+impl Drop for PlanPrinter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             #[expect(clippy::print_stderr, reason = "for the person who wants to see it again")]
@@ -59,56 +59,56 @@ impl Drop for Blame<'_> {
 }
 
 /// Runs one seed. Panics if the store differs from the output of the trials.
-pub fn run(seed: u64) -> Seen {
+pub fn run(seed: u64) -> FaultCounts {
     let plan = Plan::of(seed);
-    let _blame = Blame(&plan);
-    let mut counted = Seen::default();
-    let mut world = World::start(&plan);
-    counted.acts[0] += u64::from(plan.early_kill_ms.is_some());
+    let _printer = PlanPrinter(&plan);
+    let mut counted = FaultCounts::default();
+    let mut harness = Harness::start(&plan);
+    counted.actions[0] += u64::from(plan.early_kill_ms.is_some());
     for round in &plan.rounds {
-        if world.is_over() {
+        if harness.is_over() {
             break;
         }
-        play(&mut world, round, &mut counted);
+        play(&mut harness, round, &mut counted);
     }
-    let outcome = world.finish();
-    (counted.faults, counted.passed) = world.proxy.met();
-    counted.packed = world.proxy.packed();
-    truth::compare(&world, &plan, &outcome);
+    let outcome = harness.finish();
+    (counted.faults, counted.passed) = harness.proxy.fault_counts();
+    counted.compressed = harness.proxy.compressed();
+    verification::verify(&harness, &plan, &outcome);
     counted
 }
 
-fn play(world: &mut World, round: &Round, counted: &mut Seen) {
-    world.proxy.set(round.weather);
-    let before = world.open(round.steps);
+fn play(harness: &mut Harness, round: &Round, counted: &mut FaultCounts) {
+    harness.proxy.set(round.network);
+    let before = harness.release_steps(round.steps);
     if round.awaited {
-        world.wait_for_steps(before, round.steps);
+        harness.wait_for_steps(before, round.steps);
     }
     pause(round.dwell_ms);
-    match round.act {
-        Act::Nothing => {}
-        Act::KillManager { steps, away_ms, agent } => {
-            if !world.end_manager() {
+    match round.action {
+        Action::Nothing => {}
+        Action::KillManager { steps, away_ms, agent } => {
+            if !harness.kill_manager() {
                 return;
             }
-            counted.acts[0] += 1;
-            world.open(steps);
+            counted.actions[0] += 1;
+            harness.release_steps(steps);
             pause(away_ms);
             if let Some(which) = agent {
-                let killed = world.kill_agent(which, false);
-                counted.acts[1] += u64::from(killed.is_some());
+                let killed = harness.kill_agent(which, false);
+                counted.actions[1] += u64::from(killed.is_some());
             }
-            world.resume();
+            harness.resume();
         }
-        Act::KillAgent { which, settled } => {
-            if let Some(killed) = world.kill_agent(which, settled) {
-                counted.acts[1] += 1;
-                world.restart(&killed);
+        Action::KillAgent { which, settled } => {
+            if let Some(killed) = harness.kill_agent(which, settled) {
+                counted.actions[1] += 1;
+                harness.restart(&killed);
             }
         }
-        Act::SetClock { managers, seconds } => {
-            counted.acts[2] += 1;
-            world.set_clock(managers, seconds);
+        Action::SetClock { managers, seconds } => {
+            counted.actions[2] += 1;
+            harness.set_clock(managers, seconds);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The short set of the fault harness, and the named faults. The long set is a command: `cargo run -p
 //! trialkeeper-tests --bin faults -- --seeds 1..1000`.
 
-use trialkeeper_tests::faults::cases::{self, Until};
-use trialkeeper_tests::faults::{self, Seen};
+use trialkeeper_tests::faults::cases::{self, DiskRelief};
+use trialkeeper_tests::faults::{self, FaultCounts};
 
 /// Runs seeds. The harness prints a failing seed on standard error.
 fn seeds(range: std::ops::RangeInclusive<u64>) {
-    let mut seen = Seen::default();
+    let mut seen = FaultCounts::default();
     for seed in range {
         seen.add(&faults::run(seed));
     }
@@ -36,7 +36,7 @@ fn five_seconds_of_503_lose_nothing() {
 
 #[test]
 fn a_manager_that_always_answers_503_does_not_harm_the_trial() {
-    cases::never_taken();
+    cases::manager_that_always_fails();
 }
 
 #[test]
@@ -52,11 +52,11 @@ fn a_resumed_manager_adopts_twenty_running_trials() {
 #[test]
 #[ignore = "needs root, to mount a small disk"]
 fn a_full_disk_stops_only_new_trials() {
-    cases::full_disk(Until::Room);
+    cases::full_disk(DiskRelief::SpaceFreed);
 }
 
 #[test]
 #[ignore = "needs root, to mount a small disk"]
 fn a_manager_stopped_on_a_full_disk_leaves_its_trials_to_the_next_one() {
-    cases::full_disk(Until::Stop);
+    cases::full_disk(DiskRelief::Restart);
 }

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use trialkeeper_tests::faults::{self, Seen, cases};
+use trialkeeper_tests::faults::{self, FaultCounts, cases};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         ["--seeds", text] => range(text),
         ["--restart", trials] => {
             let Ok(trials) = trials.parse() else { return usage() };
-            let cases::Restarted { back_after, caught_up_after } = cases::restart(trials);
+            let cases::RestartTimes { back_after, caught_up_after } = cases::restart(trials);
             print_line(&format!(
                 "a manager killed with {trials} running trials: 0 started again, 0 metrics lost; the first metric was \
                  stored {back_after:.1?} after the kill, the last that had waited {caught_up_after:.1?} after `resume`"
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     };
     let Some((first, last)) = seeds else { return usage() };
     let began = Instant::now();
-    let mut seen = Seen::default();
+    let mut seen = FaultCounts::default();
     let mut failed = Vec::new();
     for seed in first..=last {
         match std::panic::catch_unwind(|| faults::run(seed)) {
@@ -39,13 +39,13 @@ fn main() -> ExitCode {
             print_line(&format!("up to seed {seed}: {} failed, {seconds} s", failed.len()));
         }
     }
-    let [managers, agents, clocks] = seen.acts;
+    let [managers, agents, clocks] = seen.actions;
     print_line(&format!(
         "{} seeds in {} s: {} requests passed, {} were compressed; {managers} managers and {agents} agents killed, {clocks} clocks set",
         last - first + 1,
         began.elapsed().as_secs(),
         seen.passed,
-        seen.packed,
+        seen.compressed,
     ));
     for (fault, count) in &seen.faults {
         print_line(&format!("{count:>8} {fault:?}"));

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use super::harness::{Disk, Harness, pause};
+use super::network_state::{Fault, NetworkState};
 use super::plan::{Container, Plan};
-use super::truth;
-use super::weather::{Fault, Weather};
-use super::world::{Disk, World, pause};
+use super::verification;
 use crate::{BOUND, Gate, Outcome, Search, TestBed, wait_for};
 
 /// A plan without faults.
-fn quiet(trials: u32, steps: usize) -> Plan {
+fn plan_without_faults(trials: u32, steps: usize) -> Plan {
     Plan {
         seed: 0,
         trials,
@@ -22,18 +22,18 @@ fn quiet(trials: u32, steps: usize) -> Plan {
         early_kill_ms: None,
         container: Container::Gone,
         spool_kib: None,
-        far: false,
+        non_loopback: false,
         rounds: Vec::new(),
     }
 }
 
 /// The event that ends a full disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub enum DiskRelief {
     /// Space is freed.
-    Room,
+    SpaceFreed,
     /// The manager is stopped, space is freed, and the experiment is resumed.
-    Stop,
+    Restart,
 }
 
 /// The form of a manager's outage.
@@ -49,65 +49,66 @@ pub enum Outage {
 /// to the ninth. NNI 3.0 loses 100 of each.
 pub fn outage(kind: Outage) {
     // The reports that accumulate during the outage make a large batch.
-    let plan = Plan { far: true, ..quiet(1, 200) };
-    let mut world = World::start(&plan);
-    let weather = match kind {
-        Outage::Refused => Weather::Refusing,
-        Outage::Status503 => Weather::Always(Fault::Answer503Bare),
+    let plan = Plan { non_loopback: true, ..plan_without_faults(1, 200) };
+    let mut harness = Harness::start(&plan);
+    let network = match kind {
+        Outage::Refused => NetworkState::Refusing,
+        Outage::Status503 => NetworkState::Always(Fault::Answer503Bare),
     };
     let began = Instant::now();
     for step in 0..200_u32 {
         match step {
-            80 => world.proxy.set(weather),
-            180 => world.proxy.set(Weather::Calm),
+            80 => harness.proxy.set(network),
+            180 => harness.proxy.set(NetworkState::Healthy),
             _ => {}
         }
-        let before = world.open(1);
-        world.wait_for_steps(before, 1);
+        let before = harness.release_steps(1);
+        harness.wait_for_steps(before, 1);
         // The pace of the output is part of the test. No wait depends on it.
         let due = Duration::from_millis(50) * (step + 1);
         pause(u64::try_from(due.saturating_sub(began.elapsed()).as_millis()).unwrap_or(0));
     }
-    let outcome = world.finish();
-    assert!(world.proxy.met().1 > 0, "requests passed before and after the outage");
-    assert!(world.proxy.packed() > 0, "the large batch was compressed");
-    truth::compare(&world, &plan, &outcome);
+    let outcome = harness.finish();
+    assert!(harness.proxy.fault_counts().1 > 0, "no request passed the proxy");
+    assert!(harness.proxy.compressed() > 0, "no request was compressed");
+    verification::verify(&harness, &plan, &outcome);
 }
 
 /// Answers every request with an error until the agent has ended. The trial must still succeed, the agent
 /// must end in time, and the reports of its spool must be delivered afterwards.
-pub fn never_taken() {
-    let plan = Plan { flush_ms: 300, ..quiet(1, 200) };
-    let mut world = World::start(&plan);
-    world.proxy.set(Weather::Always(Fault::Answer503Bare));
-    let before = world.open(200);
-    world.wait_for_steps(before, 200);
+pub fn manager_that_always_fails() {
+    let plan = Plan { flush_ms: 300, ..plan_without_faults(1, 200) };
+    let mut harness = Harness::start(&plan);
+    harness.proxy.set(NetworkState::Always(Fault::Answer503Bare));
+    let before = harness.release_steps(200);
+    harness.wait_for_steps(before, 200);
     // When the agent gives up, the manager starts a delivery of its spool. The network must then work again.
     wait_for("the keeper to end", BOUND, || {
-        let words = world.bed.processes().into_iter().map(|(_, words)| words);
+        let words = harness.bed.processes().into_iter().map(|(_, words)| words);
         words.into_iter().all(|words| !words.contains("trialkeeper run")).then_some(())
     });
-    let outcome = world.finish();
-    truth::compare(&world, &plan, &outcome);
+    let outcome = harness.finish();
+    verification::verify(&harness, &plan, &outcome);
 }
 
 /// Sets the clocks of manager and agent forwards and back, between any two metrics.
 pub fn clock_jumps() {
-    let plan = quiet(1, 8);
-    let mut world = World::start(&plan);
+    let plan = plan_without_faults(1, 8);
+    let mut harness = Harness::start(&plan);
     for (step, seconds) in (0_u8..).zip([0, 86_400, -86_400, 31_536_000, -30, 3_600, 0, -1]) {
-        world.set_clock(false, seconds);
-        world.set_clock(true, -seconds);
-        let before = world.open(1);
-        world.wait_for_steps(before, 1);
+        harness.set_clock(false, seconds);
+        harness.set_clock(true, -seconds);
+        let before = harness.release_steps(1);
+        harness.wait_for_steps(before, 1);
         wait_for("the metric", BOUND, || {
-            let trial = &world.lives()[0].trial;
-            (truth::values(&world.bed, &world.id, trial).len() > usize::from(step)).then_some(())
+            let trial = &harness.processes()[0].trial;
+            (verification::values(&harness.bed, &harness.id, trial).len() > usize::from(step))
+                .then_some(())
         });
     }
-    let outcome = world.finish();
-    truth::compare(&world, &plan, &outcome);
-    let times = truth::times(&world.bed, &world.id);
+    let outcome = harness.finish();
+    verification::verify(&harness, &plan, &outcome);
+    let times = verification::times(&harness.bed, &harness.id);
     let day = 80_000_000;
     let jumped = |times: &[i64]| times.windows(2).any(|two| (two[0] - two[1]).abs() > day);
     assert!(
@@ -118,7 +119,7 @@ pub fn clock_jumps() {
 
 /// The durations of a restart with many running trials.
 #[derive(Debug, Clone, Copy)]
-pub struct Restarted {
+pub struct RestartTimes {
     /// From the kill to the first new metric in the store.
     pub back_after: Duration,
     /// From the start of `resume` until the store contains all metrics that the trials printed during the
@@ -128,23 +129,25 @@ pub struct Restarted {
 
 /// Kills a manager with `trials` running trials, and resumes the experiment after each trial has printed
 /// more. No trial may be started again, and no metric may be lost.
-pub fn restart(trials: u32) -> Restarted {
-    let plan = quiet(trials, 4);
-    let mut world = World::start(&plan);
+pub fn restart(trials: u32) -> RestartTimes {
+    let plan = plan_without_faults(trials, 4);
+    let mut harness = Harness::start(&plan);
     let all = usize::try_from(trials).expect("the number of trials fits");
     // One step per trial on average. The distribution is random.
-    let before = world.open(all);
-    world.wait_for_steps(before, all);
-    assert!(world.end_manager(), "the manager was running");
+    let before = harness.release_steps(all);
+    harness.wait_for_steps(before, all);
+    assert!(harness.kill_manager(), "the manager had ended before the kill");
     let killed = Instant::now();
-    let before = world.open(all);
-    world.wait_for_steps(before, all);
+    let before = harness.release_steps(all);
+    harness.wait_for_steps(before, all);
     let resumed = Instant::now();
-    world.resume();
+    harness.resume();
     let stored = || {
-        let lives = world.lives();
-        let trials = lives.iter().map(|life| life.trial.as_str());
-        trials.map(|trial| truth::values(&world.bed, &world.id, trial).len()).sum::<usize>()
+        let processes = harness.processes();
+        let trials = processes.iter().map(|process| process.trial.as_str());
+        trials
+            .map(|trial| verification::values(&harness.bed, &harness.id, trial).len())
+            .sum::<usize>()
     };
     let had = stored();
     let back_after = wait_for("the first new metric", BOUND, || {
@@ -152,15 +155,15 @@ pub fn restart(trials: u32) -> Restarted {
     });
     let caught_up_after =
         wait_for("all metrics", BOUND, || (stored() == 2 * all).then(|| resumed.elapsed()));
-    assert_eq!(world.lives().len(), all, "a trial was started again");
-    let outcome = world.finish();
-    truth::compare(&world, &plan, &outcome);
-    Restarted { back_after, caught_up_after }
+    assert_eq!(harness.processes().len(), all, "a trial was started again");
+    let outcome = harness.finish();
+    verification::verify(&harness, &plan, &outcome);
+    RestartTimes { back_after, caught_up_after }
 }
 
 /// Fills the disk of the store while some trials run and others wait. The manager must not acknowledge what
 /// it cannot store, must start no trial, and must report the problem. It must continue when space is free.
-pub fn full_disk(until: Until) {
+pub fn full_disk(relief: DiskRelief) {
     let bed = TestBed::new();
     let disk = Disk::mount(&bed.data(), 32 << 10).expect("root can mount a small disk");
     let gate = Gate::new(&bed.path("gate"));
@@ -196,7 +199,7 @@ pub fn full_disk(until: Until) {
     });
     let stored = || {
         let trials = bed.read("started");
-        trials.lines().map(|trial| truth::values(&bed, &id, trial).len()).sum::<usize>()
+        trials.lines().map(|trial| verification::values(&bed, &id, trial).len()).sum::<usize>()
     };
     gate.open(3);
     wait_for("three metrics", BOUND, || (stored() == 3).then_some(()));
@@ -243,12 +246,12 @@ pub fn full_disk(until: Until) {
     assert!(refused.stderr.contains("no space is left"), "{}", refused.stderr);
 
     drop(reader);
-    let manager = match until {
-        Until::Room => {
+    let manager = match relief {
+        DiskRelief::SpaceFreed => {
             disk.empty();
             manager
         }
-        Until::Stop => {
+        DiskRelief::Restart => {
             manager.signal(Signal::SIGINT);
             let left = manager.finish(BOUND);
             assert_eq!(left.code, Some(130), "{}", left.stderr);
@@ -261,7 +264,7 @@ pub fn full_disk(until: Until) {
     gate.open(2 * steps);
     let outcome = Outcome::of(manager.finish(BOUND));
     outcome.expect_done(4, 0);
-    if until == Until::Room {
+    if relief == DiskRelief::SpaceFreed {
         assert!(
             outcome.stderr.contains("no space is left"),
             "the problem was not reported: {}",

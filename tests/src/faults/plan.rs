@@ -1,7 +1,7 @@
 //! PURE: a seed -> the faults of a run, and their times.
 
-use super::dice::Dice;
-use super::weather::{Fault, Weather};
+use super::network_state::{Fault, NetworkState};
+use super::rng::Rng;
 
 /// The plan of one run.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub struct Plan {
     /// The size in KiB of a small disk for all spools. It has space for the facts, but not for the logs.
     pub spool_kib: Option<u64>,
     /// If set, agents reach the manager by an address other than loopback's, so they compress large requests.
-    pub far: bool,
+    pub non_loopback: bool,
     /// The rounds, in order.
     pub rounds: Vec<Round>,
 }
@@ -43,20 +43,20 @@ pub enum Container {
 #[derive(Debug, Clone)]
 pub struct Round {
     /// The state of the network.
-    pub weather: Weather,
+    pub network: NetworkState,
     /// The number of steps that the trials may take.
     pub steps: usize,
-    /// If set, the steps are awaited before `act`.
+    /// If set, the steps are awaited before `action`.
     pub awaited: bool,
-    /// The pause before `act`, in milliseconds.
+    /// The pause before `action`, in milliseconds.
     pub dwell_ms: u64,
     /// The action at the end of the round.
-    pub act: Act,
+    pub action: Action,
 }
 
 /// An action on the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// No action.
     Nothing,
     /// Kills the manager, lets the trials take steps, optionally kills an agent, and resumes the experiment.
@@ -87,27 +87,27 @@ pub enum Act {
 impl Plan {
     /// Returns the plan of a seed.
     pub fn of(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let trials = u32::try_from(dice.between(1, 3)).expect("few");
-        let container = match dice.below(10) {
+        let mut rng = Rng::new(seed);
+        let trials = u32::try_from(rng.between(1, 3)).expect("few");
+        let container = match rng.below(10) {
             0..=5 => Container::Gone,
             6..=8 => Container::SameAttempt,
             _ => Container::OtherAttempt,
         };
-        let steps = dice.count(3, 12);
+        let steps = rng.count(3, 12);
         let manager_dies = container == Container::Gone;
-        let rounds = dice.count(1, 6);
-        let rounds = (0..rounds).map(|_| Round::of(&mut dice, steps, manager_dies)).collect();
+        let rounds = rng.count(1, 6);
+        let rounds = (0..rounds).map(|_| Round::of(&mut rng, steps, manager_dies)).collect();
         Self {
             seed,
             trials,
             steps,
-            burst: dice.pick(&[1, 1, 2, 5, 20]),
-            flush_ms: dice.pick(&[50, 300, 2_000]),
-            early_kill_ms: (manager_dies && dice.chance(20)).then(|| dice.between(0, 200)),
+            burst: rng.pick(&[1, 1, 2, 5, 20]),
+            flush_ms: rng.pick(&[50, 300, 2_000]),
+            early_kill_ms: (manager_dies && rng.chance(20)).then(|| rng.between(0, 200)),
             container,
-            spool_kib: dice.chance(10).then(|| dice.pick(&[192, 320])),
-            far: seed % 2 == 1,
+            spool_kib: rng.chance(10).then(|| rng.pick(&[192, 320])),
+            non_loopback: seed % 2 == 1,
             rounds,
         }
     }
@@ -121,32 +121,32 @@ impl Plan {
 }
 
 impl Round {
-    fn of(dice: &mut Dice, steps: usize, manager_dies: bool) -> Self {
-        let weather = match dice.below(8) {
-            0 => Weather::Calm,
-            1 | 2 => Weather::Storm,
-            3 => Weather::Refusing,
-            _ => Weather::Always(dice.pick(&Fault::ALL)),
+    fn of(rng: &mut Rng, steps: usize, manager_dies: bool) -> Self {
+        let network = match rng.below(8) {
+            0 => NetworkState::Healthy,
+            1 | 2 => NetworkState::RandomFaults,
+            3 => NetworkState::Refusing,
+            _ => NetworkState::Always(rng.pick(&Fault::ALL)),
         };
-        let act = match dice.below(8) {
-            0..=2 if manager_dies => Act::KillManager {
-                steps: dice.count(0, steps),
-                away_ms: dice.between(0, 60),
-                agent: dice.chance(25).then(|| dice.count(0, 2)),
+        let action = match rng.below(8) {
+            0..=2 if manager_dies => Action::KillManager {
+                steps: rng.count(0, steps),
+                away_ms: rng.between(0, 60),
+                agent: rng.chance(25).then(|| rng.count(0, 2)),
             },
-            3 | 4 => Act::KillAgent { which: dice.count(0, 2), settled: dice.chance(40) },
-            5 => Act::SetClock {
-                managers: dice.chance(30),
-                seconds: dice.pick(&[-86_400, -3_600, -30, 30, 3_600, 31_536_000]),
+            3 | 4 => Action::KillAgent { which: rng.count(0, 2), settled: rng.chance(40) },
+            5 => Action::SetClock {
+                managers: rng.chance(30),
+                seconds: rng.pick(&[-86_400, -3_600, -30, 30, 3_600, 31_536_000]),
             },
-            _ => Act::Nothing,
+            _ => Action::Nothing,
         };
         Self {
-            weather,
-            steps: dice.count(0, steps),
-            awaited: dice.chance(70),
-            dwell_ms: dice.between(0, 80),
-            act,
+            network,
+            steps: rng.count(0, steps),
+            awaited: rng.chance(70),
+            dwell_ms: rng.between(0, 80),
+            action,
         }
     }
 }

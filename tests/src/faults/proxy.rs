@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::dice::Dice;
-use super::weather::{Fault, Weather};
+use super::network_state::{Fault, NetworkState};
+use super::rng::Rng;
 
 /// The time limit of the manager's answer. The manager may hold a poll for long.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 pub struct Proxy(Arc<Shared>);
 
 /// The fault of a request, if any.
-struct Met(Option<Fault>);
+struct RequestFault(Option<Fault>);
 
 #[derive(Debug)]
 struct Shared {
@@ -34,15 +34,15 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    weather: Weather,
-    /// The number of changes of `weather`, so that a waiting thread notices a change.
+    network: NetworkState,
+    /// The number of changes of `network`, so that a waiting thread notices a change.
     changes: u64,
-    dice: Dice,
+    rng: Rng,
     /// Requests that will be repeated.
     late: Vec<Vec<u8>>,
     met: BTreeMap<Fault, u64>,
     passed: u64,
-    packed: u64,
+    compressed: u64,
     over: bool,
 }
 
@@ -52,13 +52,13 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has ports");
         let port = listener.local_addr().expect("it listens").port();
         let state = State {
-            weather: Weather::Calm,
+            network: NetworkState::Healthy,
             changes: 0,
-            dice: Dice::new(!seed),
+            rng: Rng::new(!seed),
             late: Vec::new(),
             met: BTreeMap::new(),
             passed: 0,
-            packed: 0,
+            compressed: 0,
             over: false,
         };
         let proxy = Self(Arc::new(Shared {
@@ -72,10 +72,10 @@ impl Proxy {
         proxy
     }
 
-    /// Returns the URL for agents. With `far`, the address is `0.0.0.0`: it leads to loopback, but does not
-    /// look like a loopback address.
-    pub fn url(&self, far: bool) -> String {
-        format!("http://{}:{}", if far { "0.0.0.0" } else { "127.0.0.1" }, self.0.port)
+    /// Returns the URL for agents. With `non_loopback`, the address is `0.0.0.0`: it leads to loopback, but
+    /// does not look like a loopback address.
+    pub fn url(&self, non_loopback: bool) -> String {
+        format!("http://{}:{}", if non_loopback { "0.0.0.0" } else { "127.0.0.1" }, self.0.port)
     }
 
     /// Forwards requests to the manager whose address is in `file`. The file may change.
@@ -83,13 +83,17 @@ impl Proxy {
         *self.0.upstream.lock().unwrap_or_else(PoisonError::into_inner) = Some(file.to_owned());
     }
 
-    /// Sets the kind of faults. In calm weather, the delayed requests are sent.
-    pub fn set(&self, weather: Weather) {
+    /// Sets the kind of faults. When the network becomes healthy, the delayed requests are sent.
+    pub fn set(&self, network: NetworkState) {
         let late = {
             let mut state = self.lock();
-            state.weather = weather;
+            state.network = network;
             state.changes += 1;
-            if weather == Weather::Calm { std::mem::take(&mut state.late) } else { Vec::new() }
+            if network == NetworkState::Healthy {
+                std::mem::take(&mut state.late)
+            } else {
+                Vec::new()
+            }
         };
         self.0.changed.notify_all();
         self.wake();
@@ -99,14 +103,14 @@ impl Proxy {
     }
 
     /// Returns the number of requests per fault, and the number of requests without one.
-    pub fn met(&self) -> (BTreeMap<Fault, u64>, u64) {
+    pub fn fault_counts(&self) -> (BTreeMap<Fault, u64>, u64) {
         let state = self.lock();
         (state.met.clone(), state.passed)
     }
 
     /// Returns the number of compressed requests.
-    pub fn packed(&self) -> u64 {
-        self.lock().packed
+    pub fn compressed(&self) -> u64 {
+        self.lock().compressed
     }
 
     /// Closes the proxy.
@@ -120,7 +124,7 @@ impl Proxy {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the listener, so that it reads the weather.
+    /// Wakes the listener, so that it reads the state of the network.
     fn wake(&self) {
         drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.0.port)));
     }
@@ -129,7 +133,7 @@ impl Proxy {
         let mut listener = Some(listener);
         loop {
             let mut state = self.lock();
-            while state.weather == Weather::Refusing && !state.over {
+            while state.network == NetworkState::Refusing && !state.over {
                 listener = None;
                 state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -151,19 +155,19 @@ impl Proxy {
             if let Ok((stream, _)) = open.accept() {
                 let own = self.clone();
                 // Ignored: after any error, the agent tries again.
-                std::thread::spawn(move || drop(own.converse(stream)));
+                std::thread::spawn(move || drop(own.handle_connection(stream)));
             }
             listener = Some(open);
         }
     }
 
     /// Handles the requests of one connection, in order.
-    fn converse(&self, mut agent: TcpStream) -> io::Result<()> {
+    fn handle_connection(&self, mut agent: TcpStream) -> io::Result<()> {
         agent.set_nodelay(true)?;
         let mut kept = Vec::new();
         loop {
             let Some(head) = read_head(&mut agent, &mut kept)? else { return Ok(()) };
-            let Some(Met(fault)) = self.draw() else { return Ok(()) };
+            let Some(RequestFault(fault)) = self.choose_fault() else { return Ok(()) };
             if fault == Some(Fault::ResetInBody) {
                 let half = if is_chunked(&head) { 1 } else { body_length(&head) / 2 };
                 read_to(&mut agent, &mut kept, half)?;
@@ -172,7 +176,7 @@ impl Proxy {
             }
             let length = read_body(&head, &mut agent, &mut kept)?;
             let rest = kept.split_off(length);
-            self.lock().packed += u64::from(is_packed(&head));
+            self.lock().compressed += u64::from(is_compressed(&head));
             let request = [head, std::mem::replace(&mut kept, rest)].concat();
             match self.answer(fault, request, length)? {
                 Some(answer) => agent.write_all(&answer)?,
@@ -185,30 +189,30 @@ impl Proxy {
     }
 
     /// Chooses the fault of a request. Returns `None` if the connection must end.
-    fn draw(&self) -> Option<Met> {
+    fn choose_fault(&self) -> Option<RequestFault> {
         let mut state = self.lock();
-        let fault = match state.weather {
-            Weather::Calm => None,
-            Weather::Refusing => return None,
-            Weather::Storm => {
-                if state.dice.chance(50) {
-                    Some(state.dice.pick(&Fault::ALL))
+        let fault = match state.network {
+            NetworkState::Healthy => None,
+            NetworkState::Refusing => return None,
+            NetworkState::RandomFaults => {
+                if state.rng.chance(50) {
+                    Some(state.rng.pick(&Fault::ALL))
                 } else {
                     None
                 }
             }
-            Weather::Always(fault) => Some(fault),
+            NetworkState::Always(fault) => Some(fault),
         };
         match fault {
             Some(fault) => *state.met.entry(fault).or_default() += 1,
             None => state.passed += 1,
         }
-        let again = (!state.late.is_empty() && state.dice.chance(30)).then(|| state.late.remove(0));
+        let again = (!state.late.is_empty() && state.rng.chance(30)).then(|| state.late.remove(0));
         drop(state);
         if let Some(request) = again {
             self.send_again(request);
         }
-        Some(Met(fault))
+        Some(RequestFault(fault))
     }
 
     /// Returns the answer to the agent, or `None` for no answer.
@@ -253,14 +257,14 @@ impl Proxy {
                 Ok(Some(answer))
             }
             Fault::Slow => {
-                let wait = Duration::from_millis(self.lock().dice.between(5, 60));
+                let wait = Duration::from_millis(self.lock().rng.between(5, 60));
                 std::thread::park_timeout(wait);
                 let answer = self.forward(&request);
                 std::thread::park_timeout(wait / 2);
                 answer.map(Some)
             }
             Fault::BlackHole => {
-                self.wait_for_weather_change();
+                self.wait_for_state_change();
                 Ok(None)
             }
             Fault::Answer500
@@ -274,7 +278,7 @@ impl Proxy {
         }
     }
 
-    fn wait_for_weather_change(&self) {
+    fn wait_for_state_change(&self) {
         let mut state = self.lock();
         let now = state.changes;
         while state.changes == now && !state.over {
@@ -378,7 +382,7 @@ fn body_length(head: &[u8]) -> usize {
     header(head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-fn is_packed(head: &[u8]) -> bool {
+fn is_compressed(head: &[u8]) -> bool {
     header(head, "content-encoding") == Some("gzip")
 }
 

@@ -15,15 +15,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
+use super::network_state::NetworkState;
 use super::plan::{Container, Plan};
 use super::proxy::Proxy;
-use super::weather::Weather;
-use super::{spooled, truth};
+use super::{spool_reader, verification};
 use crate::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed, wait_for};
 
 /// A trial's process. All its output is derived from its process id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Life {
+pub struct TrialProcess {
     /// The id of the trial.
     pub trial: String,
     /// The process id.
@@ -31,12 +31,12 @@ pub struct Life {
     /// The number of steps that the process has recorded.
     pub steps: usize,
     /// The metrics in the spool or in the store when the agent was killed. `None` if it was not killed.
-    pub left: Option<BTreeSet<i64>>,
+    pub preserved: Option<BTreeSet<i64>>,
 }
 
 /// A search and its environment.
 #[derive(Debug)]
-pub struct World {
+pub struct Harness {
     /// The folder and the processes.
     pub bed: TestBed,
     /// The proxy between agents and manager.
@@ -110,12 +110,12 @@ impl Drop for Disk {
     }
 }
 
-impl World {
+impl Harness {
     /// Starts the plan's search and waits for its trials.
     pub fn start(plan: &Plan) -> Self {
         let bed = TestBed::new();
         let proxy = Proxy::start(plan.seed);
-        bed.write("proxy.url", &format!("{}\n", proxy.url(plan.far)));
+        bed.write("proxy.url", &format!("{}\n", proxy.url(plan.non_loopback)));
         let gate = Gate::new(&bed.path("gate"));
         mkfifo(&bed.path("restart"), Mode::S_IRWXU).expect("the bed is writable");
         let restart = OpenOptions::new()
@@ -132,7 +132,7 @@ impl World {
         bed.script("container", include_str!("container.sh"));
         bed.script("code/trial.sh", include_str!("trial.sh"));
         let spools = plan.spool_kib.and_then(|kib| Disk::mount(&bed.path("spools"), kib));
-        let mut world = Self {
+        let mut harness = Self {
             bed,
             proxy,
             gate,
@@ -145,18 +145,18 @@ impl World {
             killed: BTreeMap::new(),
             spools,
         };
-        world.begin();
-        world
+        harness.launch();
+        harness
     }
 
     /// Starts the manager, kills it early if the plan requires it, and waits for the trials.
-    fn begin(&mut self) {
+    fn launch(&mut self) {
         let trials = self.plan.trials;
         let search = Search::new("exec ./trial.sh", trials).with("trialConcurrency", trials);
         self.manager = Some(self.start_manager(search.command(&self.bed)));
         if let Some(after) = self.plan.early_kill_ms {
             pause(after);
-            self.end_manager();
+            self.kill_manager();
         }
         self.id = if self.manager.is_some() {
             wait_for("the experiment's folder", BOUND, || self.experiment())
@@ -165,7 +165,7 @@ impl World {
                 Some(id) => id,
                 None => {
                     // The manager ended before it recorded the experiment, so it cannot have started a trial.
-                    assert_eq!(self.lives(), [], "a trial was started that is not recorded");
+                    assert_eq!(self.processes(), [], "a trial was started that is not recorded");
                     drop(fs::remove_dir_all(self.bed.data()));
                     self.manager = Some(self.start_manager(search.command(&self.bed)));
                     wait_for("the experiment's folder", BOUND, || self.experiment())
@@ -177,7 +177,7 @@ impl World {
             self.resume();
         }
         let all = usize::try_from(trials).expect("few");
-        wait_for("all trials to begin", BOUND, || (self.lives().len() >= all).then_some(()));
+        wait_for("all trials to begin", BOUND, || (self.processes().len() >= all).then_some(()));
     }
 
     fn experiment(&self) -> Option<String> {
@@ -186,7 +186,7 @@ impl World {
     }
 
     fn is_recorded(&self, id: &str) -> bool {
-        truth::open(&self.bed, id)
+        verification::open(&self.bed, id)
             .and_then(|store| store.query_row("SELECT 1 FROM experiment", [], |_| Ok(())).ok())
             .is_some()
     }
@@ -208,7 +208,7 @@ impl World {
     }
 
     /// Kills the manager. Returns `false` if it had already ended.
-    pub fn end_manager(&mut self) -> bool {
+    pub fn kill_manager(&mut self) -> bool {
         let Some(manager) = self.manager.take() else { return false };
         manager.signal(Signal::SIGKILL);
         let finished = manager.finish(BOUND);
@@ -231,8 +231,8 @@ impl World {
     }
 
     /// Lets trials take steps. Returns the number of steps recorded before.
-    pub fn open(&self, steps: usize) -> usize {
-        let taken = self.taken();
+    pub fn release_steps(&self, steps: usize) -> usize {
+        let taken = self.steps_taken();
         self.gate.open(steps);
         taken
     }
@@ -240,55 +240,61 @@ impl World {
     /// Waits until `steps` more steps than `before` have been taken, or until no trial has steps left.
     pub fn wait_for_steps(&self, before: usize, steps: usize) {
         wait_for("the trials' steps", BOUND, || {
-            (self.taken() >= before + steps || self.living().is_empty()).then_some(())
+            (self.steps_taken() >= before + steps || self.running_processes().is_empty())
+                .then_some(())
         });
     }
 
-    fn taken(&self) -> usize {
-        self.lives().iter().map(|life| life.steps).sum()
+    fn steps_taken(&self) -> usize {
+        self.processes().iter().map(|process| process.steps).sum()
     }
 
     /// Returns every process of a trial, in the order of their starts, by the record that the processes
     /// write.
-    pub fn lives(&self) -> Vec<Life> {
-        let mut lives: Vec<Life> = Vec::new();
+    pub fn processes(&self) -> Vec<TrialProcess> {
+        let mut processes: Vec<TrialProcess> = Vec::new();
         let record = self.bed.read("record");
         // A process may be writing the last line.
         for line in record.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             let [trial, pid, what] = words[..] else { panic!("the record contains {line:?}") };
             let pid = pid.parse().expect("a process id");
-            match lives.iter_mut().find(|life| life.pid == pid) {
-                Some(life) => life.steps += 1,
+            match processes.iter_mut().find(|process| process.pid == pid) {
+                Some(process) => process.steps += 1,
                 None => {
                     assert_eq!(what, "start", "the record contains {line:?}");
                     let left = self.killed.get(&pid).cloned();
-                    lives.push(Life { trial: trial.to_owned(), pid, steps: 0, left });
+                    processes.push(TrialProcess {
+                        trial: trial.to_owned(),
+                        pid,
+                        steps: 0,
+                        preserved: left,
+                    });
                 }
             }
         }
-        lives
+        processes
     }
 
     /// Returns the running processes that have steps left.
-    pub fn living(&self) -> Vec<Life> {
-        let mut lives = self.lives();
-        lives.retain(|life| life.left.is_none() && life.steps < self.plan.steps);
-        lives
+    pub fn running_processes(&self) -> Vec<TrialProcess> {
+        let mut processes = self.processes();
+        processes.retain(|process| process.preserved.is_none() && process.steps < self.plan.steps);
+        processes
     }
 
     /// Kills the agent of a running trial, and the trial with it. First, it notes the metrics that must not
     /// be lost. With `settled`, it waits until all recorded metrics are preserved. Returns `None` if no trial
     /// runs.
-    pub fn kill_agent(&mut self, which: usize, settled: bool) -> Option<Life> {
-        let living = self.living();
-        let life = living.get(which % living.len().max(1))?.clone();
-        let agent = self.agent_of(&life)?;
+    pub fn kill_agent(&mut self, which: usize, settled: bool) -> Option<TrialProcess> {
+        let running_processes = self.running_processes();
+        let process = running_processes.get(which % running_processes.len().max(1))?.clone();
+        let agent = self.agent_of(&process)?;
         if settled && self.spools.is_none() && self.manager.is_some() {
             // The agent spools soon what its trial prints, independently of the network.
-            let printed = life.steps * self.plan.burst;
+            let printed = process.steps * self.plan.burst;
             wait_for("the printed metrics to be preserved", BOUND, || {
-                (self.kept(&life).len() >= printed).then_some(())
+                (self.preserved_values(&process).len() >= printed).then_some(())
             });
         }
         // While the agent is stopped, its spool does not change.
@@ -296,9 +302,9 @@ impl World {
         wait_for("the agent to stop", BOUND, || {
             matches!(state_of(agent), None | Some('T' | 't' | 'Z' | 'X')).then_some(())
         });
-        let left = self.kept(&life);
+        let left = self.preserved_values(&process);
         // Agent or trial may have ended in this moment. The spool would then contain more than metrics.
-        let trial = Pid::from_raw(life.pid.try_into().expect("a process id is an i32"));
+        let trial = Pid::from_raw(process.pid.try_into().expect("a process id is an i32"));
         if state_of(agent) != Some('T') || matches!(state_of(trial), None | Some('Z' | 'X')) {
             let _gone = kill(agent, Signal::SIGCONT);
             return None;
@@ -308,16 +314,16 @@ impl World {
         for (what, pid) in [("the agent to be gone", agent), ("its trial to be gone", trial)] {
             wait_for(what, BOUND, || matches!(state_of(pid), None | Some('Z' | 'X')).then_some(()));
         }
-        self.killed.insert(life.pid, left);
-        Some(life)
+        self.killed.insert(process.pid, left);
+        Some(process)
     }
 
     /// Returns the metrics of a process that are in its trial's spool or in the store.
-    fn kept(&self, life: &Life) -> BTreeSet<i64> {
+    fn preserved_values(&self, process: &TrialProcess) -> BTreeSet<i64> {
         // The spool is read first: a report leaves it only after it is stored.
-        let mut kept = spooled::values(&self.spool_of(&life.trial));
-        kept.extend(truth::values(&self.bed, &self.id, &life.trial));
-        kept.retain(|value| value / truth::LIFE == life.pid);
+        let mut kept = spool_reader::values(&self.spool_of(&process.trial));
+        kept.extend(verification::values(&self.bed, &self.id, &process.trial));
+        kept.retain(|value| value / verification::PROCESS_FACTOR == process.pid);
         kept
     }
 
@@ -326,8 +332,8 @@ impl World {
     }
 
     /// Returns the agent that is the parent of a trial's process.
-    fn agent_of(&self, life: &Life) -> Option<Pid> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", life.pid)).ok()?;
+    fn agent_of(&self, process: &TrialProcess) -> Option<Pid> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?;
         let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         let words = fs::read(format!("/proc/{parent}/cmdline")).ok()?;
         let keeper = self.bed.programs().join("trialkeeper");
@@ -335,16 +341,18 @@ impl World {
     }
 
     /// Lets the container of a killed agent start it again, and waits for its trial.
-    pub fn restart(&mut self, killed: &Life) {
+    pub fn restart(&mut self, killed: &TrialProcess) {
         let answer: &[u8] = match self.plan.container {
             Container::Gone => return,
             Container::SameAttempt => b"same\n",
             Container::OtherAttempt => b"other\n",
         };
         self.restart.write_all(answer).expect("a pipe holds 64 KiB");
-        let before = self.lives().iter().filter(|life| life.trial == killed.trial).count();
+        let before =
+            self.processes().iter().filter(|process| process.trial == killed.trial).count();
         wait_for("the trial to begin again", BOUND, || {
-            let now = self.lives().iter().filter(|life| life.trial == killed.trial).count();
+            let now =
+                self.processes().iter().filter(|process| process.trial == killed.trial).count();
             (now > before).then_some(())
         });
     }
@@ -357,7 +365,7 @@ impl World {
 
     /// Lets the search run to its end.
     pub fn finish(&mut self) -> Outcome {
-        self.proxy.set(Weather::Calm);
+        self.proxy.set(NetworkState::Healthy);
         let all = self.plan.steps * usize::try_from(self.plan.trials).expect("few");
         // Steps of a killed trial are taken again. Surplus steps do no harm.
         self.gate.open((3 * all).min(20_000));

@@ -2,9 +2,9 @@
 
 /// A generator with a seed (`SplitMix64`, for which every seed is equally good).
 #[derive(Debug, Clone)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)

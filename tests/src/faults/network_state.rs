@@ -2,11 +2,11 @@
 
 /// The state of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weather {
+pub enum NetworkState {
     /// Every request passes.
-    Calm,
+    Healthy,
     /// Every other request meets a random fault.
-    Storm,
+    RandomFaults,
     /// Connections are refused.
     Refusing,
     /// Every request meets this fault.
@@ -46,7 +46,7 @@ pub enum Fault {
     Answer413,
     /// The answer is 200 with a body that is not an ack.
     Nonsense,
-    /// No answer, until the weather changes.
+    /// No answer, until the state of the network changes.
     BlackHole,
 }
 

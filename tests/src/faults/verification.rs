@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
+use super::harness::{Harness, TrialProcess};
 use super::plan::{Container, Plan};
-use super::spooled::whole;
-use super::world::{Life, World};
+use super::spool_reader::whole;
 use crate::{BOUND, Outcome, TestBed};
 
 /// The factor between process ids in values: a value is its process id times this factor, plus its step.
-pub const LIFE: i64 = 100_000;
+pub const PROCESS_FACTOR: i64 = 100_000;
 
 /// A fact that the comparison needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,36 +110,43 @@ fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
 }
 
 /// Panics unless the store contains exactly the output of the trials.
-pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
+pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let trials = usize::try_from(plan.trials).expect("few");
     assert_eq!(outcome.trials.len(), trials, "{outcome:#?}");
-    let store = open(&world.bed, &world.id).expect("there is a store");
-    let mut lives: BTreeMap<String, Vec<Life>> = BTreeMap::new();
-    for life in world.lives() {
-        lives.entry(life.trial.clone()).or_default().push(life);
+    let store = open(&harness.bed, &harness.id).expect("there is a store");
+    let mut processes: BTreeMap<String, Vec<TrialProcess>> = BTreeMap::new();
+    for process in harness.processes() {
+        processes.entry(process.trial.clone()).or_default().push(process);
     }
     for trial in &outcome.trials {
-        let lives = lives.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} has no process"));
+        let processes =
+            processes.get(&trial.id).unwrap_or_else(|| panic!("{trial:?} has no process"));
         let stored = facts(&store, &trial.id);
-        let expected = expected_facts(plan, lives, &stored);
-        assert!(stored == expected, "{} {lives:?}\n{}", trial.id, difference(&stored, &expected));
+        let expected = expected_facts(plan, processes, &stored);
+        assert!(
+            stored == expected,
+            "{} {processes:?}\n{}",
+            trial.id,
+            difference(&stored, &expected)
+        );
         let padding = plan.padding();
-        let printed =
-            |pid, step| format!("line {pid} {step}{padding}\nscore={}\n", pid * LIFE + step);
+        let printed = |pid, step| {
+            format!("line {pid} {step}{padding}\nscore={}\n", pid * PROCESS_FACTOR + step)
+        };
         let errors = |pid, step| format!("oops {pid} {step}\n");
         let streams: [(&str, Print<'_>); 2] = [("stdout", &printed), ("stderr", &errors)];
         // On a full disk, agents drop output.
         for (stream, print) in streams.into_iter().filter(|_| plan.spool_kib.is_none()) {
-            compare_output(plan, lives, &output(&store, &trial.id, stream), print);
+            verify_output(plan, processes, &output(&store, &trial.id, stream), print);
         }
-        let last = lives.last().expect("a trial has a process");
+        let last = processes.last().expect("a trial has a process");
         // The manager accepts only the attempt that it started.
-        let is_own_attempt = plan.container != Container::OtherAttempt || lives.len() == 1;
-        let succeeded = last.left.is_none() && is_own_attempt;
+        let is_own_attempt = plan.container != Container::OtherAttempt || processes.len() == 1;
+        let succeeded = last.preserved.is_none() && is_own_attempt;
         let state = if succeeded { "SUCCEEDED" } else { "FAILED" };
-        assert_eq!(trial.state, state, "{trial:?} {lives:?}");
-        if lives.len() == 1 {
+        assert_eq!(trial.state, state, "{trial:?} {processes:?}");
+        if processes.len() == 1 {
             let shown: Vec<i64> = trial.intermediate.iter().map(number).collect();
             let metrics = stored.iter().filter_map(|fact| match fact {
                 Fact::Metric(value) => Some(*value),
@@ -148,37 +155,37 @@ pub fn compare(world: &World, plan: &Plan, outcome: &Outcome) {
             assert_eq!(shown, metrics.collect::<Vec<_>>(), "{trial:?}");
         }
     }
-    let mut check = world.bed.manager();
-    check.args(["check", &world.id, "--data-dir"]).arg(world.bed.data());
-    let checked = world.bed.start(&mut check).finish(BOUND);
+    let mut check = harness.bed.manager();
+    check.args(["check", &harness.id, "--data-dir"]).arg(harness.bed.data());
+    let checked = harness.bed.start(&mut check).finish(BOUND);
     let stdout = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert_eq!((checked.code, stdout.as_str()), (Some(0), ""), "{}", checked.stderr);
 }
 
 /// Returns the facts that the store must contain: those of all processes of a trial in order, and the
 /// preserved ones of a killed process.
-fn expected_facts(plan: &Plan, lives: &[Life], stored: &[Fact]) -> Vec<Fact> {
+fn expected_facts(plan: &Plan, processes: &[TrialProcess], stored: &[Fact]) -> Vec<Fact> {
     let mut expected = Vec::new();
-    for life in lives {
+    for process in processes {
         let all = i64::try_from(plan.steps * plan.burst).expect("few");
-        let metrics = |count: i64| (0..count).map(move |step| life.pid * LIFE + step);
-        match &life.left {
+        let metrics = |count: i64| (0..count).map(move |step| process.pid * PROCESS_FACTOR + step);
+        match &process.preserved {
             None => {
-                assert_eq!(life.steps, plan.steps, "{life:?} has not taken all steps");
+                assert_eq!(process.steps, plan.steps, "{process:?} has not taken all steps");
                 expected.extend(metrics(all).map(Fact::Metric));
-                expected.extend([Fact::Final(life.pid * LIFE + all - 1), Fact::Ended]);
+                expected.extend([Fact::Final(process.pid * PROCESS_FACTOR + all - 1), Fact::Ended]);
             }
             Some(left) => {
                 // On a full disk, the agent sends reports that its spool cannot hold. They may have been in
                 // transit.
                 let sent = stored
                     .iter()
-                    .filter(|fact| matches!(fact, Fact::Metric(value) if value / LIFE == life.pid));
+                    .filter(|fact| matches!(fact, Fact::Metric(value) if value / PROCESS_FACTOR == process.pid));
                 let sent = if plan.spool_kib.is_some() { sent.count() } else { 0 };
                 let least = i64::try_from(left.len()).expect("few");
                 let count = i64::try_from(sent).expect("few").max(least);
                 let prefix: BTreeSet<i64> = metrics(least).collect();
-                assert_eq!(*left, prefix, "the preserved metrics of {life:?} have gaps");
+                assert_eq!(*left, prefix, "the preserved metrics of {process:?} have gaps");
                 expected.extend(metrics(count).map(Fact::Metric));
             }
         }
@@ -191,20 +198,24 @@ type Print<'a> = &'a dyn Fn(i64, i64) -> String;
 
 /// Checks that the output of every process is stored once and complete. The output of a killed process may be
 /// cut off or missing.
-fn compare_output(plan: &Plan, lives: &[Life], texts: &[String], print: Print<'_>) {
+fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], print: Print<'_>) {
     let mut texts = texts.iter().peekable();
-    for life in lives {
+    for process in processes {
         let all = i64::try_from(plan.steps * plan.burst).expect("few");
-        let printed: String = (0..all).map(|step| print(life.pid, step)).collect();
-        if life.left.is_none() {
-            let text = texts.next().unwrap_or_else(|| panic!("no output of {life:?} is stored"));
-            assert!(*text == printed, "output of {life:?}\n{}", difference(&[text], &[&printed]));
+        let printed: String = (0..all).map(|step| print(process.pid, step)).collect();
+        if process.preserved.is_none() {
+            let text = texts.next().unwrap_or_else(|| panic!("no output of {process:?} is stored"));
+            assert!(
+                *text == printed,
+                "output of {process:?}\n{}",
+                difference(&[text], &[&printed])
+            );
         } else {
             // If no output of the killed process arrived, the next text belongs to the next process.
             texts.next_if(|text| printed.starts_with(text.as_str()));
         }
     }
-    assert_eq!(texts.next(), None, "this output belongs to no process: {lives:?}");
+    assert_eq!(texts.next(), None, "this output belongs to no process: {processes:?}");
 }
 
 fn difference<T: std::fmt::Debug + PartialEq>(stored: &[T], expected: &[T]) -> String {
