@@ -12,12 +12,12 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 #[track_caller]
 fn refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
     let finished = bed.start(command).finish(BOUND);
-    let said = &finished.stderr;
-    assert_eq!(finished.code, Some(2), "{said}");
+    let stderr = &finished.stderr;
+    assert_eq!(finished.code, Some(2), "{stderr}");
     assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "stdout is for results");
-    assert!(!said.contains("panicked"), "{said}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
     for word in words {
-        assert!(said.contains(word), "{word:?} is not named in: {said}");
+        assert!(stderr.contains(word), "{word:?} is not named in: {stderr}");
     }
 }
 
@@ -52,13 +52,13 @@ fn an_invalid_experiment_is_refused_with_the_field_s_name() {
         ("no choice",              space(json!({"x": {"_type": "choice", "_value": []}})), &["searchSpace", "x"]),
         ("an unknown placeholder", Search::new("echo {{z}}", 1),                      &["trialCommand", "z"]),
     ];
-    for (says, search, words) in table {
+    for (case, search, words) in table {
         let bed = TestBed::new();
-        println!("{says}");
+        println!("{case}");
         refused(&bed, &mut search.command(&bed), words);
         assert!(
             !bed.data().exists() || fs::read_dir(bed.data()).unwrap().next().is_none(),
-            "{says}"
+            "{case}"
         );
     }
 }
@@ -74,9 +74,9 @@ fn an_invalid_file_is_refused_with_its_name() {
         ("not UTF-8",        Some(b"trialCommand: \xff\xfe\n"),      &["experiment.yml"]),
         ("a field twice",    Some(b"maxTrialNumber: 1\nmaxTrialNumber: 2\n"), &["experiment.yml", "maxTrialNumber"]),
     ];
-    for (says, bytes, words) in table {
+    for (case, bytes, words) in table {
         let bed = TestBed::new();
-        println!("{says}");
+        println!("{case}");
         let file = bed.path("experiment.yml");
         if let Some(bytes) = bytes {
             fs::write(&file, bytes).unwrap();
@@ -141,12 +141,12 @@ fn an_experiment_without_a_record_is_not_resumed() {
         }
         let mut command = bed.manager();
         command.args(["resume", "abcd1234", "--port", "0", "--data-dir"]).arg(bed.data());
-        let says = if trials_began {
+        let message = if trials_began {
             "the record of experiment abcd1234 is lost"
         } else {
             "no experiment abcd1234"
         };
-        refused(&bed, &mut command, &[says]);
+        refused(&bed, &mut command, &[message]);
         assert_eq!(
             database.exists(),
             trials_began,

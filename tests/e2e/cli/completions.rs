@@ -34,10 +34,10 @@ fn offered(bed: &TestBed, (shell, script): (&str, &str), words: &[&str]) -> Vec<
     let output = output.unwrap_or_else(|error| panic!("{shell}: {error}"));
     let why = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && why.is_empty(), "{shell}: {why}");
-    let said = String::from_utf8(output.stdout).expect("completions are UTF-8");
+    let stdout = String::from_utf8(output.stdout).expect("completions are UTF-8");
     // Zsh and fish append a description to a value.
     let value = |line: &str| line.split([':', '\t']).next().unwrap_or_default().to_owned();
-    let mut offered: Vec<_> = said.lines().map(value).filter(|value| !value.is_empty()).collect();
+    let mut offered: Vec<_> = stdout.lines().map(value).filter(|value| !value.is_empty()).collect();
     offered.sort();
     offered
 }
@@ -106,8 +106,8 @@ fn common_aliases_are_accepted() {
         let mut command = bed.manager();
         let output = command.args(words).env("TRIAL_MANAGER_DATA_DIR", bed.data()).output();
         let output = output.expect("the manager can be started");
-        let (said, why) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
+        let (stdout, why) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {why}");
-        assert!(String::from_utf8_lossy(&said).starts_with(expected), "{words:?}");
+        assert!(String::from_utf8_lossy(&stdout).starts_with(expected), "{words:?}");
     }
 }

@@ -22,15 +22,17 @@ fn a_running_agent_obeys_log_level_and_flush() {
         command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
         bed.start(&mut command).finish(BOUND)
     };
-    let said = |words: &str| std::fs::read_to_string(&log).unwrap().contains(words);
+    let log_contains = |words: &str| std::fs::read_to_string(&log).unwrap().contains(words);
 
-    let asked = order(&["log-level", "debug", &trial]);
-    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to log more", BOUND, || said("log level set to Debug").then_some(()));
-    assert!(!said("sending buffered output"), "there was no `flush` yet");
-    let asked = order(&["flush", &trial]);
-    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
-    wait_for("the agent to send", BOUND, || said("sending buffered output").then_some(()));
+    let finished = order(&["log-level", "debug", &trial]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    wait_for("the agent to log more", BOUND, || {
+        log_contains("log level set to Debug").then_some(())
+    });
+    assert!(!log_contains("sending buffered output"), "there was no `flush` yet");
+    let finished = order(&["flush", &trial]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    wait_for("the agent to send", BOUND, || log_contains("sending buffered output").then_some(()));
 
     for (words, code, why) in [
         (["log-level", "loud", trial.as_str()], 2, "possible values: error, warn, info, debug"),

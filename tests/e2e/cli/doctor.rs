@@ -110,14 +110,14 @@ fn doctor_loads_a_user_s_tuner() {
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stdout.contains("ok    tuner  mine.Mine can be run"), "{stdout}");
     assert!(stdout.contains("ok    tuner  mine.Mine proposes parameters"), "{stdout}");
-    for (class, said) in [
+    for (class, reason) in [
         ("broken.Mine", "No module named 'no_such_module'"),
         ("mine.Yours", "has no attribute 'Yours'"),
         ("absent.Mine", "No module named 'absent'"),
     ] {
         let (code, stdout, stderr) = doctor(class);
         assert_eq!(code, Some(1), "{class}: {stdout}{stderr}");
-        assert!(stdout.contains("FAIL  tuner  ") && stdout.contains(said), "{class}: {stdout}");
+        assert!(stdout.contains("FAIL  tuner  ") && stdout.contains(reason), "{class}: {stdout}");
     }
 }
 
@@ -142,7 +142,7 @@ fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
             .with("trialCodeDirectory", "code");
         let (code, stdout, stderr) = doctor(&bed, &search, &[]);
         assert_eq!(code, Some(i32::from(fault.is_some())), "{program}: {stdout}{stderr}");
-        let told = fault.unwrap_or("ok    tuner  ");
-        assert!(stdout.contains(told), "{program}: {stdout}");
+        let expected = fault.unwrap_or("ok    tuner  ");
+        assert!(stdout.contains(expected), "{program}: {stdout}");
     }
 }

@@ -32,9 +32,9 @@ fn open_logs_the_browser_in() {
     assert_eq!(arguments, format!("file://{}\n", page.display()), "the browser gets only the file");
     assert_eq!(std::fs::metadata(&page).unwrap().permissions().mode() & 0o777, 0o600);
     let inside = std::fs::read_to_string(&page).unwrap();
-    let said = String::from_utf8(opened.stdout).unwrap();
+    let stdout = String::from_utf8(opened.stdout).unwrap();
     assert!(inside.contains("/login?ticket=") && !inside.contains(token.trim()), "{inside}");
-    assert!(said.contains(&url) && !said.contains("ticket"), "{said}");
+    assert!(stdout.contains(&url) && !stdout.contains("ticket"), "{stdout}");
 
     let browser = Browser::start();
     browser.open(&format!("file://{}", page.display()));
@@ -47,9 +47,9 @@ fn open_logs_the_browser_in() {
     for (arguments, browser) in [(["--print"].as_slice(), None), (&[], None), (&[], Some("false"))]
     {
         let printed = open(&bed, arguments, browser);
-        let said = String::from_utf8(printed.stdout).unwrap();
-        let path = said.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
-        assert!(!said.contains(token.trim()), "{said}");
+        let stdout = String::from_utf8(printed.stdout).unwrap();
+        let path = stdout.lines().next().unwrap().strip_prefix(&url).unwrap().to_owned();
+        assert!(!stdout.contains(token.trim()), "{stdout}");
         let (_, first) = trialkeeper_tests::get(&url, &path).unwrap();
         let (_, again) = trialkeeper_tests::get(&url, &path).unwrap();
         assert!(first.contains("Logged in") && again.contains("has been used"), "{first}{again}");

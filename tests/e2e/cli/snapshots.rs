@@ -8,7 +8,7 @@ use serde_json::json;
 use trialkeeper_tests::{BOUND, Gate, Search, Snapshots, TestBed, seed, wait_for};
 
 /// Runs the manager. Returns its exit code and both streams in the form of the snapshots.
-fn said(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
+fn output_of(bed: &TestBed, words: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = bed.manager();
     // The variable's value would appear in help texts.
     command.args(words).env_remove("TRIAL_MANAGER_AGENT").env("TZ", "UTC");
@@ -51,12 +51,12 @@ fn every_help_text_is_as_recorded() {
     while let Some(path) = left.pop() {
         let mut words: Vec<&str> = path.iter().map(String::as_str).collect();
         words.push("--help");
-        let text = said(&bed, &words, &[]);
+        let text = output_of(&bed, &words, &[]);
         let name = if path.is_empty() { "trial-manager".to_owned() } else { path.join("-") };
         snapshots.compare(&name, &text);
         left.extend(commands(&text).into_iter().map(|name| [path.clone(), vec![name]].concat()));
     }
-    let version = said(&bed, &["--version"], &[]);
+    let version = output_of(&bed, &["--version"], &[]);
     snapshots.compare("version-flag", &version.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
     snapshots.finish();
 }
@@ -67,7 +67,7 @@ fn output_to_a_pipe_is_never_coloured() {
     for colour in [("NO_COLOR", "1"), ("CLICOLOR_FORCE", "1"), ("TERM", "xterm-256color")] {
         for words in [&["--help"][..], &["trial", "sow"], &["experiment", "show"], &["run", "none"]]
         {
-            let text = said(&bed, words, &[colour]);
+            let text = output_of(&bed, words, &[colour]);
             assert!(!text.contains('\u{1b}'), "{text}");
         }
     }
@@ -98,7 +98,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
     for (name, line) in shown {
         for form in ["table", "json", "yaml"] {
             let words: Vec<_> = line.split(' ').chain(["-o", form]).collect();
-            snapshots.compare(&format!("{name}-{form}"), &said(&bed, &words, &place));
+            snapshots.compare(&format!("{name}-{form}"), &output_of(&bed, &words, &place));
         }
     }
     for (name, line) in [
@@ -117,7 +117,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
         ("clean", "clean small"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        snapshots.compare(name, &said(&bed, &words, &place));
+        snapshots.compare(name, &output_of(&bed, &words, &place));
     }
     for (name, folder) in [("folder", "mlflow"), ("events", "tensorboard")] {
         let mut files = String::new();
@@ -133,7 +133,7 @@ fn a_stored_experiment_is_shown_as_recorded() {
         ("experiment-ls-empty", "experiment ls"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        snapshots.compare(name, &said(&bed, &words, &place));
+        snapshots.compare(name, &output_of(&bed, &words, &place));
     }
     snapshots.finish();
 }
@@ -168,7 +168,7 @@ fn a_running_experiment_is_shown_as_recorded() {
         ("trial-logs-followed", "trial logs -f 3"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        snapshots.compare(name, &said(&bed, &words, &place));
+        snapshots.compare(name, &output_of(&bed, &words, &place));
     }
     bed.write("code/trial.sh", "echo score=1\n");
     bed.write(
@@ -176,16 +176,18 @@ fn a_running_experiment_is_shown_as_recorded() {
         "trialCommand: sh trial.sh\ntrialCodeDirectory: code\ntrialConcurrency: 1\nmaxTrialNumber: 1\n\
          searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntuner: {name: Random}\ntrainingService: {platform: local}\n",
     );
-    snapshots.compare("doctor", &said(&bed, &["doctor", "experiment.yml", "--port", "0"], &place));
-    let probed = said(&bed, &["doctor", "experiment.yml", "--probe", "--port", "0"], &place);
+    snapshots
+        .compare("doctor", &output_of(&bed, &["doctor", "experiment.yml", "--port", "0"], &place));
+    let probed = output_of(&bed, &["doctor", "experiment.yml", "--probe", "--port", "0"], &place);
     let took =
         probed.split("reported: score 1 after ").nth(1).and_then(|rest| rest.split(' ').next());
     let took = format!("after {} s", took.expect("the probe's trial has a result"));
     snapshots.compare("doctor-probe", &probed.replace(&took, "after SECONDS s"));
-    let amiss = said(&bed, &["doctor", "experiment.yml", "--agent", "nowhere", "--probe"], &place);
+    let amiss =
+        output_of(&bed, &["doctor", "experiment.yml", "--agent", "nowhere", "--probe"], &place);
     snapshots.compare("doctor-amiss", &amiss);
     let words = ["doctor", "experiment.yml", "--agent", "nowhere", "--probe", "-o", "json"];
-    snapshots.compare("doctor-amiss-json", &said(&bed, &words, &place));
+    snapshots.compare("doctor-amiss-json", &output_of(&bed, &words, &place));
     snapshots.finish();
 }
 
@@ -214,10 +216,10 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     });
     let mut snapshots = Snapshots::new("cli/steer");
     let words = ["trial", "kill", "0", "--manager", &url];
-    snapshots.compare("no-token", &said(&bed, &words, &place).replace(&url, "URL"));
+    snapshots.compare("no-token", &output_of(&bed, &words, &place).replace(&url, "URL"));
     let other = bed.write("other.token", "0123456789abcdefghij").display().to_string();
     let words = [&words[..], &["--token-file", &other]].concat();
-    snapshots.compare("wrong-token", &said(&bed, &words, &place).replace(&url, "URL"));
+    snapshots.compare("wrong-token", &output_of(&bed, &words, &place).replace(&url, "URL"));
     for (name, line) in [
         ("experiment-limit", "experiment limit --trial-concurrency 1 --max-trial-number 8"),
         ("experiment-import", "experiment import results.json"),
@@ -230,7 +232,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
         ("experiment-stop", "experiment stop"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        let text = said(&bed, &words, &place).replace(&url, "URL").replace(&id, "EXPERIMENT");
+        let text = output_of(&bed, &words, &place).replace(&url, "URL").replace(&id, "EXPERIMENT");
         snapshots.compare(name, &without_tickets(&text.replace(&trial, "TRIAL")));
     }
     let ended = search.finish(BOUND);
@@ -242,7 +244,7 @@ fn commands_that_need_a_manager_answer_as_recorded() {
     snapshots.compare(
         "open-shown",
         &without_tickets(
-            &said(&bed, &["open", "--print", "-e", "small"], &place).replace(&url, "URL"),
+            &output_of(&bed, &["open", "--print", "-e", "small"], &place).replace(&url, "URL"),
         ),
     );
     serving.signal(nix::sys::signal::Signal::SIGTERM);
@@ -287,7 +289,7 @@ fn mistakes_are_answered_as_recorded() {
     let mut snapshots = Snapshots::new("cli/mistake");
     let data = bed.data().display().to_string();
     let place = [("TRIAL_MANAGER_DATA_DIR", data.as_str())];
-    let nothing = said(&bed, &["experiment", "show"], &place);
+    let nothing = output_of(&bed, &["experiment", "show"], &place);
     snapshots.compare("no-experiment", &nothing);
     small_store(&bed);
     for (name, line) in [
@@ -324,7 +326,7 @@ fn mistakes_are_answered_as_recorded() {
         ("no-file", "run absent.yaml"),
     ] {
         let words: Vec<_> = line.split(' ').filter(|word| !word.is_empty()).collect();
-        snapshots.compare(name, &said(&bed, &words, &place));
+        snapshots.compare(name, &output_of(&bed, &words, &place));
     }
     snapshots.finish();
 }

@@ -370,10 +370,10 @@ fn an_image_that_cannot_be_pulled_is_reported() {
         let search = cluster.one("true", 1).with("trainingService", service);
         let search = cluster.run(&bed, &search);
         search.expect_done(0, 1);
-        for says in
+        for message in
             ["waits: the image 127.0.0.1:9/none:1 cannot be pulled", "did not start within 45 s"]
         {
-            assert!(search.stderr.contains(says), "{says:?} is not in {}", search.stderr);
+            assert!(search.stderr.contains(message), "{message:?} is not in {}", search.stderr);
         }
     });
 }
@@ -388,7 +388,7 @@ fn a_request_that_no_node_can_meet_is_reported() {
         let role = cluster.role("worker");
         let mut large = role.clone();
         large["gpuNumber"] = json!(999);
-        for (role, changes, code, says) in [
+        for (role, changes, code, message) in [
             (large, json!({}), 1, "Insufficient nvidia.com/gpu"),
             // The error comes at once. If the account may not test pods, it comes when no pod of the trial
             // can be created.
@@ -403,7 +403,7 @@ fn a_request_that_no_node_can_meet_is_reported() {
             let search = cluster.one("true", 1).with("trainingService", service);
             let finished = cluster.start(&bed, &search).finish(BOUND);
             assert!([Some(1), Some(code)].contains(&finished.code), "{}", finished.stderr);
-            assert!(finished.stderr.contains(says), "{says:?} is not in {}", finished.stderr);
+            assert!(finished.stderr.contains(message), "{message:?} is not in {}", finished.stderr);
         }
     });
 }
@@ -495,8 +495,8 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
         let followed = about(&bed, &["trial", "logs", "-f", "0"]);
         let stopped = wait_for("the second trial", BOUND, || {
             let running = about(&bed, &["trial", "ls", "--state", "RUNNING", "--output", "json"]);
-            let said = running.finish(BOUND).stdout;
-            let all: Value = serde_json::from_slice(&said).ok()?;
+            let stdout = running.finish(BOUND).stdout;
+            let all: Value = serde_json::from_slice(&stdout).ok()?;
             let all = all.get("trials").unwrap_or(&all).as_array()?.clone();
             all.iter()
                 .any(|trial| trial["sequence"] == 1)
@@ -506,10 +506,10 @@ fn a_running_trial_is_followed_and_another_is_stopped() {
         let search = Outcome::of(manager.finish(BOUND));
         assert!(search.stderr.contains("USER_CANCELED"), "{}", search.stderr);
         let followed = followed.finish(BOUND);
-        let said = String::from_utf8_lossy(&followed.stdout).into_owned();
+        let stdout = String::from_utf8_lossy(&followed.stdout).into_owned();
         assert_eq!(followed.code, Some(0), "{}", followed.stderr);
         for line in ["line 1\n", "line 5\n", "score="] {
-            assert!(said.contains(line), "{line:?} is not in {said}");
+            assert!(stdout.contains(line), "{line:?} is not in {stdout}");
         }
         cluster.expect_clean(&bed);
     });
@@ -524,9 +524,9 @@ fn a_probe_runs_like_a_trial() {
         command.arg("doctor").arg(cluster.one("echo score=1", 1).write(&bed)).arg("--probe");
         cluster.reached(&mut command);
         let finished = bed.start(&mut command).finish(BOUND);
-        let said = String::from_utf8_lossy(&finished.stdout).into_owned();
-        assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
-        assert!(said.contains("ok    probe  a trial ran, and its agent reported"), "{said}");
+        let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+        assert_eq!(finished.code, Some(0), "{stdout}{}", finished.stderr);
+        assert!(stdout.contains("ok    probe  a trial ran, and its agent reported"), "{stdout}");
         cluster.expect_clean(&bed);
     });
 }

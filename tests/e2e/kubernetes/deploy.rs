@@ -137,8 +137,8 @@ fn kubectl_builds_all_manifests() {
         let mut kubectl = std::process::Command::new("kubectl");
         let built = kubectl.arg("kustomize").arg(deploy().join(folder)).output();
         let built = built.expect("kubectl is installed");
-        let said = String::from_utf8_lossy(&built.stderr);
-        assert!(built.status.success() && said.is_empty(), "{folder}: {said}");
+        let stderr = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success() && stderr.is_empty(), "{folder}: {stderr}");
         let text = String::from_utf8(built.stdout).unwrap();
         let objects = serde_saphyr::from_multiple::<Value>(&text).unwrap();
         let (resources, own) = resources_of(&deploy().join(folder));

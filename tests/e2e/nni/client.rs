@@ -96,10 +96,10 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
     let client = client.finish(BOUND);
     gate.open(1);
     assert_eq!(client.code, Some(0), "{}", client.stderr);
-    let said = String::from_utf8(client.stdout).unwrap();
-    let mut lines = said.lines().filter(|line| line.starts_with('{') || *line == "stopped");
-    let told: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
-    assert_eq!(lines.next(), Some("stopped"), "{said}");
+    let stdout = String::from_utf8(client.stdout).unwrap();
+    let mut lines = stdout.lines().filter(|line| line.starts_with('{') || *line == "stopped");
+    let seen: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    assert_eq!(lines.next(), Some("stopped"), "{stdout}");
     let mut expected = json!({
         "done": {
             "concurrency": "done", "trials": "done", "duration": "done", "kill": "done",
@@ -107,17 +107,17 @@ fn nni_s_python_client_steers_a_search_of_the_same_user_and_stops_it() {
         },
         "space": ["y"],
         "limits": [3, 77, "3h"],
-        "statistics": told["statistics"],
+        "statistics": seen["statistics"],
         "all metrics": true,
         "metadata": true,
         "experiments": 1,
         "logs": true,
     });
-    expected["killed"] = told["killed"].clone();
-    assert_eq!(told, expected);
+    expected["killed"] = seen["killed"].clone();
+    assert_eq!(seen, expected);
     assert_eq!(stopped.code, Some(130), "{}", stopped.stderr);
     let outcome = trialkeeper_tests::Outcome::of(stopped);
-    let killed = told["killed"].as_str().unwrap();
+    let killed = seen["killed"].as_str().unwrap();
     let killed = outcome.trials.iter().find(|trial| trial.id == killed).unwrap();
     assert_eq!(killed.state, "USER_CANCELED");
 }
@@ -153,9 +153,9 @@ fn without_a_token_only_the_manager_s_user_changes_a_search() {
         ("another name",            "", "Host: evil.example\\r\\n".to_owned(),              "401"),
         ("a wrong token",           "", format!("{host}Authorization: Bearer no\\r\\n"),    "401"),
     ];
-    for (says, before, lines, code) in table {
+    for (case, before, lines, code) in table {
         let answer = request(before, &port, &lines);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{says}: {answer}");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{case}: {answer}");
     }
     if nix::unistd::geteuid().is_root() {
         let other = "setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -188,14 +188,14 @@ fn nni_s_python_client_reads_a_running_search() {
     let port = url.trim().rsplit(':').next().unwrap().to_owned();
     // A trial becomes RUNNING a moment after its start.
     let client = bed.write("client.py", CLIENT);
-    let told = wait_for("both trials to reach their states", BOUND, || {
+    let seen = wait_for("both trials to reach their states", BOUND, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
         // NNI also logs on standard output.
-        let said = String::from_utf8(output.stdout).unwrap();
-        let told: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
-        (told["states"] == json!(["SUCCEEDED", "RUNNING"])).then_some(told)
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let seen: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+        (seen["states"] == json!(["SUCCEEDED", "RUNNING"])).then_some(seen)
     });
     gate.open(1);
     let expected = json!({
@@ -209,7 +209,7 @@ fn nni_s_python_client_reads_a_running_search() {
         "limit": 2,
         "unknown": 404,
     });
-    assert_eq!(told, expected);
+    assert_eq!(seen, expected);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }
@@ -255,12 +255,12 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
         let url = std::fs::read_to_string(folder.join("manager.url")).ok()?;
         url.trim().rsplit(':').next().map(str::to_owned)
     });
-    let told = wait_for("the first trial to succeed", BOUND, || {
+    let seen = wait_for("the first trial to succeed", BOUND, || {
         let output = Command::new(&python).arg(&client).arg(&port).output().unwrap();
         // The client fails until the first trial exists.
-        let said = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
-        let told: Value = serde_json::from_str(said.lines().last()?).ok()?;
-        (told["finals"] != json!([])).then_some(told)
+        let stdout = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+        let seen: Value = serde_json::from_str(stdout.lines().last()?).ok()?;
+        (seen["finals"] != json!([])).then_some(seen)
     });
     gate.open(1);
     let step = |value: f64| json!({"default": value, "loss": 1.5, "other": 0.666});
@@ -270,7 +270,7 @@ fn nni_s_python_client_reads_objects_with_all_their_members() {
         "finals": [last],
         "exported": [last],
     });
-    assert_eq!(told, expected);
+    assert_eq!(seen, expected);
     let finished = running.finish(BOUND);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
 }

@@ -137,8 +137,8 @@ fn nni_s_dispatcher_gets_imported_results_and_a_new_space() {
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
         let mut command = bed.manager();
         command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let told = bed.start(&mut command).finish(BOUND);
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let finished = bed.start(&mut command).finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
     wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
     assert_eq!(recorded(&bed, "import")[0][1], json!([0.5]));
@@ -173,8 +173,8 @@ fn a_user_s_class_gets_a_space_of_any_form() {
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
         let mut command = bed.manager();
         command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let told = bed.start(&mut command).finish(BOUND);
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let finished = bed.start(&mut command).finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
     wait_for("the space", BOUND, || (recorded(&bed, "space").len() == 2).then_some(()));
     let spaces = [json!(["space", ["layers", "mode"]]), json!(["space", []])];
@@ -252,8 +252,8 @@ fn a_killed_dispatcher_is_restarted_with_its_history() {
     let search = search(&python, 6, &stepper(&bed, &json!({}))).with("trialCommand", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     gate.open(2);
-    let begun = || bed.read("gate.begun").lines().count();
-    wait_for("the third trial", BOUND, || (begun() == 3).then_some(()));
+    let started_count = || bed.read("gate.begun").lines().count();
+    wait_for("the third trial", BOUND, || (started_count() == 3).then_some(()));
     let pid = recorded(&bed, "made")[0][1].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
     wait_for("the second dispatcher", BOUND, || {
@@ -352,11 +352,11 @@ fn an_unusable_interpreter_is_named() {
         (Some(broken.as_path()),  "exit status: 3"),
         (None,                    "`no-such-python -m nni`) cannot be started: No such file"),
     ];
-    for (python, says) in table {
+    for (python, message) in table {
         let python = python.map_or("no-such-python", |path| path.to_str().unwrap());
         let outcome = search(Path::new(python), 3, &stepper(&bed, &json!({}))).run(&bed);
         assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 0), "{outcome:#?}");
-        assert!(outcome.stderr.contains(says), "{says}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{message}: {}", outcome.stderr);
     }
     fs::remove_file(bed.path("code/square.py")).unwrap();
 }

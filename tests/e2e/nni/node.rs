@@ -41,7 +41,7 @@ const RETURNING: &str = r"
 import json, sys, time
 from nni.experiment import Experiment
 
-port, told = int(sys.argv[1]), []
+port, seen = int(sys.argv[1]), []
 experiment = Experiment('local')
 experiment.config.trial_command = 'python3 trial.py'
 experiment.config.trial_code_directory = '.'
@@ -53,17 +53,17 @@ experiment.start(port)
 while not experiment.export_data():
     time.sleep(0.1)
 connected = Experiment.connect(port)
-told.append([connected.id == experiment.id, connected.get_status()])
+seen.append([connected.id == experiment.id, connected.get_status()])
 experiment.stop()
 viewed = Experiment.view(experiment.id, port, non_blocking=True)
-told.append([viewed.get_status(), len(viewed.export_data()) > 0])
+seen.append([viewed.get_status(), len(viewed.export_data()) > 0])
 viewed.stop()
 resumed = Experiment(None, experiment.id)
 resumed.resume(port, wait_completion=False)
 resumed.update_max_trial_number(len(resumed.list_trial_jobs()))
-told.append([resumed.id == experiment.id, resumed._wait_completion()])
+seen.append([resumed.id == experiment.id, resumed._wait_completion()])
 resumed.stop()
-print(json.dumps(told))
+print(json.dumps(seen))
 ";
 
 const TRIAL: &str = "import nni\nnni.report_final_result(nni.get_next_parameter()['x'])\n";
@@ -106,8 +106,8 @@ fn nni(bed: &TestBed, python: &Path, words: &[&str]) -> Command {
 
 fn finish(bed: &TestBed, command: &mut Command) -> (Finished, String) {
     let finished = bed.start(command).finish(BOUND);
-    let said = String::from_utf8_lossy(&finished.stdout).into_owned();
-    (finished, said)
+    let output = String::from_utf8_lossy(&finished.stdout).into_owned();
+    (finished, output)
 }
 
 /// Returns the only entry of NNI's list of experiments.
@@ -124,15 +124,15 @@ fn nni_s_python_api_runs_steers_and_stops_a_search() {
     bed.write("trial.py", TRIAL);
     bed.write("search.py", LOCAL);
     let port = free_port().to_string();
-    let (finished, said) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
-    assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
-    let told: Value =
-        serde_json::from_str(said.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
+    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
+    assert_eq!(finished.code, Some(0), "{output}{}", finished.stderr);
+    let seen: Value =
+        serde_json::from_str(output.lines().find(|line| line.starts_with('{')).unwrap()).unwrap();
     let expected = json!({
         "done": true, "id": true, "status": "DONE", "port": true, "results": 3,
         "states": ["SUCCEEDED", "SUCCEEDED", "SUCCEEDED"],
     });
-    assert_eq!(told, expected);
+    assert_eq!(seen, expected);
     assert_eq!(entry(&bed)["status"], "STOPPED");
     bed.wait_until_empty();
 }
@@ -145,11 +145,11 @@ fn nni_s_python_api_connects_to_views_and_resumes_an_experiment() {
     bed.write("trial.py", TRIAL);
     bed.write("search.py", RETURNING);
     let port = free_port().to_string();
-    let (finished, said) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
-    assert_eq!(finished.code, Some(0), "{said}{}", finished.stderr);
-    let told: Value =
-        serde_json::from_str(said.lines().find(|line| line.starts_with("[[")).unwrap()).unwrap();
-    assert_eq!(told, json!([[true, "RUNNING"], ["VIEWED", true], [true, true]]));
+    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &["search.py", &port]));
+    assert_eq!(finished.code, Some(0), "{output}{}", finished.stderr);
+    let seen: Value =
+        serde_json::from_str(output.lines().find(|line| line.starts_with("[[")).unwrap()).unwrap();
+    assert_eq!(seen, json!([[true, "RUNNING"], ["VIEWED", true], [true, true]]));
     bed.wait_until_empty();
 }
 
@@ -162,13 +162,13 @@ fn nnictl_creates_resumes_views_and_stops_experiments() {
     bed.write("config.yml", CONFIGURATION);
     let ctl = |line: &str| {
         let words: Vec<&str> = ["nnictl"].into_iter().chain(line.split(' ')).collect();
-        let (finished, said) = finish(&bed, &mut nni(&bed, &python, &words));
-        assert_eq!(finished.code, Some(0), "nnictl {line}: {said}{}", finished.stderr);
-        said
+        let (finished, output) = finish(&bed, &mut nni(&bed, &python, &words));
+        assert_eq!(finished.code, Some(0), "nnictl {line}: {output}{}", finished.stderr);
+        output
     };
     let port = free_port();
-    let said = ctl(&format!("create -c config.yml -p {port}"));
-    assert!(said.contains("Web portal URLs"), "{said}");
+    let output = ctl(&format!("create -c config.yml -p {port}"));
+    assert!(output.contains("Web portal URLs"), "{output}");
     let id = entry(&bed)["id"].as_str().unwrap().to_owned();
     wait_for("the search to be done", BOUND, || (entry(&bed)["status"] == "DONE").then_some(()));
     assert!(ctl("experiment list").contains(&format!("Id: {id}")));
@@ -215,15 +215,15 @@ impl Documented {
     fn run(&self, command: &mut Command) -> String {
         command.env("KUBECONFIG", self.bed.path("kubeconfig"));
         command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
-        let (finished, said) = finish(&self.bed, command);
+        let (finished, output) = finish(&self.bed, command);
         let log = self.bed.path("home/nni-experiments/_latest/log/nnimanager.log");
         let log = fs::read_to_string(log).unwrap_or_default();
-        let said = format!("{said}{}{log}", finished.stderr);
-        assert_eq!(finished.code, Some(0), "{said}");
+        let output = format!("{output}{}{log}", finished.stderr);
+        assert_eq!(finished.code, Some(0), "{output}");
         let frameworks = self.kube.created("frameworks");
-        assert_eq!(frameworks.len(), 10 + 1, "the additional one tests the controller: {said}");
+        assert_eq!(frameworks.len(), 10 + 1, "the additional one tests the controller: {output}");
         self.bed.wait_until_empty();
-        said
+        output
     }
 
     /// Returns the specification of the last pod.
@@ -290,17 +290,17 @@ experiment.config.training_service.service_account_name = 'trials'
 fn the_documented_frameworkcontroller_example_runs_unchanged() {
     let python = nni_python();
     let example = Documented::new(&with_sdk_of_nni(&python), "");
-    let said = example.run(&mut nni(&example.bed, &python, &["search.py"]));
-    assert!(said.contains("DONE: 10 trials, 10 succeeded"), "{said}");
-    assert!(said.contains("`gpuNumber` is taken as `gpu_number`"), "{said}");
+    let output = example.run(&mut nni(&example.bed, &python, &["search.py"]));
+    assert!(output.contains("DONE: 10 trials, 10 succeeded"), "{output}");
+    assert!(output.contains("`gpuNumber` is taken as `gpu_number`"), "{output}");
     example.expect_nfs_and_limits();
 }
 
 #[test]
 fn the_documented_example_runs_without_nni_s_package() {
     let example = Documented::new(&with_trialkeepers_sdk(), "");
-    let said = example.run(&mut trialkeepers_nni(&example.bed, &["search.py"]));
-    assert_eq!(said.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{said}");
+    let output = example.run(&mut trialkeepers_nni(&example.bed, &["search.py"]));
+    assert_eq!(output.matches("`gpuNumber` is taken as `gpu_number`").count(), 1, "{output}");
     example.expect_nfs_and_limits();
 }
 
@@ -347,16 +347,16 @@ fn trialkeeper_s_nnictl_runs_a_search_on_kubeflow() {
         let mut command = trialkeepers_nni(&bed, &words);
         command.env("KUBECONFIG", bed.path("kubeconfig"));
         command.env("TRIAL_MANAGER_HOST", "127.0.0.1");
-        let (finished, said) = finish(&bed, &mut command);
-        let said = format!("{said}{}", finished.stderr);
-        assert_eq!(finished.code, Some(code), "nnictl {line}: {said}");
-        said
+        let (finished, output) = finish(&bed, &mut command);
+        let output = format!("{output}{}", finished.stderr);
+        assert_eq!(finished.code, Some(code), "nnictl {line}: {output}");
+        output
     };
     let port = free_port();
     // Scripts for NNI begin with `stop`, which must succeed without an experiment.
     assert!(ctl("stop", 0).contains("There is no experiment running"));
-    let said = ctl(&format!("create -c config-kubeflow-tf.yml -p {port}"), 0);
-    assert!(said.contains("Successfully started experiment!"), "{said}");
+    let output = ctl(&format!("create -c config-kubeflow-tf.yml -p {port}"), 0);
+    assert!(output.contains("Successfully started experiment!"), "{output}");
     assert!(ctl("log stderr", 0).contains("experiment "));
     assert!(ctl("log stdout", 0).contains("Experiment start time"));
     let status = || ctl("experiment status", 0);
@@ -377,9 +377,9 @@ fn a_failed_start_is_reported_and_leaves_no_process() {
     bed.write("config.yml", &CONFIGURATION.replace("Random", "Rndom"));
     let port = free_port().to_string();
     let create = ["nnictl", "create", "-c", "config.yml", "-p", &port];
-    let (finished, said) = finish(&bed, &mut nni(&bed, &python, &create));
+    let (finished, output) = finish(&bed, &mut nni(&bed, &python, &create));
     assert_ne!(finished.code, Some(0));
-    assert!(said.contains("tuner.name"), "{said}{}", finished.stderr);
+    assert!(output.contains("tuner.name"), "{output}{}", finished.stderr);
     bed.wait_until_empty();
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

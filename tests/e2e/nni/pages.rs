@@ -62,8 +62,8 @@ fn served(bed: &TestBed, python: &std::path::Path, trials: i64) -> (Running, Run
     let front = bed.write("front.py", FRONT);
     let front = bed.start(Command::new(python).arg(front).arg(port));
     let port = wait_for("the pages to be served", BOUND, || {
-        let said = String::from_utf8(front.stdout()).unwrap();
-        said.lines().next().filter(|_| said.ends_with('\n')).map(str::to_owned)
+        let stdout = String::from_utf8(front.stdout()).unwrap();
+        stdout.lines().next().filter(|_| stdout.ends_with('\n')).map(str::to_owned)
     });
     (serving, front, format!("http://127.0.0.1:{port}"))
 }

@@ -82,7 +82,7 @@ fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
         ("a folder that is set", &own, vec![("HOME", home), ("NNI_CONFIG_DIR", bed.path("set"))]),
     ];
     let mut seen = Vec::new();
-    for (says, python, settings) in table {
+    for (case, python, settings) in table {
         let nni = "from nni.runtime.config import get_config_directory as f; print(f())";
         let folder = stdout_of(Command::new(python).args(["-c", nni]).envs(settings.clone()));
         let search = Search::new("true", 1)
@@ -90,8 +90,8 @@ fn the_registry_that_nni_reads_is_named_for_every_kind_of_installation() {
             .with("tuner", json!({"name": "counter"}));
         let refused = bed.start(search.command(&bed).envs(settings)).finish(BOUND);
         let file = format!("{folder}/registered_algorithms.yml");
-        assert_eq!(refused.code, Some(2), "{says}: {}", refused.stderr);
-        assert!(refused.stderr.contains(&file), "{says}: {file}: {}", refused.stderr);
+        assert_eq!(refused.code, Some(2), "{case}: {}", refused.stderr);
+        assert!(refused.stderr.contains(&file), "{case}: {file}: {}", refused.stderr);
         seen.push(folder);
     }
     assert!(seen[0] != seen[1] && seen[1] != seen[2], "{seen:?}");

@@ -41,15 +41,15 @@ fn a_search_is_steered_from_its_pages() {
     bed.script("code/trial.sh", TRIAL);
     let command = format!("BED='{}' ./trial.sh", bed.folder().display());
     let running = Search::new(&command, 20).start(&bed);
-    let begun = |count: usize| {
+    let wait_for_started = |count: usize| {
         let what = format!("{count} trials to have begun");
         wait_for(&what, BOUND, || (bed.read("begun").lines().count() >= count).then_some(()));
     };
-    begun(1);
+    wait_for_started(1);
     let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
     let url = std::fs::read_to_string(folder.join("manager.url")).unwrap().trim().to_owned();
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-    let asked =
+    let get_json =
         |path: &str| -> Value { serde_json::from_str(&get(&url, path).unwrap().1).unwrap() };
     browser.set_viewport(1280, 900, false);
 
@@ -69,11 +69,16 @@ fn a_search_is_steered_from_its_pages() {
            document.querySelector(`[name=${name}]`).value = value;",
     );
     press(&browser, "/limits", true);
-    begun(3);
+    wait_for_started(3);
     let limits = ["trial_concurrency", "max_trial_number", "max_experiment_duration_ms"];
-    let told = asked("/api/v1/experiment");
-    let told: Vec<&Value> = limits.iter().map(|name| &told[name]).collect();
-    assert_eq!(told, [&json!(3), &json!(4), &json!(7_200_000)], "{}", asked("/api/v1/experiment"));
+    let now = get_json("/api/v1/experiment");
+    let now: Vec<&Value> = limits.iter().map(|name| &now[name]).collect();
+    assert_eq!(
+        now,
+        [&json!(3), &json!(4), &json!(7_200_000)],
+        "{}",
+        get_json("/api/v1/experiment")
+    );
     let shown = "const text = document.querySelector('.tiles').textContent; return text.includes('of 3 at a time') && text.includes('of 2 h')";
     browser.wait("the new limits on the page", BOUND, shown);
     let placeholder =
@@ -88,10 +93,10 @@ fn a_search_is_steered_from_its_pages() {
         BOUND,
         "return document.querySelector('main').textContent.includes('Time in all:')",
     );
-    assert_eq!(asked("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
+    assert_eq!(get_json("/api/v1/experiment")["max_experiment_duration_ms"], json!(7_200_000));
 
     // Retries the failed trial, which needs the slot of a killed one.
-    let trials = asked("/api/v1/trials?sort=sequence");
+    let trials = get_json("/api/v1/trials?sort=sequence");
     let page = |at: usize| format!("{url}/trials/{}", trials["trials"][at]["id"].as_str().unwrap());
     browser.open(&page(0));
     assert_eq!(press(&browser, "/retry", true), "nothing", "a retry needs no confirmation");
@@ -100,10 +105,10 @@ fn a_search_is_steered_from_its_pages() {
     browser.wait("the trial to wait for a slot", BOUND, &state("WAITING"));
     browser.open(&page(1));
     assert_eq!(press(&browser, "/kill", false), "Stop this trial?");
-    assert_eq!(asked("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
+    assert_eq!(get_json("/api/v1/trials?sort=sequence")["trials"][1]["state"], "RUNNING");
     press(&browser, "/kill", true);
     browser.wait("the end", BOUND, &state("USER_CANCELED"));
-    begun(4);
+    wait_for_started(4);
 
     // Both streams appear without a reload.
     browser.open(&page(0));
@@ -129,7 +134,11 @@ fn a_search_is_steered_from_its_pages() {
     browser.open(&url);
     let question = "Stop all trials? The experiment can be resumed.";
     assert_eq!(press(&browser, "/stop", false), question);
-    assert_eq!(asked("/api/v1/experiment")["state"], "NO_MORE_TRIAL", "the search must continue");
+    assert_eq!(
+        get_json("/api/v1/experiment")["state"],
+        "NO_MORE_TRIAL",
+        "the search must continue"
+    );
     press(&browser, "/stop", true);
     let outcome = Outcome::of(running.finish(BOUND));
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");

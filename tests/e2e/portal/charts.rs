@@ -94,12 +94,12 @@ fn ranges_are_selected_by_keyboard() {
         (0..ended.len()).filter(|at| ended[*at] && within(*at)).count()
     };
     let all = count(&|_| true);
-    let told = |inside: usize| format!("{inside} of {all} trials");
+    let summary = |inside: usize| format!("{inside} of {all} trials");
 
     let ends = "document.querySelectorAll('[data-chart=parallel] [role=slider]').length";
     let ready = format!("return {ends} > 0 && {ends}");
     assert_eq!(browser.wait("the ends of five axes", BOUND, &ready), json!(10));
-    let said = |attribute: &str| {
+    let focused = |attribute: &str| {
         let script = format!("return document.activeElement.getAttribute('{attribute}')");
         browser.script(&script).as_str().unwrap_or_default().to_owned()
     };
@@ -116,41 +116,41 @@ fn ranges_are_selected_by_keyboard() {
     };
     focus("activation, at least");
     browser.press(&TAB.to_string());
-    assert_eq!(said("aria-label"), "activation, at most");
-    assert_eq!(said("aria-describedby"), "parallel-keys");
+    assert_eq!(focused("aria-label"), "activation, at most");
+    assert_eq!(focused("aria-describedby"), "parallel-keys");
     assert_eq!(browser.script("return getComputedStyle(document.activeElement).opacity"), "1");
-    assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
+    assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // An arrow key moves to the next option, in the order of the search space. One end cannot pass the other.
     browser.press(&DOWN.to_string());
     let inside = count(&|at| kinds[at] != "tanh");
     assert!(0 < inside && inside < all, "the search has too few kinds for this test");
-    assert_eq!(said("aria-valuetext"), format!("elu; {}", told(inside)));
-    assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
+    assert_eq!(focused("aria-valuetext"), format!("elu; {}", summary(inside)));
+    assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
     browser.press(&HOME.to_string());
     let relus = count(&|at| kinds[at] == "relu");
-    assert_eq!(said("aria-valuetext"), format!("relu; {}", told(relus)));
-    assert_eq!(said("aria-valuenow"), "0");
+    assert_eq!(focused("aria-valuetext"), format!("relu; {}", summary(relus)));
+    assert_eq!(focused("aria-valuenow"), "0");
     browser.press(&format!("{UP}{UP}{UP}"));
-    assert_eq!(said("aria-valuetext"), format!("tanh; {}", told(all)));
+    assert_eq!(focused("aria-valuetext"), format!("tanh; {}", summary(all)));
 
     // Two axes at once: numbers change in small steps, options one by one.
     browser.press(&DOWN.to_string());
     focus("momentum, at least");
     browser.press(&UP.to_string());
-    assert_eq!(said("aria-valuenow"), "2");
+    assert_eq!(focused("aria-valuenow"), "2");
     browser.press(&ESCAPE.to_string());
     focus("units, at least");
     browser.press(&UP.to_string());
     let both = count(&|at| kinds[at] != "tanh" && units[at].as_f64().unwrap() > 32.0);
     assert_ne!(both, inside, "every trial has more than 32 units");
-    assert_eq!(said("aria-valuenow"), "33");
-    assert_eq!(said("aria-valuetext"), format!("64; {}", told(both)));
+    assert_eq!(focused("aria-valuenow"), "33");
+    assert_eq!(focused("aria-valuetext"), format!("64; {}", summary(both)));
     browser.press(&END.to_string());
-    assert_eq!(said("aria-valuenow"), "100");
+    assert_eq!(focused("aria-valuenow"), "100");
     browser.press(&ESCAPE.to_string());
-    assert_eq!(said("aria-valuetext"), format!("32; {}", told(inside)));
-    assert_eq!(shown(), format!("{} are within the ranges.", told(inside)));
+    assert_eq!(focused("aria-valuetext"), format!("32; {}", summary(inside)));
+    assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
     let problems = browser.console_messages();
     assert!(problems.iter().all(|message| !message.contains("Content Security")), "{problems:?}");
 }
@@ -238,8 +238,8 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
         ));
         [0, 1, 2].map(|at| place[at].as_f64().unwrap())
     };
-    let said = format!("return {chart}.querySelector('.hint').textContent");
-    let all = browser.script(&said);
+    let hint = format!("return {chart}.querySelector('.hint').textContent");
+    let all = browser.script(&hint);
 
     // Between two axes, a swipe scrolls the page. Across the axes, it scrolls the chart. Neither selects a
     // range.
@@ -253,11 +253,11 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     browser.wait("the chart to move", BOUND, &aside);
     let [x, low, high] = place();
     browser.swipe((x + 46.0, high + 150.0), (0.0, 30.0));
-    assert_eq!(browser.script(&said), all);
+    assert_eq!(browser.script(&hint), all);
     // Along an axis, a swipe selects the range from its start to its end.
     let [x, ..] = place();
     browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
-    assert_ne!(browser.script(&said), all, "nothing was chosen");
+    assert_ne!(browser.script(&hint), all, "nothing was chosen");
     assert_eq!(browser.script("return scrollY"), down, "the page moved");
     let chosen = format!(
         "return [...{chart}.querySelectorAll('[role=slider]')].slice(2, 4).map((end) => Number(end.getAttribute('aria-valuenow')))"

@@ -48,8 +48,8 @@ fn open_pages_show_the_end() {
         let finished = running.finish(BOUND);
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
         browser.wait("the trial's end", BOUND, "return document.querySelector('[data-state=SUCCEEDED]') !== null && document.querySelector('[data-state=RUNNING]') === null");
-        let said = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
-        browser.wait("the message about the manager's end", BOUND, said);
+        let exited = "return document.getElementById('connection').textContent.startsWith('The manager has exited')";
+        browser.wait("the message about the manager's end", BOUND, exited);
         if path == "/" {
             let heading = browser.script("return document.querySelector('h1').textContent");
             assert!(heading.as_str().unwrap().ends_with("done"), "{heading}");
@@ -59,12 +59,12 @@ fn open_pages_show_the_end() {
 
 /// Runs a search to its end with `--keep-serving`. Returns the process and the URL, once the results are
 /// printed.
-fn kept(bed: &TestBed) -> (Running, String) {
+fn serve_ended(bed: &TestBed) -> (Running, String) {
     let (gate, running, url) = waiting(bed, &["--keep-serving"]);
     gate.open(2);
-    let said = format!("it is still on {url}, until interrupted or stopped");
+    let message = format!("it is still on {url}, until interrupted or stopped");
     wait_for("the message of the manager", BOUND, || {
-        running.stderr().contains(&said).then_some(())
+        running.stderr().contains(&message).then_some(())
     });
     (running, url)
 }
@@ -72,7 +72,7 @@ fn kept(bed: &TestBed) -> (Running, String) {
 #[test]
 fn keep_serving_serves_an_ended_search_until_an_interruption() {
     let bed = TestBed::new();
-    let (running, url) = kept(&bed);
+    let (running, url) = serve_ended(&bed);
     let shown = || {
         let mut show = bed.manager();
         show.args(["experiment", "show", "--output", "json", "--manager", &url]);
@@ -102,15 +102,15 @@ fn keep_serving_serves_an_ended_search_until_a_stop() {
         [("POST /api/v1/experiment/stop", 202), ("DELETE /api/v1/nni/experiment", 200)]
     {
         let bed = TestBed::new();
-        let (running, url) = kept(&bed);
+        let (running, url) = serve_ended(&bed);
         let folder = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().path();
         let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-        let asked = |what, body| send_request(&url, what, token.trim(), body).unwrap();
+        let send = |what, body| send_request(&url, what, token.trim(), body).unwrap();
         // An ended search cannot be continued.
-        let (status, said) = asked("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
-        assert_eq!(status, 409, "{said}");
-        assert!(said.contains("the experiment is DONE and starts nothing any more"), "{said}");
-        assert_eq!(asked(stop, "").0, accepted, "{stop}");
+        let (status, answer) = send("PATCH /api/v1/experiment", r#"{"max_trial_number": 9}"#);
+        assert_eq!(status, 409, "{answer}");
+        assert!(answer.contains("the experiment is DONE and starts nothing any more"), "{answer}");
+        assert_eq!(send(stop, "").0, accepted, "{stop}");
         let finished = running.finish(BOUND);
         assert_eq!(finished.code, Some(0), "{stop}: {}", finished.stderr);
     }

@@ -72,8 +72,8 @@ fn a_home_shows_all_experiments_and_forwards_changes_to_their_managers() {
     let finished = running.finish(BOUND);
     assert!(finished.stderr.contains(&format!("{url}/e/{id}/")), "{}", finished.stderr);
     // Without its manager, the same change is refused.
-    let (status, said) = send_request(&url, &kill, &token, "").unwrap();
-    assert_eq!(status, 409, "{said}");
+    let (status, answer) = send_request(&url, &kill, &token, "").unwrap();
+    assert_eq!(status, 409, "{answer}");
 
     let both = format!("/compare?experiment={}&experiment={id}", ended.id);
     let (status, page) = get(&url, &format!("{both}&experiment=removed")).unwrap();
@@ -99,12 +99,12 @@ fn notes_are_kept_and_a_second_home_names_the_first() {
 
     // The maximum length of a note applies to characters of any script.
     let longest = format!("notes={}&tags=", "%E5%AD%97".repeat((12 << 10) / 3));
-    let (status, said) =
+    let (status, answer) =
         send_request(&url, &format!("POST /about/{id}"), &token, &longest).unwrap();
-    assert_eq!(status, 303, "{said}");
+    assert_eq!(status, 303, "{answer}");
     let note = "notes=%23+Plan%0D%0A**less**+%3Cscript%3E&tags=a%2C+b&archived=true";
-    let (status, said) = send_request(&url, &format!("POST /about/{id}"), &token, note).unwrap();
-    assert_eq!(status, 303, "{said}");
+    let (status, answer) = send_request(&url, &format!("POST /about/{id}"), &token, note).unwrap();
+    assert_eq!(status, 303, "{answer}");
     serving.signal(Signal::SIGTERM);
     serving.finish(BOUND);
     let (serving, url, _) = home(&bed);
@@ -127,12 +127,12 @@ fn a_user_s_points_survive_a_killed_manager() {
     let held = "echo {{x}} >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
     let search = Search::new(held, 4).with("initialTrials", json!([{"x": 0.25}, {"x": 0.5}]));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    let begun = |count: usize| {
+    let wait_for_started = |count: usize| {
         wait_for("a trial", BOUND, || {
             (bed.read("gate.begun").lines().count() >= count).then_some(())
         });
     };
-    begun(1);
+    wait_for_started(1);
     let add = |words: &[&str]| {
         let mut command = bed.manager();
         command.args(["trial", "add"]).args(words).arg("--data-dir").arg(bed.data());

@@ -46,7 +46,7 @@ fn serve_search(
 
 /// Returns the page's requests since its load whose paths contain `path`: their queries and their transferred
 /// bytes.
-fn asked(browser: &Browser, path: &str) -> Vec<(String, f64)> {
+fn requests_of(browser: &Browser, path: &str) -> Vec<(String, f64)> {
     let script = format!(
         "return performance.getEntriesByType('resource').map(({{ name, transferSize }}) => [name, transferSize])
            .filter(([name]) => name.includes({}))",
@@ -105,7 +105,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
         json!(6),
         "an unchanged row must be the same element, one place further down"
     );
-    let news = asked(&browser, "/trials?");
+    let news = requests_of(&browser, "/trials?");
     assert!(
         !news.is_empty() && news.iter().all(|(_, bytes)| *bytes < 4000.0),
         "{news:?} of {whole}"
@@ -204,7 +204,7 @@ fn compared_curves_fetch_only_new_steps() {
         BOUND,
         "return document.querySelector('[data-chart=compare] canvas') !== null",
     );
-    let first = asked(&browser, "/metrics?");
+    let first = requests_of(&browser, "/metrics?");
     let whole = |(query, _): &(String, f64)| query == "type=intermediate&points=1000";
     assert!(first.len() == 2 && first.iter().all(whole), "{first:?}");
 
@@ -217,18 +217,22 @@ fn compared_curves_fetch_only_new_steps() {
     );
     let twice = "return performance.getEntriesByType('resource').filter(({ name }) => name.includes('after=')).length >= 1";
     browser.wait("the curve's new step", BOUND, twice);
-    let news = asked(&browser, "t00001/metrics?").split_off(1);
+    let news = requests_of(&browser, "t00001/metrics?").split_off(1);
     let small = |(query, bytes): &(String, f64)| {
         query.starts_with("type=intermediate&after=4") && *bytes < 1000.0
     };
     assert!(news.iter().all(small), "{news:?}");
-    assert_eq!(asked(&browser, "t00003/metrics?").len(), 1, "an unchanged curve was fetched again");
+    assert_eq!(
+        requests_of(&browser, "t00003/metrics?").len(),
+        1,
+        "an unchanged curve was fetched again"
+    );
     // The curve ends at the new step: with the pointer at the right edge, the legend shows its value.
-    let told = "const chart = document.querySelector('[data-chart=compare] .u-over'); const box = chart.getBoundingClientRect();
+    let hover = "const chart = document.querySelector('[data-chart=compare] .u-over'); const box = chart.getBoundingClientRect();
       chart.dispatchEvent(new MouseEvent('mouseenter', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       chart.dispatchEvent(new MouseEvent('mousemove', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       return document.querySelector('[data-chart=compare] .u-legend').textContent.includes('3.5')";
-    browser.wait("the legend to tell the new step", BOUND, told);
+    browser.wait("the legend to tell the new step", BOUND, hover);
 
     // Steps of another attempt are another curve.
     store.0.execute_batch(
@@ -237,8 +241,9 @@ fn compared_curves_fetch_only_new_steps() {
          UPDATE trial SET attempt = 't00001-2' WHERE key = 1;",
     ).unwrap();
     store.notify(1);
-    let again =
-        |_: &Value| asked(&browser, "t00001/metrics?").iter().filter(|one| whole(one)).count() == 2;
+    let again = |_: &Value| {
+        requests_of(&browser, "t00001/metrics?").iter().filter(|one| whole(one)).count() == 2
+    };
     trialkeeper_tests::wait_for("the whole curve to be asked for again", BOUND, || {
         again(&Value::Null).then_some(())
     });

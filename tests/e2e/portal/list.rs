@@ -27,10 +27,10 @@ fn a_filtered_list_can_be_downloaded() {
     assert!(better.is_some() && better < worse, "{csv}");
     let (status, list) = exported("format=json&state=FAILED");
     assert!(status == 200 && list.contains("[]"), "{list}");
-    let (status, said) = exported("format=csv&filter=x%20%3C");
-    assert!(status == 400 && said.contains("filter: at character"), "{status} {said}");
-    let (status, said) = exported("colour=red");
-    assert!(status == 400 && said.contains("colour"), "{status} {said}");
+    let (status, answer) = exported("format=csv&filter=x%20%3C");
+    assert!(status == 400 && answer.contains("filter: at character"), "{status} {answer}");
+    let (status, answer) = exported("colour=red");
+    assert!(status == 400 && answer.contains("colour"), "{status} {answer}");
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn all_trials_of_a_page_can_be_selected() {
     browser.open(&format!("{url}/trials?filter=x%20%3C%200.6"));
     let all = "const all = document.querySelector('[data-all=trial]'); if (!all || all.hidden) return false; all.click(); return true";
     browser.wait("the box of all trials", BOUND, all);
-    let said = "return document.querySelector('.away').firstChild?.textContent.trim()";
-    assert_eq!(browser.script(said), json!("2 selected"));
+    let selected = "return document.querySelector('.away').firstChild?.textContent.trim()";
+    assert_eq!(browser.script(selected), json!("2 selected"));
     let file = "return [...document.querySelectorAll('#list a[download]')].map((one) => new URL(one.href).search)[1]";
     assert_eq!(browser.script(file), json!("?format=json&filter=x%20%3C%200.6"));
     browser.script("document.querySelector('[data-all=trial]').click()");
-    assert_eq!(browser.script(said), json!(null), "a trial is still selected");
+    assert_eq!(browser.script(selected), json!(null), "a trial is still selected");
 }

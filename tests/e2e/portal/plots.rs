@@ -57,11 +57,11 @@ fn a_trial_is_selected_and_opened_by_keyboard() {
     browser.press("\u{e010}");
     assert!(browser.script(tip).as_str().unwrap().starts_with("Trial 39 · "));
     browser.press("\u{e012}\u{e012}");
-    let said = browser.script(tip);
-    let said = said.as_str().unwrap();
-    assert!(said.starts_with("Trial 37 · succeeded"), "{said}");
+    let tip_text = browser.script(tip);
+    let tip_text = tip_text.as_str().unwrap();
+    assert!(tip_text.starts_with("Trial 37 · succeeded"), "{tip_text}");
     for part in ["result: ", "lr: ", "units: ", "activation: ", "on node-1"] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(tip_text.contains(part), "{part} is not in {tip_text}");
     }
     // A zoom shows fewer marks and can be reset.
     let zoomed = "return !document.querySelector('[data-plot=history] .files button').hidden";

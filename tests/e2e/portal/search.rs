@@ -100,8 +100,8 @@ fn a_running_search_is_shown_live() {
         &format!("{output}.includes('<img src=x onerror=window.hacked=1> red \u{fffd}')"),
     );
     gate.open(1);
-    let told = format!("{output}.includes('after the gate')");
-    browser.wait("the output to come", BOUND, &told);
+    let has_new_output = format!("{output}.includes('after the gate')");
+    browser.wait("the output to come", BOUND, &has_new_output);
     let latest = "return document.getElementById('summary').textContent.includes('0.99')";
     browser.wait("the step to come", BOUND, latest);
     assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");

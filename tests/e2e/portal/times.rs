@@ -17,15 +17,15 @@ fn times_are_in_the_time_zone_of_their_reader() {
         let ready = "return document.querySelectorAll('time.exact[data-local]').length > 0";
         browser.wait(page, BOUND, ready);
         // The times on the page, and the expected local times, computed from their attributes.
-        let said = browser.script(
+        let times = browser.script(
             "return [...document.querySelectorAll('time.exact')].map((one) => {
                const shifted = new Date(Date.parse(one.dateTime) + 5.5 * 3600e3).toISOString();
                return [one.textContent, shifted.slice(0, 19).replace('T', ' ')];
              });",
         );
-        let said = said.as_array().unwrap();
-        assert!(said.len() >= least, "{page}: {said:?}");
-        for moment in said {
+        let times = times.as_array().unwrap();
+        assert!(times.len() >= least, "{page}: {times:?}");
+        for moment in times {
             assert_eq!(moment[0], moment[1], "{page}");
         }
         let zones = browser.script(

@@ -78,8 +78,8 @@ fn a_killed_manager_resumes_without_losing_or_duplicating_a_metric() {
         ("and both trials end without it",   vec![(13, 2 * STEPS - 13)]),
         ("again and again",                  vec![(3, 2), (9, 4), (6, 1), (11, 0)]),
     ];
-    for (says, kills) in kills {
-        println!("killed {says}");
+    for (case, kills) in kills {
+        println!("killed {case}");
         search_with_kills(&kills);
     }
 }

@@ -33,9 +33,9 @@ fn output_is_followed_from_one_manager_to_the_next_without_a_gap() {
     let id = std::fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     Outcome::of_resume(&bed, id.to_str().unwrap()).expect_done(1, 0);
     let followed = following.finish(BOUND);
-    let said = String::from_utf8(followed.stdout).unwrap();
+    let stdout = String::from_utf8(followed.stdout).unwrap();
     assert_eq!(
-        (followed.code, said.as_str()),
+        (followed.code, stdout.as_str()),
         (Some(0), "one €\ntwo\nscore=1\n"),
         "{}",
         followed.stderr

@@ -20,8 +20,8 @@ echo score=0.5
 
 #[test]
 fn ctrl_c_ends_the_trials_with_sigterm_and_resume_finishes_the_search() {
-    for (says, signal) in [("Ctrl-C", Signal::SIGINT), ("a service manager", Signal::SIGTERM)] {
-        println!("{says}");
+    for (case, signal) in [("Ctrl-C", Signal::SIGINT), ("a service manager", Signal::SIGTERM)] {
+        println!("{case}");
         let bed = TestBed::new();
         let gate = Gate::new(&bed.path("gate"));
         bed.script("code/polite.sh", POLITE);
@@ -166,7 +166,7 @@ fn commands_report_a_search_without_its_manager() {
     let search = Search::new(&format!("BED='{}' ./polite.sh", bed.folder().display()), 1);
     let running = search.start(&bed);
     wait_for("the trial to start", BOUND, || (!bed.read("started").is_empty()).then_some(()));
-    let said = |words: &[&str]| {
+    let stdout_of = |words: &[&str]| {
         let mut command = bed.manager();
         let finished =
             bed.start(command.args(words).arg("--data-dir").arg(bed.data())).finish(BOUND);
@@ -175,19 +175,22 @@ fn commands_report_a_search_without_its_manager() {
     };
     let looks = [&["experiment", "ls"][..], &["experiment", "show"], &["top"]];
     for words in looks {
-        assert!(!said(words).contains("its manager was killed"), "{words:?}: the manager runs");
+        assert!(
+            !stdout_of(words).contains("its manager was killed"),
+            "{words:?}: the manager runs"
+        );
     }
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
     let id = fs::read_dir(bed.data()).unwrap().next().unwrap().unwrap().file_name();
     let id = id.to_str().unwrap();
     for words in looks {
-        let shown = said(words).split_whitespace().collect::<Vec<_>>().join(" ");
+        let shown = stdout_of(words).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(shown.contains("its manager was killed"), "{words:?}: {shown}");
         assert!(shown.contains(&format!("trial-manager resume {id}")), "{words:?}: {shown}");
     }
     gate.open(1);
     Outcome::of_resume(&bed, id).expect_done(1, 0);
-    assert!(!said(&["experiment", "ls"]).contains("its manager was killed"));
+    assert!(!stdout_of(&["experiment", "ls"]).contains("its manager was killed"));
     bed.wait_until_empty();
 }

@@ -26,8 +26,8 @@ fn outcomes(search: &Search, stop: Option<usize>) -> Vec<(Value, String)> {
         }
         Some(stop) => {
             gate.open(stop);
-            let begun = || bed.read("gate.begun").lines().count();
-            wait_for("the trial", BOUND, || (begun() == stop + 1).then_some(()));
+            let started_count = || bed.read("gate.begun").lines().count();
+            wait_for("the trial", BOUND, || (started_count() == stop + 1).then_some(()));
             running.signal(Signal::SIGINT);
             let id = finished(running).id;
             let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));

@@ -39,7 +39,7 @@ fn search(bed: &TestBed, mode: &str, command: &str) -> Search {
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "minimize"}}))
 }
 
-fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
+fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
     let record = bed.read("record");
     let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter(|line| line["type"] == kind).collect()
@@ -53,17 +53,17 @@ fn a_program_proposes_learns_and_stops() {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"], "{outcome:#?}");
-    let hello = &heard(&bed, "hello")[0];
+    let hello = &recorded(&bed, "hello")[0];
     assert_eq!((&hello["protocol"], &hello["optimize_mode"]), (&json!(1), &json!("minimize")));
-    let ends = heard(&bed, "ended");
-    let told: Vec<_> = ends.iter().map(|end| (&end["id"], &end["parameters"]["x"])).collect();
+    let ends = recorded(&bed, "ended");
+    let reported: Vec<_> = ends.iter().map(|end| (&end["id"], &end["parameters"]["x"])).collect();
     let expected = [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)].map(|(id, x)| (json!(id), json!(x)));
-    assert_eq!(told, expected.iter().map(|(id, x)| (id, x)).collect::<Vec<_>>());
+    assert_eq!(reported, expected.iter().map(|(id, x)| (id, x)).collect::<Vec<_>>());
     assert_eq!(ends[1]["value"], 0.1);
     // A stopped trial's last intermediate result becomes its final result.
     assert_eq!((&ends[0]["state"], &ends[0]["value"]), (&json!("EARLY_STOPPED"), &json!(0.0)));
     assert_eq!(outcome.trial(0).final_result, 0.0);
-    assert_eq!(heard(&bed, "end").len(), 1);
+    assert_eq!(recorded(&bed, "end").len(), 1);
     bed.wait_until_empty();
 }
 
@@ -82,8 +82,12 @@ fn a_program_that_always_ends_stops_the_search_and_keeps_its_trials() {
     assert_eq!((outcome.state.as_str(), outcome.trials.len()), ("STOPPED", 1), "{outcome:#?}");
     assert!(outcome.stderr.contains("SomeError: no more"), "{}", outcome.stderr);
     // The open proposal is requested again from each new process.
-    let asked: Vec<_> = heard(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
-    assert!(asked.len() >= 4 && asked[1..].iter().all(|id| *id == Some(1)), "{asked:?}");
+    let requested: Vec<_> =
+        recorded(&bed, "propose").iter().map(|ask| ask["id"].as_u64()).collect();
+    assert!(
+        requested.len() >= 4 && requested[1..].iter().all(|id| *id == Some(1)),
+        "{requested:?}"
+    );
 }
 
 #[test]
@@ -94,17 +98,17 @@ fn a_killed_program_is_restarted_with_its_history() {
     let search = search(&bed, "good", command);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     gate.open(2);
-    let begun = || bed.read("gate.begun").lines().count();
-    wait_for("the third trial", BOUND, || (begun() == 3).then_some(()));
+    let started_count = || bed.read("gate.begun").lines().count();
+    wait_for("the third trial", BOUND, || (started_count() == 3).then_some(()));
     let first: Value = serde_json::from_str(bed.read("record").lines().next().unwrap()).unwrap();
     let pid = first["pid"].as_i64().unwrap();
     kill(nix::unistd::Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
-    wait_for("the second program", BOUND, || (heard(&bed, "hello").len() == 2).then_some(()));
+    wait_for("the second program", BOUND, || (recorded(&bed, "hello").len() == 2).then_some(()));
     gate.open(2);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(4, 0);
-    let told = heard(&bed, "launched");
-    let ids: Vec<_> = told.iter().map(|trial| trial["id"].as_u64().unwrap()).collect();
+    let launched = recorded(&bed, "launched");
+    let ids: Vec<_> = launched.iter().map(|trial| trial["id"].as_u64().unwrap()).collect();
     assert_eq!(ids, [0, 1, 2, 0, 1, 2, 3], "{}", bed.read("record"));
 }
 
@@ -122,21 +126,21 @@ fn a_program_gets_imported_results_and_a_new_space() {
     for words in [&["import", "known.json"][..], &["update", "--search-space", "space.json"]] {
         let mut command = bed.manager();
         command.arg("experiment").args(words).arg("--data-dir").arg(bed.data());
-        let told = bed.start(&mut command).finish(BOUND);
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        let finished = bed.start(&mut command).finish(BOUND);
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     }
-    wait_for("the space", BOUND, || (heard(&bed, "search_space").len() == 1).then_some(()));
+    wait_for("the space", BOUND, || (recorded(&bed, "search_space").len() == 1).then_some(()));
     let samples = json!([{"parameters": {"x": 0.25}, "value": 3.0}]);
-    assert_eq!(heard(&bed, "import")[0]["samples"], samples);
-    assert_eq!(heard(&bed, "search_space")[0]["search_space"], space);
+    assert_eq!(recorded(&bed, "import")[0]["samples"], samples);
+    assert_eq!(recorded(&bed, "search_space")[0]["search_space"], space);
     running.signal(Signal::SIGINT);
     let id = Outcome::of(running.finish(BOUND)).id;
     // The process of a new manager gets them, too.
     let resumed = bed.start(Outcome::resume_command(&bed, &id).env("GATE", gate.path()));
     gate.open(4);
     Outcome::of(resumed.finish(BOUND)).expect_done(4, 0);
-    assert_eq!(heard(&bed, "hello")[1]["search_space"], space);
-    assert_eq!(heard(&bed, "import")[1]["samples"], samples);
+    assert_eq!(recorded(&bed, "hello")[1]["search_space"], space);
+    assert_eq!(recorded(&bed, "import")[1]["samples"], samples);
 }
 
 #[test]

@@ -23,8 +23,8 @@ done
 
 /// Returns the state and the message of each trial from the API.
 fn trials(running: &Running) -> Option<Vec<(String, String)>> {
-    let told = running.stderr();
-    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let stderr = running.stderr();
+    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = get(line.rsplit(' ').next()?, "/api/v1/trials?sort=sequence")
         .filter(|(status, _)| *status == 200)?;
     let shown: Value = serde_json::from_str(&body).unwrap();
@@ -51,8 +51,8 @@ fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
     steps(2, 6);
     if kills {
         let id = wait_for("the experiment's id", BOUND, || {
-            let told = running.stderr();
-            let line = told.lines().find(|line| line.starts_with("experiment "))?;
+            let stderr = running.stderr();
+            let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
             line.split(' ').nth(1).map(str::to_owned)
         });
         running.signal(Signal::SIGKILL);
@@ -81,13 +81,13 @@ fn search(assessor: &Value) -> Search {
         .with("assessor", assessor.clone())
 }
 
-fn expect_same_after_kill(search: &Search, says: &str) {
+fn expect_same_after_kill(search: &Search, case: &str) {
     let uninterrupted = outcomes(search, false);
     let (states, counts): (Vec<_>, Vec<_>) =
         uninterrupted.iter().map(|(state, _, steps)| (state.as_str(), *steps)).unzip();
-    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{says}: {uninterrupted:?}");
-    assert_eq!(counts, [10, 10, 8], "{says}: {uninterrupted:?}");
-    assert_eq!(uninterrupted, outcomes(search, true), "{says}");
+    assert_eq!(states, ["SUCCEEDED", "SUCCEEDED", "EARLY_STOPPED"], "{case}: {uninterrupted:?}");
+    assert_eq!(counts, [10, 10, 8], "{case}: {uninterrupted:?}");
+    assert_eq!(uninterrupted, outcomes(search, true), "{case}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn a_failing_search_is_paused_by_default_and_can_be_resumed() {
         assert_eq!(held.code, 1, "{held:#?}");
         let message = "`maxConsecutiveFailures: 0` in the file lets failures pass";
         assert_eq!(held.stderr.matches(message).count(), 1, "{}", held.stderr);
-        assert!(trouble(&bed, &held.id).as_str().is_some_and(|said| said.contains(message)));
+        assert!(trouble(&bed, &held.id).as_str().is_some_and(|text| text.contains(message)));
 
         // A resume without a remedy permits new failures, and then pauses the search again.
         let again = Outcome::of_resume(&bed, &held.id);
@@ -72,12 +72,12 @@ fn the_default_limit_on_failures_can_be_turned_off() {
 
 #[test]
 fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
-    for (says, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
+    for (case, limit, state, trials) in [("done", 9, "DONE", 2), ("held", 2, "STOPPED", 3)] {
         let bed = TestBed::new();
         bed.write("code/trial.sh", "exit 3");
         let search = Search::new("sh trial.sh", trials).with("maxConsecutiveFailures", limit);
         let outcome = search.run(&bed);
-        assert_eq!((outcome.state.as_str(), outcome.trials.len()), (state, 2), "{says}");
+        assert_eq!((outcome.state.as_str(), outcome.trials.len()), (state, 2), "{case}");
 
         bed.write("code/trial.sh", "echo score=1");
         let retry = |which: &str| {
@@ -86,16 +86,16 @@ fn failed_trials_run_again_on_request_in_a_done_or_paused_search() {
             bed.start(command.arg(bed.data())).finish(BOUND)
         };
         let marked = retry("--failed");
-        assert_eq!(marked.code, Some(0), "{says}: {}", marked.stderr);
-        let told = format!("`trial-manager resume {}` runs them", outcome.id);
-        assert!(marked.stderr.contains(&told), "{says}: {}", marked.stderr);
+        assert_eq!(marked.code, Some(0), "{case}: {}", marked.stderr);
+        let remedy = format!("`trial-manager resume {}` runs them", outcome.id);
+        assert!(marked.stderr.contains(&remedy), "{case}: {}", marked.stderr);
         // The command accepts the trial's number. A second request changes nothing.
-        assert_eq!(retry("#1").code, Some(0), "{says}");
-        assert_eq!(retry("7").code, Some(2), "{says}: trial 7 does not exist");
+        assert_eq!(retry("#1").code, Some(0), "{case}");
+        assert_eq!(retry("7").code, Some(2), "{case}: trial 7 does not exist");
 
         let resumed = Outcome::of_resume(&bed, &outcome.id);
         resumed.expect_done(usize::try_from(trials).unwrap(), 0);
         let again = Outcome::of_resume(&bed, &outcome.id);
-        assert_eq!(again.trials, resumed.trials, "{says}: a second resume must change nothing");
+        assert_eq!(again.trials, resumed.trials, "{case}: a second resume must change nothing");
     }
 }

@@ -215,20 +215,20 @@ fn a_script_edited_during_the_search_is_reported() {
     assert_ne!(code(2), first);
     gate.open(1);
     assert_ne!(code(3), first);
-    let said = "trials 2-3 (train.sh) ran other code than trials 0-1";
+    let difference = "trials 2-3 (train.sh) ran other code than trials 0-1";
     let now = read("/api/v1/experiment").unwrap();
-    assert_eq!(now["code_difference"], said);
+    assert_eq!(now["code_difference"], difference);
     assert_eq!(
         (&now["code"][0]["trials"], &now["code"][1]["trials"]),
         (&"0-1".into(), &"2-3".into())
     );
     let (_, page) = get(&address(&bed), "/").unwrap();
-    assert!(page.contains(said), "{page}");
+    assert!(page.contains(difference), "{page}");
     gate.open(1);
     let done = Outcome::of(manager.finish(BOUND));
     done.expect_done(4, 0);
     let experiment = shown(&bed, &["experiment", "show", &done.id]);
-    assert!(experiment.contains(said), "{experiment}");
+    assert!(experiment.contains(difference), "{experiment}");
     let table = shown(&bed, &["experiment", "export", &done.id, "--format", "csv"]);
     let diff = expect_origins(&table, &first, &commit);
     let with_changes = format!("with changes {}", &diff[..12]);

@@ -88,7 +88,7 @@ fn gates(bed: &TestBed) -> (Gate, Gate) {
     (Gate::new(&bed.path("gate")), Gate::new(&bed.path("tuner")))
 }
 
-fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
+fn recorded(bed: &TestBed, kind: &str) -> Vec<Value> {
     let record = bed.read("record");
     let lines = record.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["type"] == kind).collect()
@@ -96,8 +96,8 @@ fn heard(bed: &TestBed, kind: &str) -> Vec<Value> {
 
 /// Returns the body of an API answer, once the API answers with 200.
 fn read(running: &Running, path: &str) -> Option<String> {
-    let told = running.stderr();
-    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let stderr = running.stderr();
+    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = get(line.rsplit(' ').next()?, path).filter(|(status, _)| *status == 200)?;
     Some(body)
 }
@@ -111,8 +111,8 @@ fn trouble(running: &Running) -> Option<String> {
     page.contains("class=\"trouble\"").then_some(trouble)
 }
 
-fn wait_for_trouble(running: &Running, says: &str) -> String {
-    wait_for(says, BOUND, || trouble(running).filter(|trouble| trouble.contains(says)))
+fn wait_for_trouble(running: &Running, text: &str) -> String {
+    wait_for(text, BOUND, || trouble(running).filter(|trouble| trouble.contains(text)))
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "10s");
-    let told = wait_for_trouble(&running, "has not proposed anything for 5 s");
-    assert!(told.contains("after 10 s without a word (`tunerPatience`)"), "{told}");
-    assert!(told.ends_with("; it last wrote: waiting for the gate"), "{told}");
-    assert!(running.stderr().contains(&told), "{}", running.stderr());
+    let report = wait_for_trouble(&running, "has not proposed anything for 5 s");
+    assert!(report.contains("after 10 s without a word (`tunerPatience`)"), "{report}");
+    assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
+    assert!(running.stderr().contains(&report), "{}", running.stderr());
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");
     gates.1.open(1);
     wait_for("the message about the tuner's answer", BOUND, || {
@@ -133,7 +133,7 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     gates.0.open(3);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(3, 0);
-    assert_eq!(heard(&bed, "hello").len(), 1, "the tuner was restarted: {}", bed.read("record"));
+    assert_eq!(recorded(&bed, "hello").len(), 1, "the tuner was restarted: {}", bed.read("record"));
     bed.wait_until_empty();
 }
 
@@ -142,8 +142,8 @@ fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     let bed = TestBed::new();
     let gates = gates(&bed);
     let running = start(&bed, &gates, "2s");
-    wait_for("the second program", BOUND, || (heard(&bed, "hello").len() == 2).then_some(()));
-    let pid = heard(&bed, "hangs")[0]["pid"].as_i64().unwrap();
+    wait_for("the second program", BOUND, || (recorded(&bed, "hello").len() == 2).then_some(()));
+    let pid = recorded(&bed, "hangs")[0]["pid"].as_i64().unwrap();
     let pid = Pid::from_raw(pid.try_into().unwrap());
     assert!(kill(pid, None).is_err(), "the hanging process is still running");
     // The first trial has been running in the meantime.
@@ -173,7 +173,7 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
     // The tuner was killed at once: the manager neither waited for its patience to end nor sent `end`, and it
     // started no other process.
     assert!(!outcome.stderr.contains("started again and told"), "{}", outcome.stderr);
-    assert_eq!((heard(&bed, "hello").len(), heard(&bed, "end").len()), (1, 0));
+    assert_eq!((recorded(&bed, "hello").len(), recorded(&bed, "end").len()), (1, 0));
     bed.wait_until_empty();
 }
 
@@ -189,7 +189,7 @@ fn a_program_that_reads_nothing_delays_neither_trials_nor_a_stop() {
         .with("trialConcurrency", 2)
         .with("tuner", json!({"command": program, "classArgs": {"optimize_mode": "maximize"}}));
     let running = search.start(&bed);
-    wait_for("the tuner to hang", BOUND, || (heard(&bed, "hangs").len() == 1).then_some(()));
+    wait_for("the tuner to hang", BOUND, || (recorded(&bed, "hangs").len() == 1).then_some(()));
     let seen = || {
         let body = read(&running, "/api/v1/trials")?;
         body.contains("\"latest_step\":1999").then_some(())
@@ -268,20 +268,20 @@ fn doctor_reports_a_tuner_that_does_not_answer() {
         .with("tunerPatience", "6s")
         .with("tuner", json!({"command": program}));
     let file = search.write(&bed);
-    let look = |words: &[&str]| {
+    let run_doctor = |words: &[&str]| {
         let mut doctor = bed.manager();
         doctor.arg("doctor").args(words).arg(&file).env("TMPDIR", bed.folder());
         let done = bed.start(&mut doctor).finish(BOUND);
         (done.code, String::from_utf8(done.stdout).unwrap())
     };
-    let (code, said) = look(&[]);
-    assert_eq!(code, Some(1), "{said}");
-    let fault = said.lines().find(|line| line.starts_with("FAIL  tuner  ")).unwrap();
-    assert!(fault.contains("has been asked, and has not proposed anything for 3 s"), "{said}");
-    assert!(fault.ends_with("it last wrote: waiting for the gate"), "{said}");
+    let (code, stdout) = run_doctor(&[]);
+    assert_eq!(code, Some(1), "{stdout}");
+    let fault = stdout.lines().find(|line| line.starts_with("FAIL  tuner  ")).unwrap();
+    assert!(fault.contains("has been asked, and has not proposed anything for 3 s"), "{stdout}");
+    assert!(fault.ends_with("it last wrote: waiting for the gate"), "{stdout}");
     bed.wait_until_empty();
     // Only the program's first process hangs.
-    let (code, said) = look(&["--probe", "--port", "0"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("proposes parameters") && said.contains("a trial ran"), "{said}");
+    let (code, stdout) = run_doctor(&["--probe", "--port", "0"]);
+    assert_eq!(code, Some(0), "{stdout}");
+    assert!(stdout.contains("proposes parameters") && stdout.contains("a trial ran"), "{stdout}");
 }

@@ -31,11 +31,15 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
     let outcome = Outcome::of(bed.start(&mut command).finish(BOUND));
     outcome.expect_done(2, 0);
 
-    let told = hook.requests();
-    assert_eq!(told.len(), 4, "expected three failed deliveries and a successful one: {told:#?}");
-    for one in &told {
+    let received = hook.requests();
+    assert_eq!(
+        received.len(),
+        4,
+        "expected three failed deliveries and a successful one: {received:#?}"
+    );
+    for one in &received {
         assert_eq!(one.line, "POST /s3cret-path HTTP/1.1");
-        assert_eq!(one.event, told[0].event, "the deliveries differ");
+        assert_eq!(one.event, received[0].event, "the deliveries differ");
         let id = one.event["id"].as_str().unwrap();
         for header in
             [format!("idempotency-key: {id}"), "authorization: bearer s3cret-token".to_owned()]
@@ -43,7 +47,7 @@ fn the_end_is_notified_to_a_faulty_server_and_a_program() {
             assert!(one.headers.contains(&header), "{header} is not in {:?}", one.headers);
         }
     }
-    let event = &told[0].event;
+    let event = &received[0].event;
     assert_eq!(event["event"], "experiment_ended");
     assert_eq!(event["state"], "DONE");
     assert_eq!(event["experiment"], json!({"id": outcome.id, "name": "told"}));
@@ -110,9 +114,13 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     for _ in 0..2 {
         let outcome = Outcome::of_resume(&bed, id);
         outcome.expect_done(1, 0);
-        let told = events(&bed, "told");
-        assert_eq!(kinds(&told), ["experiment_ended"], "a resume must not repeat the notification");
-        assert_eq!(told[0]["state"], "DONE");
+        let received = events(&bed, "told");
+        assert_eq!(
+            kinds(&received),
+            ["experiment_ended"],
+            "a resume must not repeat the notification"
+        );
+        assert_eq!(received[0]["state"], "DONE");
     }
 }
 
@@ -141,11 +149,11 @@ fn a_pause_by_failures_and_the_end_are_notified() {
         .with("notifications", command)
         .run(&bed);
     assert_eq!(search.trials.len(), 2, "{search:#?}");
-    let told = events(&bed, "told");
-    assert_eq!(kinds(&told), ["failure_budget_reached", "experiment_ended"], "{told:#?}");
-    let text = told[0]["text"].as_str().unwrap();
+    let received = events(&bed, "told");
+    assert_eq!(kinds(&received), ["failure_budget_reached", "experiment_ended"], "{received:#?}");
+    let text = received[0]["text"].as_str().unwrap();
     assert!(text.contains("2 trials in a row failed"), "{text}");
-    assert_eq!(told[1]["trials"], json!({"FAILED": 2}));
+    assert_eq!(received[1]["trials"], json!({"FAILED": 2}));
 }
 
 #[test]
@@ -173,8 +181,8 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     wait_for("the notification of the recovery", BOUND, || {
         (kinds(&events(&bed, "told")) == events_wanted).then_some(())
     });
-    let told = events(&bed, "told");
-    let problem = told[0]["problem"].as_str().unwrap();
+    let received = events(&bed, "told");
+    let problem = received[0]["problem"].as_str().unwrap();
     assert!(problem.contains("another process holds it"), "{problem}");
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
@@ -243,8 +251,8 @@ for line in sys.stdin:
     bed.write("code/tuner.py", program);
     Outcome::of_resume(&bed, &outcome.id).expect_done(1, 0);
     assert_eq!(trouble(), None);
-    let told = events(&bed, "told");
+    let received = events(&bed, "told");
     let expected = ["tuner_trouble", "experiment_ended", "tuner_recovered", "experiment_ended"];
-    assert_eq!(kinds(&told), expected, "{told:#?}");
-    assert_eq!(told[0]["problem"], shown);
+    assert_eq!(kinds(&received), expected, "{received:#?}");
+    assert_eq!(received[0]["problem"], shown);
 }

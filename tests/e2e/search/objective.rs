@@ -28,9 +28,9 @@ fn the_chosen_metric_and_a_doubtful_direction_are_shown_everywhere() {
     let named = Search::new("echo val_loss=0.5", 1).with("objective", "val_loss");
     let mut doctor = bed.manager();
     doctor.arg("doctor").arg(named.write(&bed));
-    let said = bed.start(&mut doctor).finish(BOUND);
-    let said = String::from_utf8(said.stdout).unwrap();
-    assert!(said.contains(doubt), "{said}");
+    let output = bed.start(&mut doctor).finish(BOUND);
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains(doubt), "{output}");
     let meant =
         named.with("tuner", json!({"name": "Random", "classArgs": {"optimize_mode": "minimize"}}));
     let done = meant.run(&bed);
@@ -57,11 +57,12 @@ fn a_minimizing_search_uses_the_loss_that_keras_prints() {
         done.expect_done(2, 0);
         (done.trials[0].final_result.clone(), done.stderr)
     };
-    let (value, said) = metric(search.clone().with("objective", json!({"direction": "minimize"})));
-    assert_eq!(value, 0.61, "{said}");
-    assert!(said.contains("\"val_loss\" was chosen as the result"), "{said}");
-    let (value, said) = metric(search);
-    assert_eq!(value, 0.81, "{said}");
+    let (value, output) =
+        metric(search.clone().with("objective", json!({"direction": "minimize"})));
+    assert_eq!(value, 0.61, "{output}");
+    assert!(output.contains("\"val_loss\" was chosen as the result"), "{output}");
+    let (value, output) = metric(search);
+    assert_eq!(value, 0.81, "{output}");
 }
 
 #[test]
@@ -78,9 +79,10 @@ fn a_class_without_a_direction_argument_is_named() {
     show.args(["experiment", "show", &done.id, "--data-dir"]).arg(bed.data());
     let shown = String::from_utf8(bed.start(&mut show).finish(BOUND).stdout).unwrap();
     assert!(shown.contains(warning), "{shown}");
-    let told = json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
-    let said = doctor(&bed, &search.with("assessor", told), false);
-    assert!(!said.contains("is not told"), "{said}");
+    let with_direction =
+        json!({"className": "mine.Strict", "classArgs": {"optimize_mode": "minimize"}});
+    let output = doctor(&bed, &search.with("assessor", with_direction), false);
+    assert!(!output.contains("is not told"), "{output}");
 }
 
 #[test]
@@ -92,8 +94,8 @@ fn an_assumed_direction_is_stated_once_by_run_and_by_the_portal() {
         .with("tuner", json!({"name": "TPE"}));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     let address = wait_for("the address", BOUND, || {
-        let said = running.stderr();
-        let line = said.lines().find(|line| line.starts_with("experiment "))?.to_owned();
+        let output = running.stderr();
+        let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
         line.rsplit(' ').next().map(str::to_owned)
     });
     let (_, page) = trialkeeper_tests::get(&address, "/").unwrap();
@@ -112,16 +114,19 @@ fn a_chosen_metric_is_named_by_the_probe_the_overview_and_the_timeline() {
     let gate = trialkeeper_tests::Gate::new(&bed.path("gate"));
     let printing = "echo loss=0.5 accuracy=0.75 hit=3";
     let search = Search::new(printing, 2).with("trialConcurrency", 1);
-    let said = doctor(&bed, &search, true);
-    assert!(said.contains("\"accuracy\" was chosen as the result; name another with"), "{said}");
-    assert!(said.contains("objective: {metric: NAME}"), "{said}");
+    let output = doctor(&bed, &search, true);
+    assert!(
+        output.contains("\"accuracy\" was chosen as the result; name another with"),
+        "{output}"
+    );
+    assert!(output.contains("objective: {metric: NAME}"), "{output}");
 
     let line = format!("{printing}; test $NNI_TRIAL_SEQ_ID = 0 || read _ <\"$GATE\"");
     let search = search.with("trialCommand", line);
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
     let address = wait_for("the address", BOUND, || {
-        let said = running.stderr();
-        let line = said.lines().find(|line| line.starts_with("experiment "))?.to_owned();
+        let output = running.stderr();
+        let line = output.lines().find(|line| line.starts_with("experiment "))?.to_owned();
         line.rsplit(' ').next().map(str::to_owned)
     });
     let get = |path: &str| trialkeeper_tests::get(&address, path).map(|(_, page)| page);

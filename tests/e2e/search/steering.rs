@@ -8,7 +8,7 @@ use trialkeeper_tests::{BOUND, Finished, Gate, Outcome, Running, Search, TestBed
 /// A trial that records its start and waits at the gate.
 const HELD: &str = "echo x >>\"$GATE.begun\"; read _ <\"$GATE\"; echo score={{x}}";
 
-fn begun(bed: &TestBed, count: usize) {
+fn wait_for_started(bed: &TestBed, count: usize) {
     let lines = || bed.read("gate.begun").lines().count();
     wait_for("a trial", BOUND, || (lines() >= count).then_some(()));
 }
@@ -21,8 +21,8 @@ fn experiment(bed: &TestBed, words: &[&str]) -> Finished {
 }
 
 fn accepted(bed: &TestBed, words: &[&str]) {
-    let told = experiment(bed, words);
-    assert_eq!(told.code, Some(0), "{words:?}: {}", told.stderr);
+    let finished = experiment(bed, words);
+    assert_eq!(finished.code, Some(0), "{words:?}: {}", finished.stderr);
 }
 
 fn choice(values: &[u64]) -> Value {
@@ -56,7 +56,7 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
         .with("searchSpace", choice(&[1, 2, 3, 4]))
         .with("tuner", json!({"name": "GridSearch"}));
     let running = start(&bed, &gate, &search);
-    begun(&bed, 1);
+    wait_for_started(&bed, 1);
     let known = json!([
         {"parameter": {"x": 2}, "value": 0.5},
         {"parameter": {"x": 3}, "value": {"default": 0.5, "loss": 7}},
@@ -65,7 +65,7 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
     accepted(&bed, &["import", "known.json"]);
     accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
     gate.open(1);
-    begun(&bed, 2);
+    wait_for_started(&bed, 2);
     bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
     accepted(&bed, &["update", "--search-space", "space.yml"]);
     let id = interrupted(running);
@@ -84,7 +84,7 @@ fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
     let search = Search::new(HELD, 7).with("tuner", json!({"name": tuner, "classArgs": args}));
     let running = start(&bed, &gate, &search);
     gate.open(1);
-    begun(&bed, 2);
+    wait_for_started(&bed, 2);
     let known = (0..40).map(|i| f64::from(i) / 40.0);
     let known: Value =
         known.map(|x| json!({"parameter": {"x": x}, "value": (x - 0.2).abs()})).collect();
@@ -119,7 +119,7 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let running = start(&bed, &gate, &Search::new(HELD, 1));
-    begun(&bed, 1);
+    wait_for_started(&bed, 1);
     #[rustfmt::skip]
     let table = [
         (vec!["import"],                   r#"[{"parameter": {"x": 0.5}, "value": 1}, {"parameter": {"x": 2}, "value": 1}]"#, "[1].parameter.x: 2 is not"),
@@ -132,21 +132,21 @@ fn errors_in_imports_and_spaces_are_named_with_their_position() {
     for (mut words, text, problem) in table {
         bed.write("given", text);
         words.push("given");
-        let told = experiment(&bed, &words);
-        assert_eq!(told.code, Some(2), "{words:?} {text}: {}", told.stderr);
+        let finished = experiment(&bed, &words);
+        assert_eq!(finished.code, Some(2), "{words:?} {text}: {}", finished.stderr);
         assert!(
-            told.stderr.contains("given: "),
+            finished.stderr.contains("given: "),
             "the message does not name the file: {}",
-            told.stderr
+            finished.stderr
         );
-        assert!(told.stderr.contains(problem), "{problem}: {}", told.stderr);
+        assert!(finished.stderr.contains(problem), "{problem}: {}", finished.stderr);
     }
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     bed.write("given", "[]");
-    let told = experiment(&bed, &["import", "given"]);
-    assert_eq!(told.code, Some(1), "{}", told.stderr);
-    assert!(told.stderr.contains("is DONE: there is nothing"), "{}", told.stderr);
+    let finished = experiment(&bed, &["import", "given"]);
+    assert_eq!(finished.code, Some(1), "{}", finished.stderr);
+    assert!(finished.stderr.contains("is DONE: there is nothing"), "{}", finished.stderr);
 }
 
 #[test]
@@ -163,22 +163,22 @@ fn a_retry_in_a_served_search_runs_with_the_next_resume() {
         let url = std::fs::read_to_string(folder.join("view.url")).ok()?;
         Some(url.trim().to_owned())
     });
-    let asked = |verb: &str| {
+    let run_trial = |verb: &str| {
         let mut command = bed.manager();
         command.args(["trial", verb, "0", "--manager", &url, "--token-file"]);
         bed.start(command.arg(folder.join("user.token"))).finish(BOUND)
     };
-    let refused = asked("kill");
+    let refused = run_trial("kill");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("trial-manager resume"), "{}", refused.stderr);
     // A server of a stored search has no search to stop.
     let token = std::fs::read_to_string(folder.join("user.token")).unwrap();
-    let (status, said) =
+    let (status, answer) =
         trialkeeper_tests::send_request(&url, "POST /api/v1/experiment/stop", token.trim(), "")
             .unwrap();
-    assert_eq!(status, 409, "{said}");
-    let told = asked("retry");
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert_eq!(status, 409, "{answer}");
+    let finished = run_trial("retry");
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     let (_, page) = trialkeeper_tests::get(&url, "/trials").unwrap();
     assert!(page.contains("the next `trial-manager resume` runs it"), "{page}");
     serving.signal(Signal::SIGTERM);

@@ -181,8 +181,8 @@ fn only_its_owner_can_read_an_experiment_under_any_umask() {
     let outcome = Outcome::of_resume(&bed, folder.file_name().unwrap().to_str().unwrap());
     outcome.expect_done(1, 0);
     assert_eq!((mode(&folder), mode(&folder.join("trialkeeper.db"))), (0o700, 0o600));
-    let said = outcome.stderr.matches("other users could enter").count();
-    assert_eq!(said, 1, "{}", outcome.stderr);
+    let count = outcome.stderr.matches("other users could enter").count();
+    assert_eq!(count, 1, "{}", outcome.stderr);
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn a_database_is_checked_and_copied() {
         ("no such experiment",      &["check", "nothere"],            2),
         ("an id that is a path",    &["check", "../etc"],             2),
     ];
-    for (says, words, code) in table {
+    for (case, words, code) in table {
         let finished = run(words);
-        assert_eq!(finished.code, Some(code), "{says}: {}", finished.stderr);
+        assert_eq!(finished.code, Some(code), "{case}: {}", finished.stderr);
     }
     // Another program can read the copy.
     let read = Command::new("python3")

@@ -151,9 +151,9 @@ fn run_to_ends(service: &'static str) {
     let search = Outcome::of(stage.start(search.command(&stage.bed)).finish(BOUND));
     search.expect_done(1, 3);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
-    for (sequence, says) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
-        let told = format!("trial {sequence} ({}) FAILED ({says})", search.trial(sequence).id);
-        assert!(search.stderr.contains(&told), "{told:?} is not in {}", search.stderr);
+    for (sequence, reason) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
+        let message = format!("trial {sequence} ({}) FAILED ({reason})", search.trial(sequence).id);
+        assert!(search.stderr.contains(&message), "{message:?} is not in {}", search.stderr);
     }
     assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
     stage.expect_clean();
@@ -207,8 +207,8 @@ fn stop_one(service: &'static str) {
     let manager = start_two(&stage);
     let mut stop = bed.manager();
     stop.args(["trial", "kill", "0", "--data-dir"]).arg(bed.data());
-    let told = bed.start(&mut stop).finish(BOUND);
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let stopped = bed.start(&mut stop).finish(BOUND);
+    assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
     wait_for("the trial to be stopped", BOUND, || {
         (bed.read("cleaned").lines().count() == 1).then_some(())
     });

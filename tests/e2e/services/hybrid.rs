@@ -76,8 +76,8 @@ fn expect_whole(bed: &TestBed, done: &Outcome, trials: usize) {
 
 /// Returns the API's answer, or `None` if there is none yet.
 pub(super) fn api_answer(running: &Running, path: &str) -> Option<Value> {
-    let told = running.stderr();
-    let line = told.lines().find(|line| line.starts_with("experiment "))?;
+    let stderr = running.stderr();
+    let line = stderr.lines().find(|line| line.starts_with("experiment "))?;
     let (_, body) = get(line.rsplit(' ').next()?, path)?;
     serde_json::from_str(&body).ok()
 }
@@ -146,12 +146,12 @@ fn a_plugin_gets_the_trials_that_it_has_capacity_for() {
     let mut plugin = processes(&bed, "alive");
     plugin["settings"] = json!({"jobs": 1});
     let search = search(&bed, json!([plugin, local(2)]), 4, 4);
-    let said = run(&bed, &["doctor", search.write(&bed).to_str().unwrap()]);
+    let output = run(&bed, &["doctor", search.write(&bed).to_str().unwrap()]);
     assert!(
-        said.contains(
+        output.contains(
             "ok    place  trainingService[0]: the plugin Processes has room for 1 job now"
         ),
-        "{said}"
+        "{output}"
     );
     let manager = search.start(&bed);
     started(&bed, 3);
@@ -205,15 +205,19 @@ fn a_trial_that_one_service_refuses_runs_on_the_other() {
     let refuser = json!({"platform": "plugin", "command": ["python3", program]});
     let manager = search(&bed, json!([refuser, local(1)]), 4, 2).start(&bed);
     // One trial runs locally. The other is offered to the plugin.
-    let said = "trainingService[0] refuses it: the account has no hours left; it goes elsewhere";
-    wait_for("the refusal", BOUND, || manager.stderr().contains(said).then_some(()));
+    let refusal = "trainingService[0] refuses it: the account has no hours left; it goes elsewhere";
+    wait_for("the refusal", BOUND, || manager.stderr().contains(refusal).then_some(()));
     gate.open(4);
     expect_whole(&bed, &Outcome::of(manager.finish(BOUND)), 4);
     let alone = search(&bed, json!([refuser]), 1, 1).run(&bed);
     let message = format!("{:?}", alone.trials);
-    let said =
+    let refusal =
         "no training service takes it: trainingService[0] (plugin): the account has no hours left";
-    assert!(message.contains(said) || alone.stderr.contains(said), "{message}{}", alone.stderr);
+    assert!(
+        message.contains(refusal) || alone.stderr.contains(refusal),
+        "{message}{}",
+        alone.stderr
+    );
 }
 
 #[test]
@@ -284,11 +288,11 @@ fn doctor_names_the_failing_service() {
     let mut doctor = bed.manager();
     doctor.arg("doctor").arg(&file);
     let done = bed.start(&mut doctor).finish(BOUND);
-    let said = String::from_utf8(done.stdout).unwrap();
-    assert_eq!(done.code, Some(1), "{said}");
-    assert!(said.contains("FAIL  place  trainingService[1].command: "), "{said}");
+    let output = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.code, Some(1), "{output}");
+    assert!(output.contains("FAIL  place  trainingService[1].command: "), "{output}");
     let good = search(&bed, json!([local(1), processes(&bed, "alive")]), 1, 1).write(&bed);
-    let said = run(&bed, &["doctor", good.to_str().unwrap()]);
-    assert!(said.contains("trainingService[0]: this machine has what trials need"), "{said}");
-    assert!(said.contains("trainingService[1]: the plugin answers"), "{said}");
+    let output = run(&bed, &["doctor", good.to_str().unwrap()]);
+    assert!(output.contains("trainingService[0]: this machine has what trials need"), "{output}");
+    assert!(output.contains("trainingService[1]: the plugin answers"), "{output}");
 }

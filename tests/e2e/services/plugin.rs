@@ -189,8 +189,8 @@ fn a_trial_that_the_platform_killed_for_memory_has_that_cause() {
     let service = json!({"platform": "plugin", "command": ["python3", program]});
     let done = search(&bed, &service, 1).run(&bed);
     done.expect_done(0, 1);
-    let told = "FAILED (exit code 137): it used more memory than the platform allows";
-    assert!(done.stderr.contains(told), "{}", done.stderr);
+    let message = "FAILED (exit code 137): it used more memory than the platform allows";
+    assert!(done.stderr.contains(message), "{}", done.stderr);
     let trial = |words: &[&str]| {
         let mut command = bed.manager();
         command.arg("trial").args(words).arg("--data-dir").arg(bed.data());
@@ -220,13 +220,13 @@ fn an_unusable_plugin_is_refused_before_the_search() {
         (answers(r#"{"id": 1, "result": {}}"#), "trainingService.command: `", "answers initialize with what cannot be read"),
         (answers(r#"{"id": 1, "error": {"code": -32008, "message": "settings.partition: there is none"}}"#), "trainingService: the plugin `", "says: settings.partition: there is none"),
     ];
-    for (command, begins, says) in table {
+    for (command, start, message) in table {
         let bed = TestBed::new();
         let service = json!({"platform": "plugin", "command": command});
         let finished = search(&bed, &service, 1).start(&bed).finish(BOUND);
         assert_eq!(finished.code, Some(2), "{command}: {}", finished.stderr);
-        let said = &finished.stderr;
-        assert!(said.contains(begins) && said.contains(says), "{command}: {said}");
+        let stderr = &finished.stderr;
+        assert!(stderr.contains(start) && stderr.contains(message), "{command}: {stderr}");
         let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{command}: a folder remains");
     }
@@ -249,10 +249,10 @@ fn conformance(bed: &TestBed, changes: &str, only: &str) -> (Option<i32>, String
 #[test]
 fn the_example_passes_the_conformance_scenario() {
     let bed = TestBed::new();
-    let (code, said) = conformance(&bed, "", "");
+    let (code, stdout) = conformance(&bed, "", "");
     assert!(
-        said.lines().count() > 15 && said.lines().all(|line| line.starts_with("ok ")),
-        "{said}"
+        stdout.lines().count() > 15 && stdout.lines().all(|line| line.starts_with("ok ")),
+        "{stdout}"
     );
     assert_eq!(code, Some(0));
     bed.wait_until_empty();
@@ -276,9 +276,9 @@ fn a_careless_plugin_fails_the_conformance_scenario() {
     ];
     for (changes, only, expected) in table {
         let bed = TestBed::new();
-        let (code, said) = conformance(&bed, changes, only);
-        assert!(said.contains(expected), "{changes}: {said}");
-        assert!(only != "tells the e" || said.contains(good), "{said}");
-        assert_eq!(code, Some(1), "{changes}: {said}");
+        let (code, stdout) = conformance(&bed, changes, only);
+        assert!(stdout.contains(expected), "{changes}: {stdout}");
+        assert!(only != "tells the e" || stdout.contains(good), "{stdout}");
+        assert_eq!(code, Some(1), "{changes}: {stdout}");
     }
 }

@@ -431,7 +431,7 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
     doctor.arg("doctor").arg(file);
     let found = bed.start(&mut doctor).finish(BOUND);
     assert_eq!(found.code, Some(1), "{}", found.stderr);
-    let told = String::from_utf8(found.stdout).unwrap();
+    let stdout = String::from_utf8(found.stdout).unwrap();
     #[rustfmt::skip]
     let expected = [
         "ok    place  fine: login and shell work",
@@ -442,7 +442,7 @@ fn doctor_checks_each_machine_and_leaves_no_files() {
         "FAIL  place  changed: cannot log in: Host key verification failed",
     ];
     for part in expected {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(stdout.contains(part), "{part}: {stdout}");
     }
     assert!(!bed.path("fine").exists(), "`doctor` must leave no files");
     bed.wait_until_empty();

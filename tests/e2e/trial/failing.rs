@@ -43,14 +43,14 @@ fn a_search_in_which_every_trial_fails_exits_with_1() {
         ("an unbalanced quote",   "echo 'oops",                    vec!["2"]),
         ("a metric, then failure", "echo score=1; exit 1",         vec!["1"]),
     ];
-    for (says, command, shown) in table {
+    for (case, command, shown) in table {
         let bed = TestBed::new();
         bed.write("code/text", "not a program\n");
         let search = Search::new(command, 2).with("maxConsecutiveFailures", 0).run(&bed);
         search.expect_done(0, 2);
-        assert!(search.best.is_none(), "{says}");
+        assert!(search.best.is_none(), "{case}");
         for word in shown {
-            assert!(search.stderr.contains(word), "{says}: {word} not in\n{}", search.stderr);
+            assert!(search.stderr.contains(word), "{case}: {word} not in\n{}", search.stderr);
         }
     }
 }

@@ -21,15 +21,15 @@ fn unusual_output_is_preserved_and_its_metrics_are_found() {
         ("two final results",    r#"echo '{"type": "final", "score": 1}'; echo '{"type": "final", "score": 2}'"#.into(), b"{\"type\": \"final\", \"score\": 1}\n{\"type\": \"final\", \"score\": 2}\n".to_vec(), json!(1)),
         ("carriage returns",     r"printf 'score=0.1\rscore=0.5\r\n'".into(),              b"score=0.1\rscore=0.5\r\n".to_vec(), json!(0.5)),
     ];
-    for (says, command, printed, result) in table {
+    for (case, command, printed, result) in table {
         let bed = TestBed::new();
         let search = Search::new(&command, 1).run(&bed);
         search.expect_done(1, 0);
         let folder = bed.data().join(&search.id).join(&search.trial(0).id);
         let kept = fs::read(folder.join("stdout")).unwrap();
-        assert!(kept == printed, "{says}: {} bytes kept of {}", kept.len(), printed.len());
-        assert_eq!(search.trial(0).final_result, result, "{says}");
-        assert!(!search.stderr.contains("panicked"), "{says}: {}", search.stderr);
+        assert!(kept == printed, "{case}: {} bytes kept of {}", kept.len(), printed.len());
+        assert_eq!(search.trial(0).final_result, result, "{case}");
+        assert!(!search.stderr.contains("panicked"), "{case}: {}", search.stderr);
     }
 }
 
@@ -73,6 +73,6 @@ fn the_metric_is_chosen_among_printed_settings_and_named() {
     for trial in &outcome.trials {
         assert_eq!(trial.final_result, json!(0.91), "{trial:?}");
     }
-    let said = outcome.stderr.matches("\"val_acc\" was chosen as the result").count();
-    assert_eq!(said, 1, "it is said once: {}", outcome.stderr);
+    let count = outcome.stderr.matches("\"val_acc\" was chosen as the result").count();
+    assert_eq!(count, 1, "not exactly one message: {}", outcome.stderr);
 }

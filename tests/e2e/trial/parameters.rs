@@ -25,12 +25,12 @@ fn parameters_are_in_the_environment_in_a_file_and_in_the_command() {
         ("NNI's own file",        r#"tr -d '\n' <"$NNI_SYS_DIR/parameter.cfg" | sed 's/.*"x": *\([^,}]*\).*/score=\1\n/'"#),
         ("a JSON line",           r#"echo "{\"score\": $TRIALKEEPER_PARAM_x}""#),
     ];
-    for (says, command) in table {
+    for (case, command) in table {
         let bed = TestBed::new();
         let search = Search::new(command, 2).run(&bed);
         search.expect_done(2, 0);
         for trial in &search.trials {
-            assert_eq!(trial.final_result, trial.parameters["x"], "{says}: {trial:?}");
+            assert_eq!(trial.final_result, trial.parameters["x"], "{case}: {trial:?}");
         }
     }
 }

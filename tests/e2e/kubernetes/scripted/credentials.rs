@@ -30,14 +30,14 @@ fn the_cluster_s_authority_and_the_client_s_certificate_are_used() {
         ("an invalid key", &known, &format!("client-certificate-data: {certificate}, client-key-data: {ca}"), "FAIL  place"),
     ];
     let search = search(&bed, &kube, TRIAL, 2).write(&bed);
-    for (says, cluster, user, expected) in table {
+    for (case, cluster, user, expected) in table {
         tls.kubeconfig(&bed.path("kubeconfig"), cluster, user);
         let mut doctor = bed.manager();
         doctor.arg("doctor").arg(&search);
         let finished = bed.start(&mut doctor).finish(BOUND);
         let whole = format!("{}{}", String::from_utf8_lossy(&finished.stdout), finished.stderr);
-        assert!(whole.contains(expected), "{says}: {whole}");
-        assert!(!whole.contains("panicked"), "{says}: {whole}");
+        assert!(whole.contains(expected), "{case}: {whole}");
+        assert!(!whole.contains("panicked"), "{case}: {whole}");
     }
     tls.kubeconfig(&bed.path("kubeconfig"), &known, &data);
     let mut whole = bed.manager();
@@ -56,7 +56,7 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
         (None, Some(2020), "the client certificate in the kubeconfig ", " expired on 2020-12-31 00:00:00 UTC: log in anew"),
         (Some(2020), None, "the certificate of the cluster at https://127.0.0.1:", " has expired on 2020-12-31 00:00:00 UTC: who runs"),
     ];
-    for (own, client, starts, says) in table {
+    for (own, client, starts, refusal) in table {
         let tls = Tls::with(&kube, own, client);
         let (certificate, key) = (Tls::data(&tls.client.0), Tls::data(&tls.client.1));
         let user = format!("client-certificate-data: {certificate}, client-key-data: {key}");
@@ -66,7 +66,7 @@ fn an_expired_certificate_is_reported_with_the_remedy() {
         run.arg("run").arg(&search).arg("--data-dir").arg(bed.data());
         let finished = bed.start(&mut run).finish(BOUND);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-        for part in [starts, says, "kubeadm certs renew", "clock"] {
+        for part in [starts, refusal, "kubeadm certs renew", "clock"] {
             assert!(finished.stderr.contains(part), "{part:?} is not in {}", finished.stderr);
         }
     }
@@ -108,12 +108,12 @@ fn a_pod_that_the_cluster_would_refuse_is_reported_before_anything_is_submitted(
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
         assert_eq!(finished.code, ends, "{message}: {}", finished.stderr);
         if ends == Some(2) {
-            let says = "a pod of the role `worker` could not be made: ";
-            assert!(finished.stderr.contains(says), "{}", finished.stderr);
+            let refusal = "a pod of the role `worker` could not be made: ";
+            assert!(finished.stderr.contains(refusal), "{}", finished.stderr);
             assert_eq!(kube.created("frameworks").len(), 0, "{message}");
         }
-        let told = finished.stderr.contains(message);
-        assert_eq!(told, !message.contains("dry run") && code != 503, "{}", finished.stderr);
+        let is_reported = finished.stderr.contains(message);
+        assert_eq!(is_reported, !message.contains("dry run") && code != 503, "{}", finished.stderr);
     }
 }
 

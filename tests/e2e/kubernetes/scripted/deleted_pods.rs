@@ -29,8 +29,8 @@ fn trial(bed: &TestBed, words: &[&str]) -> Finished {
 
 /// Returns the output of `trial why` without line breaks.
 fn why(bed: &TestBed) -> String {
-    let said = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    let explanation = String::from_utf8(trial(bed, &["why", "0"]).stdout).unwrap();
+    explanation.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
     let why = format!(
         "its pod was taken away: a pod of higher priority needed its place (PreemptionByScheduler: {words})"
     );
-    let told = format!("SYS_CANCELED (exit code 143): {why}");
-    assert!(search.stderr.contains(&told), "{}", search.stderr);
+    let message = format!("SYS_CANCELED (exit code 143): {why}");
+    assert!(search.stderr.contains(&message), "{}", search.stderr);
     kube.wait_until_empty();
 
-    let said = self::why(&bed);
+    let explanation = self::why(&bed);
     for part in ["cause preempted", "class transient", "platform: PreemptionByScheduler: "] {
-        assert!(said.contains(part), "{part:?} is not in {said}");
+        assert!(explanation.contains(part), "{part:?} is not in {explanation}");
     }
     let found = trial(&bed, &["ls", "--cause", "preempted", "--output", "json"]);
     let found: Value = serde_json::from_slice(&found.stdout).unwrap();
@@ -60,7 +60,7 @@ fn a_disrupted_pod_is_preempted_with_the_cluster_s_message() {
 
 #[test]
 fn disrupted_and_deleted_trials_are_tried_again() {
-    for (says, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
+    for (case, reason) in [("drained", Some("EvictionByEvictionAPI")), ("deleted", None)] {
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let (manager, pod) = start_one(&bed, &kube, 1);
@@ -70,15 +70,18 @@ fn disrupted_and_deleted_trials_are_tried_again() {
         }
         let search = Outcome::of(manager.finish(BOUND));
         search.expect_done(1, 0);
-        assert_eq!(search.trial(0).final_result, 2, "{says}");
+        assert_eq!(search.trial(0).final_result, 2, "{case}");
         // Both causes are transient.
-        let told = if reason.is_some() {
+        let cause = if reason.is_some() {
             "its pod was taken away: "
         } else {
             "somebody deleted the trial's pod"
         };
-        let said = why(&bed);
-        assert!(said.contains(told) && said.contains("it is tried again (1 of 1)"), "{said}");
+        let explanation = why(&bed);
+        assert!(
+            explanation.contains(cause) && explanation.contains("it is tried again (1 of 1)"),
+            "{explanation}"
+        );
         kube.wait_until_empty();
     }
 }

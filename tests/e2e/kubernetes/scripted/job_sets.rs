@@ -104,11 +104,11 @@ fn a_cluster_without_job_sets_is_reported_before_anything_is_submitted() {
     let search = search(&bed, &kube, "true", 1, &json!({}));
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-    for said in [
+    for message in [
         "does not know JobSets: a trial of several `taskRoles` needs JobSet",
         "kubectl apply --server-side -f",
     ] {
-        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        assert!(finished.stderr.contains(message), "{}", finished.stderr);
     }
     kube.wait_until_empty();
 }

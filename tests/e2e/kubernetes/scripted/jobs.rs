@@ -186,8 +186,8 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
     let search = search(&bed, &kube, "true", 1, &json!({"queue": "team"}));
     let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
     assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-    let said = "may not do this in the namespace `lab`: list, watch workloads";
-    assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    let message = "may not do this in the namespace `lab`: list, watch workloads";
+    assert!(finished.stderr.contains(message), "{}", finished.stderr);
     assert_eq!(kube.all("jobs"), Vec::<Value>::new());
 }
 
@@ -195,11 +195,11 @@ fn a_cluster_without_kueue_is_reported_before_anything_is_submitted() {
 fn a_missing_queue_or_priority_class_is_reported_before_anything_is_submitted() {
     let bed = TestBed::new();
     let kube = cluster(&bed);
-    let refused = |changes: &Value, said: &str| {
+    let refused = |changes: &Value, message: &str| {
         let finished =
             bed.start(&mut command(&bed, &search(&bed, &kube, "true", 1, changes))).finish(BOUND);
         assert_eq!(finished.code, Some(2), "{}", finished.stderr);
-        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        assert!(finished.stderr.contains(message), "{}", finished.stderr);
         assert_eq!(kube.created("jobs"), Vec::<Value>::new());
     };
     let queue = "the namespace `lab` has no LocalQueue `team`, in which trials are to wait";

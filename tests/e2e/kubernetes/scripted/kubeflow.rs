@@ -176,10 +176,10 @@ fn an_evicted_trial_is_tried_again() {
     assert_eq!(outcome.trial(0).final_result, json!(1));
     let mut why = bed.manager();
     why.args(["trial", "why", "0", "--data-dir"]).arg(bed.data());
-    let said = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("EvictionByEvictionAPI"), "{said}");
-    assert!(said.contains("it is tried again (1 of 1)"), "{said}");
+    let output = String::from_utf8(bed.start(&mut why).finish(BOUND).stdout).unwrap();
+    let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(output.contains("EvictionByEvictionAPI"), "{output}");
+    assert!(output.contains("it is tried again (1 of 1)"), "{output}");
     kube.wait_until_empty();
 }
 
@@ -240,8 +240,8 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
         ("an operator that is not at work", |kube| kube.set_controllers_running(false),
             &["the training operator takes no notice of a new TFJob", "does its pod run"]),
     ];
-    for (says, change, words) in table {
-        println!("{says}");
+    for (case, change, words) in table {
+        println!("{case}");
         let bed = TestBed::new();
         let kube = cluster(&bed);
         change(&kube);

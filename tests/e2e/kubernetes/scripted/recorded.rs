@@ -74,10 +74,14 @@ fn every_recorded_end_is_reported_with_its_reason() {
         run(&bed, &search)
     });
     outcome.expect_done(0, 9);
-    for (sequence, (case, says)) in CASES.iter().enumerate() {
+    for (sequence, (case, reason)) in CASES.iter().enumerate() {
         let id = &outcome.trial(sequence.try_into().unwrap()).id;
-        let told = format!("trial {sequence} ({id}) {says}");
-        assert!(outcome.stderr.contains(&told), "{case}: {told:?} is not in\n{}", outcome.stderr);
+        let message = format!("trial {sequence} ({id}) {reason}");
+        assert!(
+            outcome.stderr.contains(&message),
+            "{case}: {message:?} is not in\n{}",
+            outcome.stderr
+        );
     }
     // The pod of the deleted Framework has a grace period.
     kube.wait_until_empty();
@@ -108,14 +112,14 @@ fn a_trial_that_cannot_start_has_a_reason_and_fails_in_time() {
         .with("trainingService", service(&bed, &json!({"startUpDeadline": "4s"})));
     let outcome = run(&bed, &search);
     outcome.expect_done(0, 3);
-    for says in [
+    for reason in [
         "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient cpu",
         "waits: no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
         "waits: the image ",
         "FAILED: it did not start within 4 s (startUpDeadline): no node can take its pod: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu",
         "FAILED: it did not start within 4 s (startUpDeadline): the image ",
     ] {
-        assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
+        assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
     }
     kube.wait_until_empty();
 }
@@ -139,11 +143,11 @@ fn a_refused_submission_waits_and_fails_no_trial() {
         run(&bed, &search)
     });
     outcome.expect_done(3, 0);
-    for says in [
+    for reason in [
         "waits: the cluster does not allow it: secrets \"x\" is forbidden: exceeded quota",
         "rejected our credentials (Unauthorized)",
     ] {
-        assert!(outcome.stderr.contains(says), "{says:?} is not in\n{}", outcome.stderr);
+        assert!(outcome.stderr.contains(reason), "{reason:?} is not in\n{}", outcome.stderr);
     }
     assert_eq!(kube.created("frameworks").len(), 3 + 1, "a Framework was created twice");
 }
@@ -164,8 +168,8 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
         run(&bed, &search)
     });
     outcome.expect_done(1, 1);
-    let says = "it did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
-    assert!(outcome.stderr.contains(says), "{}", outcome.stderr);
+    let reason = "it did not start within 2 s (startUpDeadline): the cluster does not allow it: no longer yours";
+    assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
 }
 
 #[test]

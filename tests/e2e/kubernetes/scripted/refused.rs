@@ -51,26 +51,26 @@ fn missing_rights_and_parts_are_reported_before_anything_is_submitted() {
             "taskRoles": [{"name": "worker", "dockerImage": "any", "privateRegistryAuthPath": "auth.json"}],
         })), &["cannot read", "auth.json"]),
     ];
-    for (says, change, words) in table {
-        println!("{says}");
+    for (case, change, words) in table {
+        println!("{case}");
         let bed = TestBed::new();
         let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
         let good = search(&bed, &kube, super::TRIAL, 1);
         let search = change(&bed, &kube, good);
         let finished = bed.start(&mut command(&bed, &search)).finish(BOUND);
-        assert_eq!(finished.code, Some(2), "{says}: {}", finished.stderr);
+        assert_eq!(finished.code, Some(2), "{case}: {}", finished.stderr);
         assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
         for word in words {
             assert!(
                 finished.stderr.contains(word),
-                "{says}: {word:?} is not in {}",
+                "{case}: {word:?} is not in {}",
                 finished.stderr
             );
         }
         kube.wait_until_empty();
         let submitted = kube.created("frameworks").into_iter();
         let submitted = submitted.filter(|made| made["spec"]["executionType"] == "Start").count();
-        assert_eq!(submitted, 0, "{says}");
+        assert_eq!(submitted, 0, "{case}");
     }
 }
 

@@ -86,8 +86,8 @@ fn ctrl_c_ends_the_pods_with_sigterm_and_leaves_the_cluster_clean() {
 
 #[test]
 fn a_resumed_manager_adopts_running_trials_and_submits_none_twice() {
-    for (says, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
-        println!("{says}");
+    for (case, steps_while_dead) in [("they run on", 2), ("they end meanwhile", 4)] {
+        println!("{case}");
         let Scenario { bed, kube, gate, manager, id } = start_two();
         gate.open(2);
         manager.signal(Signal::SIGKILL);
@@ -114,8 +114,8 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
-    let says = format!("the trials run on; `trial-manager resume {id}` takes them over");
-    assert!(finished.stderr.contains(&says), "{}", finished.stderr);
+    let message = format!("the trials run on; `trial-manager resume {id}` takes them over");
+    assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let manager = resume(&bed, &id);
     gate.open(4);
     let search = Outcome::of(manager.finish(BOUND));
@@ -308,12 +308,12 @@ fn a_stopped_manager_does_not_wait_for_an_unreachable_cluster() {
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(130), "{}", finished.stderr);
-    for says in [
+    for message in [
         "cannot be reached".to_owned(),
         format!("2 Frameworks and their Secrets, with the label trialkeeper/experiment={id}"),
         format!("`trial-manager clean {id}` deletes them"),
     ] {
-        assert!(finished.stderr.contains(&says), "{says:?} is not in {}", finished.stderr);
+        assert!(finished.stderr.contains(&message), "{message:?} is not in {}", finished.stderr);
     }
     kube.set_unreachable(false);
     wait_for("the agents to end the trials", BOUND, || {

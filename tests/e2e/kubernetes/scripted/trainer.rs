@@ -41,8 +41,8 @@ fn a_failing_train_job_fails_its_trial_with_its_exit_code_and_output() {
     let line = "echo 'ValueError: no' >&2; exit 3";
     let outcome = run(&bed, &search(&bed, &kube, line, 1, &json!({})));
     outcome.expect_done(0, 1);
-    for said in ["FAILED (exit code 3)", "ValueError: no"] {
-        assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    for message in ["FAILED (exit code 3)", "ValueError: no"] {
+        assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
     }
     kube.wait_until_empty();
 }
@@ -150,8 +150,8 @@ fn missing_parts_of_a_cluster_are_reported_before_anything_is_submitted() {
         ("a Trainer that is not at work", |kube| kube.set_controllers_running(false),
             &["Kubeflow Trainer takes no notice of a new TrainJob", "does its pod run"]),
     ];
-    for (says, change, words) in table {
-        println!("{says}");
+    for (case, change, words) in table {
+        println!("{case}");
         let bed = TestBed::new();
         let kube = cluster(&bed);
         change(&kube);

@@ -58,13 +58,13 @@ fn a_pod_s_output_is_followed_until_its_agent_reports() {
     let kube = Kube::start(bed.folder(), |_| Behavior::Pods);
     let (gate, manager) = start_unreachable(&bed, &kube);
     let following = logs(&bed);
-    let says = |what: &str| {
+    let wait_for_message = |what: &str| {
         wait_for(what, BOUND, || following.stderr().contains(what).then_some(()));
     };
-    says("nothing is heard of its agent; its pod prints:\n");
-    says("one €\n");
+    wait_for_message("nothing is heard of its agent; its pod prints:\n");
+    wait_for_message("one €\n");
     gate.open(1);
-    says("two\n");
+    wait_for_message("two\n");
     assert_eq!(following.stdout(), b"");
     publish_address(&bed, &kube);
     Outcome::of(manager.finish(BOUND)).expect_done(1, 0);
