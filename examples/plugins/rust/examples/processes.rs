@@ -30,7 +30,7 @@ impl Processes {
         Ok(Self { children: Mutex::default(), jobs: jobs.as_u64() })
     }
 
-    fn look(&self, handle: &str, job: &Job) -> State {
+    fn state_of(&self, handle: &str, job: &Job) -> State {
         let mut children = self.children.lock().expect("no holder panics");
         let status = children.get_mut(handle).map(Child::try_wait);
         match status {
@@ -89,8 +89,8 @@ impl TrainingService for Processes {
     }
 
     fn poll(&self, jobs: &BTreeMap<String, Job>) -> Result<BTreeMap<String, State>, ServiceError> {
-        let look = |(handle, job): (&String, &Job)| (handle.clone(), self.look(handle, job));
-        Ok(jobs.iter().map(look).collect())
+        let state = |(handle, job): (&String, &Job)| (handle.clone(), self.state_of(handle, job));
+        Ok(jobs.iter().map(state).collect())
     }
 
     fn room(&self, living: usize) -> Option<u64> {

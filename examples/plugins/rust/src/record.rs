@@ -33,7 +33,7 @@ pub(crate) struct Record {
     path: PathBuf,
     pub(crate) entry: Entry,
     /// The last reported reason to wait.
-    pub(crate) told_why: Option<String>,
+    pub(crate) reported_wait: Option<String>,
     /// The time at which a job that does not stop is stopped by force.
     pub(crate) force_at: Option<Instant>,
 }
@@ -46,7 +46,7 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Entry::default(),
             Err(error) => return Err(error),
         };
-        Ok(Self { path: path.to_owned(), entry, told_why: None, force_at: None })
+        Ok(Self { path: path.to_owned(), entry, reported_wait: None, force_at: None })
     }
 
     /// Changes the record. Writes it to disk before changing it in memory.
@@ -73,7 +73,7 @@ impl Record {
     }
 
     /// Returns the handle and the job if the job was started and has not ended.
-    pub(crate) fn living(&self) -> Option<(&str, &Job)> {
+    pub(crate) fn running_job(&self) -> Option<(&str, &Job)> {
         let Entry { job, handle, gone, .. } = &self.entry;
         gone.is_none().then_some(handle.as_deref().zip(job.as_ref())).flatten()
     }

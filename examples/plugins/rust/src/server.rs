@@ -52,8 +52,8 @@ pub fn serve<S: TrainingService>(make: impl Fn(&Setup) -> Result<S, ServiceError
     let closing = thread::scope(|scope| {
         let closing = listen(scope, &server, &out, &make);
         if let Some(server) = server.get() {
-            server.alarm().stopped = true;
-            server.rung.notify_all();
+            server.watch_state().stopped = true;
+            server.wakeup.notify_all();
         }
         closing
     });
@@ -165,8 +165,8 @@ fn initialize<S: TrainingService>(
         jobs,
         site: Mutex::default(),
         records: Mutex::new(records),
-        alarm: Mutex::default(),
-        rung: Condvar::new(),
+        watch_state: Mutex::default(),
+        wakeup: Condvar::new(),
     })
 }
 
@@ -179,9 +179,9 @@ struct Site {
 
 /// The state of the polling thread.
 #[derive(Debug, Default)]
-struct Alarm {
+struct WatchState {
     /// If set, the thread polls at once.
-    is_rung: bool,
+    poll_now: bool,
     /// If set, the thread ends.
     stopped: bool,
 }
@@ -195,8 +195,8 @@ struct Server<S> {
     jobs: PathBuf,
     site: Mutex<Site>,
     records: Mutex<BTreeMap<String, SharedRecord>>,
-    alarm: Mutex<Alarm>,
-    rung: Condvar,
+    watch_state: Mutex<WatchState>,
+    wakeup: Condvar,
 }
 
 impl<S: TrainingService> Server<S> {
@@ -212,13 +212,13 @@ impl<S: TrainingService> Server<S> {
         })
     }
 
-    fn alarm(&self) -> MutexGuard<'_, Alarm> {
-        lock(&self.alarm)
+    fn watch_state(&self) -> MutexGuard<'_, WatchState> {
+        lock(&self.watch_state)
     }
 
-    fn look_soon(&self) {
-        self.alarm().is_rung = true;
-        self.rung.notify_all();
+    fn poll_soon(&self) {
+        self.watch_state().poll_now = true;
+        self.wakeup.notify_all();
     }
 
     /// Answers a request, even if the service panics. The manager replaces a process that omits an answer.
@@ -238,14 +238,15 @@ impl<S: TrainingService> Server<S> {
             }
             "ping" => Ok(json!({})),
             "list" => {
-                let records = self.all();
+                let records = self.all_records();
                 let records = records.iter().map(|record| lock(record));
                 let known = records.filter(|record| record.entry.job.is_some());
                 Ok(json!({"jobs": known.map(|record| listed(&record)).collect::<Vec<_>>()}))
             }
             "room" => {
-                let living = self.all();
-                let living = living.iter().filter(|record| lock(record).living().is_some()).count();
+                let living = self.all_records();
+                let living =
+                    living.iter().filter(|record| lock(record).running_job().is_some()).count();
                 Ok(self.service.room(living).map_or(json!({}), |free| json!({"free": free})))
             }
             "clean_up" => Ok(json!({"left": self.clean_up()})),
@@ -271,7 +272,7 @@ impl<S: TrainingService> Server<S> {
         shown.collect()
     }
 
-    fn all(&self) -> Vec<SharedRecord> {
+    fn all_records(&self) -> Vec<SharedRecord> {
         lock(&self.records).values().cloned().collect()
     }
 
@@ -287,7 +288,7 @@ impl<S: TrainingService> Server<S> {
 
     fn submit(&self, record: &mut Record, params: &Value) -> Result<Value, Refusal> {
         if record.entry.gone.is_some() || record.entry.handle.is_some() {
-            self.tell_gone(record);
+            self.report_end(record);
             return Ok(json!({"handle": record.entry.handle, "created": false}));
         }
         if record.entry.cancelled {
@@ -317,21 +318,21 @@ impl<S: TrainingService> Server<S> {
             })?,
         };
         record.write(|entry| entry.handle = Some(handle))?;
-        self.look_soon();
+        self.poll_soon();
         Ok(json!({"handle": record.entry.handle, "created": created}))
     }
 
     fn cancel(&self, record: &mut Record, params: &Value, force: bool) -> Result<Value, Refusal> {
         if record.entry.gone.is_some() {
-            self.tell_gone(record);
+            self.report_end(record);
             return Ok(json!({"known": false}));
         }
         record.write(|entry| (entry.key, entry.cancelled) = (params["key"].clone(), true))?;
-        let Some((handle, job)) = record.living() else { return Ok(json!({"known": false})) };
+        let Some((handle, job)) = record.running_job() else { return Ok(json!({"known": false})) };
         let force_at = Instant::now() + Duration::from_millis(job.grace_ms);
         self.service.stop(handle, job, force)?;
         record.force_at = Some(force_at);
-        self.look_soon();
+        self.poll_soon();
         Ok(json!({"known": true}))
     }
 
@@ -363,7 +364,7 @@ impl<S: TrainingService> Server<S> {
         let wait = Duration::from_millis(params["wait_ms"].as_u64().unwrap_or(0)).min(OUTPUT_WAIT);
         let until = Instant::now() + wait;
         loop {
-            let has_ended = lock(&record).living().is_none();
+            let has_ended = lock(&record).running_job().is_none();
             let (offset, bytes) = self.service.output(&job, stream, from, size)?;
             // The manager may start behind the end to read only new output. Later reads begin at the actual
             // end.
@@ -379,7 +380,7 @@ impl<S: TrainingService> Server<S> {
 
     fn clean_up(&self) -> Vec<Value> {
         let mut left = Vec::new();
-        for record in self.all() {
+        for record in self.all_records() {
             let mut record = lock(&record);
             let Some(job) = record.entry.job.clone() else { continue };
             if let Err(refusal) = self.clean_job(&mut record, &job) {
@@ -406,9 +407,9 @@ impl<S: TrainingService> Server<S> {
     fn watch(&self) {
         let mut pause = self.service.poll_interval();
         loop {
-            let looked = catch_unwind(AssertUnwindSafe(|| self.look_at_all()));
+            let polled = catch_unwind(AssertUnwindSafe(|| self.poll_all()));
             let panicked = |_| Err(Refusal::new(-32603, "the service panicked at poll"));
-            pause = match looked.unwrap_or_else(panicked) {
+            pause = match polled.unwrap_or_else(panicked) {
                 Ok(()) => self.service.poll_interval(),
                 Err(Refusal { message, .. }) => {
                     let longer = (pause * 2).clamp(Duration::from_secs(1), LONGEST_PAUSE);
@@ -417,21 +418,22 @@ impl<S: TrainingService> Server<S> {
                     longer
                 }
             };
-            let is_quiet = |alarm: &mut Alarm| !alarm.is_rung && !alarm.stopped;
-            let waited = self.rung.wait_timeout_while(self.alarm(), pause, is_quiet);
-            let (mut alarm, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if alarm.stopped {
+            let is_quiet =
+                |watch_state: &mut WatchState| !watch_state.poll_now && !watch_state.stopped;
+            let waited = self.wakeup.wait_timeout_while(self.watch_state(), pause, is_quiet);
+            let (mut watch_state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if watch_state.stopped {
                 return;
             }
-            alarm.is_rung = false;
+            watch_state.poll_now = false;
         }
     }
 
-    fn look_at_all(&self) -> Result<(), Refusal> {
+    fn poll_all(&self) -> Result<(), Refusal> {
         let (mut jobs, mut records) = (BTreeMap::new(), BTreeMap::new());
-        for shared in self.all() {
+        for shared in self.all_records() {
             let record = lock(&shared);
-            if let Some((handle, job)) = record.living() {
+            if let Some((handle, job)) = record.running_job() {
                 jobs.insert(handle.to_owned(), job.clone());
                 records.insert(handle.to_owned(), Arc::clone(&shared));
             }
@@ -441,26 +443,26 @@ impl<S: TrainingService> Server<S> {
         }
         for (handle, state) in self.service.poll(&jobs)? {
             if let Some(record) = records.get(&handle) {
-                self.take(&mut lock(record), &handle, state)?;
+                self.handle_state(&mut lock(record), &handle, state)?;
             }
         }
         Ok(())
     }
 
     /// Handles a job's state.
-    fn take(&self, record: &mut Record, handle: &str, state: State) -> Result<(), Refusal> {
-        let Some((_, job)) = record.living() else { return Ok(()) };
+    fn handle_state(&self, record: &mut Record, handle: &str, state: State) -> Result<(), Refusal> {
+        let Some((_, job)) = record.running_job() else { return Ok(()) };
         let job = job.clone();
         let why = match state {
-            State::Gone(gone) => return self.keep_gone(record, handle, &job, gone),
+            State::Gone(gone) => return self.record_end(record, handle, &job, gone),
             State::Waiting(why) => Some(why),
             State::Running => None,
         };
-        if let Some(why) = why.as_ref().filter(|_| why != record.told_why) {
+        if let Some(why) = why.as_ref().filter(|_| why != record.reported_wait) {
             let params = json!({"key": record.entry.key, "why": why});
             self.out.write(&wire::notification("waits", &params));
         }
-        record.told_why = why;
+        record.reported_wait = why;
         if record.force_at.is_some_and(|at| Instant::now() > at) {
             record.force_at = None;
             self.service.stop(handle, &job, true)?;
@@ -468,7 +470,7 @@ impl<S: TrainingService> Server<S> {
         Ok(())
     }
 
-    fn keep_gone(
+    fn record_end(
         &self,
         record: &mut Record,
         handle: &str,
@@ -494,14 +496,14 @@ impl<S: TrainingService> Server<S> {
             gone["spool"] = "left".into();
         }
         record.write(|entry| entry.gone = Some(gone))?;
-        self.tell_gone(record);
+        self.report_end(record);
         if let Err(error) = self.service.ended(handle, job) {
             log(&format!("cannot remove the data of {handle} before clean_up: {error}"));
         }
         Ok(())
     }
 
-    fn tell_gone(&self, record: &Record) {
+    fn report_end(&self, record: &Record) {
         if let Some(gone) = &record.entry.gone {
             self.out.write(&wire::notification("gone", gone));
         }
@@ -515,7 +517,7 @@ fn listed(record: &Record) -> Value {
     if let Some(gone) = &entry.gone {
         listed["phase"] = "gone".into();
         listed["gone"] = gone.clone();
-    } else if record.told_why.is_some() || entry.handle.is_none() {
+    } else if record.reported_wait.is_some() || entry.handle.is_none() {
         listed["phase"] = "waiting".into();
     }
     listed
