@@ -10,7 +10,7 @@ use trialkeeper_tests::{BOUND, Outcome, Search, TestBed, seed};
 
 /// Runs a command that must be refused, and checks its message.
 #[track_caller]
-fn refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
+fn expect_refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
     let finished = bed.start(command).finish(BOUND);
     let stderr = &finished.stderr;
     assert_eq!(finished.code, Some(2), "{stderr}");
@@ -55,7 +55,7 @@ fn an_invalid_experiment_is_refused_with_the_field_s_name() {
     for (case, search, words) in table {
         let bed = TestBed::new();
         println!("{case}");
-        refused(&bed, &mut search.command(&bed), words);
+        expect_refused(&bed, &mut search.command(&bed), words);
         assert!(
             !bed.data().exists() || fs::read_dir(bed.data()).unwrap().next().is_none(),
             "{case}"
@@ -81,11 +81,11 @@ fn an_invalid_file_is_refused_with_its_name() {
         if let Some(bytes) = bytes {
             fs::write(&file, bytes).unwrap();
         }
-        refused(&bed, bed.manager().arg("run").arg(file).args(["--port", "0"]), words);
+        expect_refused(&bed, bed.manager().arg("run").arg(file).args(["--port", "0"]), words);
     }
     let bed = TestBed::new();
     let folder = bed.folder().to_str().unwrap();
-    refused(&bed, bed.manager().arg("run").arg(folder).args(["--port", "0"]), &[folder]);
+    expect_refused(&bed, bed.manager().arg("run").arg(folder).args(["--port", "0"]), &[folder]);
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn an_invalid_field_is_refused_with_its_line() {
     let bed = TestBed::new();
     let file = bed.write("experiment.yml", text);
     let line = "line 2, column 1: trialComand: unknown field; did you mean `trialCommand`?";
-    refused(&bed, bed.manager().arg("run").arg(&file).args(["--port", "0"]), &[line]);
+    expect_refused(&bed, bed.manager().arg("run").arg(&file).args(["--port", "0"]), &[line]);
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$0\" run - --port 0 <\"$1\""]);
     command.arg(bed.manager().get_program()).arg(file);
-    refused(&bed, &mut command, &["standard input", line]);
+    expect_refused(&bed, &mut command, &["standard input", line]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_port_in_use_is_named() {
     let file = Search::new("true", 1).write(&bed);
     let mut command = bed.manager();
     command.arg("run").arg(file).args(["--port", &port, "--data-dir"]).arg(bed.data());
-    refused(&bed, &mut command, &[&format!("127.0.0.1:{port}"), "in use"]);
+    expect_refused(&bed, &mut command, &[&format!("127.0.0.1:{port}"), "in use"]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_late_fault_leaves_no_experiment() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let mut command = Search::new("true", 1).command(&bed);
-    refused(&bed, command.args(["--legacy-port", &port]), &[&port, "in use"]);
+    expect_refused(&bed, command.args(["--legacy-port", &port]), &[&port, "in use"]);
     let left = fs::read_dir(bed.data()).map_or(0, Iterator::count);
     assert_eq!(left, 0, "a resume would continue a search that cannot start");
 }
@@ -146,7 +146,7 @@ fn an_experiment_without_a_record_is_not_resumed() {
         } else {
             "no experiment abcd1234"
         };
-        refused(&bed, &mut command, &[message]);
+        expect_refused(&bed, &mut command, &[message]);
         assert_eq!(
             database.exists(),
             trials_began,
@@ -164,7 +164,7 @@ fn an_unwritable_data_directory_is_named() {
     for data in [below_a_file.as_path(), Path::new("/proc/trialkeeper")] {
         let mut command = bed.manager();
         command.arg("run").arg(&file).args(["--port", "0", "--data-dir"]).arg(data);
-        refused(&bed, &mut command, &[data.to_str().unwrap()]);
+        expect_refused(&bed, &mut command, &[data.to_str().unwrap()]);
     }
 }
 
@@ -174,7 +174,7 @@ fn resume_refuses_an_unknown_experiment() {
     for (id, words) in [("nobody", ["nobody"]), ("../etc", ["../etc"])] {
         let mut command = bed.manager();
         command.args(["resume", id, "--port", "0", "--data-dir"]).arg(bed.data());
-        refused(&bed, &mut command, &words);
+        expect_refused(&bed, &mut command, &words);
     }
 }
 
@@ -189,7 +189,7 @@ fn a_bad_command_line_is_refused() {
         (&["walk"],                                   "walk"),
     ];
     for (words, named) in table {
-        refused(&bed, bed.manager().args(words), &[named]);
+        expect_refused(&bed, bed.manager().args(words), &[named]);
     }
 }
 

@@ -20,7 +20,7 @@ fn experiment(bed: &TestBed, words: &[&str]) -> Finished {
     bed.start(&mut command).finish(BOUND)
 }
 
-fn accepted(bed: &TestBed, words: &[&str]) {
+fn expect_accepted(bed: &TestBed, words: &[&str]) {
     let finished = experiment(bed, words);
     assert_eq!(finished.code, Some(0), "{words:?}: {}", finished.stderr);
 }
@@ -62,12 +62,12 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
         {"parameter": {"x": 3}, "value": {"default": 0.5, "loss": 7}},
     ]);
     bed.write("known.json", &known.to_string());
-    accepted(&bed, &["import", "known.json"]);
-    accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
+    expect_accepted(&bed, &["import", "known.json"]);
+    expect_accepted(&bed, &["import", "known.json"]); // A second import changes nothing.
     gate.open(1);
     wait_for_started(&bed, 2);
     bed.write("space.yml", &choice(&[3, 4, 5, 6]).to_string());
-    accepted(&bed, &["update", "--search-space", "space.yml"]);
+    expect_accepted(&bed, &["update", "--search-space", "space.yml"]);
     let id = interrupted(running);
     let running = resumed(&bed, &gate, &id);
     gate.open(10);
@@ -77,7 +77,7 @@ fn imported_points_are_not_tried_and_a_new_space_is_searched() {
 }
 
 /// Returns the proposals of a search that gets results and another space while its second trial runs.
-fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
+fn proposals_of(tuner: &str, interrupt: bool) -> Vec<f64> {
     let bed = TestBed::new();
     let gate = Gate::new(&bed.path("gate"));
     let args = json!({"optimize_mode": "minimize", "seed": 5});
@@ -89,10 +89,10 @@ fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
     let known: Value =
         known.map(|x| json!({"parameter": {"x": x}, "value": (x - 0.2).abs()})).collect();
     bed.write("known.json", &known.to_string());
-    accepted(&bed, &["import", "known.json"]);
+    expect_accepted(&bed, &["import", "known.json"]);
     let space = json!({"x": {"_type": "uniform", "_value": [0, 0.5]}});
     bed.write("space.json", &space.to_string());
-    accepted(&bed, &["update", "--search-space", "space.json"]);
+    expect_accepted(&bed, &["update", "--search-space", "space.json"]);
     let running = if interrupt {
         let id = interrupted(running);
         resumed(&bed, &gate, &id)
@@ -108,7 +108,7 @@ fn steered(tuner: &str, interrupt: bool) -> Vec<f64> {
 #[test]
 fn a_changed_search_proposes_the_same_after_a_resume() {
     for tuner in ["TPE", "Evolution", "Hyperband"] {
-        let (uninterrupted, resumed) = (steered(tuner, false), steered(tuner, true));
+        let (uninterrupted, resumed) = (proposals_of(tuner, false), proposals_of(tuner, true));
         assert_eq!(uninterrupted, resumed, "{tuner}");
         assert!(uninterrupted[2..].iter().all(|x| *x <= 0.5), "{tuner}: {uninterrupted:?}");
     }

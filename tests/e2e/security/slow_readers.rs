@@ -29,14 +29,14 @@ fn memory(pid: Pid, name: &str) -> usize {
 }
 
 /// Requests a list and reads no part of the answer.
-fn ask_and_leave(host: &str, path: &str) -> TcpStream {
+fn request_without_reading(host: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(host).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
     stream
 }
 
 /// Requests a log and reads only the first bytes of the answer.
-fn ask_and_rest(host: &str, path: &str) -> TcpStream {
+fn request_and_read_start(host: &str, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
@@ -71,7 +71,7 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
     let before = memory(manager.pid(), "VmRSS");
     let host = url.strip_prefix("http://").unwrap();
     for _ in 0..WAVES {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_rest(host, &path)).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| request_and_read_start(host, &path)).collect();
         // Other requests are still answered.
         assert_eq!(get(url, "/").unwrap().0, 200);
         let most = memory(manager.pid(), "VmHWM");
@@ -82,7 +82,7 @@ fn clients_that_read_nothing_use_little_memory_and_block_no_others() {
         });
     }
     let list = path.replace("/log/stdout", "/metrics?limit=10000");
-    let clients: Vec<_> = (0..CLIENTS).map(|_| ask_and_leave(host, &list)).collect();
+    let clients: Vec<_> = (0..CLIENTS).map(|_| request_without_reading(host, &list)).collect();
     assert_eq!(get(url, "/").unwrap().0, 200);
     // The allocator's heaps may keep memory of many small values. The limit still applies.
     let most = memory(manager.pid(), "VmHWM");

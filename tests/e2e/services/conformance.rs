@@ -22,7 +22,7 @@ macro_rules! services {
             #[test]
             $(#[$needs])?
             fn a_resumed_manager_finds_its_trials() {
-                super::leave_and_come_back($service);
+                super::resume_after_signal($service);
             }
 
             #[test]
@@ -50,13 +50,13 @@ services! {
 }
 
 /// A bed with a training service.
-struct Stage {
+struct ServiceBed {
     bed: TestBed,
     service: &'static str,
     kube: Option<Kube>,
 }
 
-impl Stage {
+impl ServiceBed {
     fn new(service: &'static str) -> Self {
         let bed = TestBed::new();
         let kube = (!["local", "plugin", "remote"].contains(&service)).then(|| {
@@ -145,10 +145,10 @@ const ENDS: &str = r#"case $NNI_TRIAL_SEQ_ID in
 esac"#;
 
 fn run_to_ends(service: &'static str) {
-    let stage = Stage::new(service);
-    stage.bed.write("code/data.txt", "what the trial reads\n");
-    let search = stage.search(ENDS, 4).with("trialConcurrency", 2);
-    let search = Outcome::of(stage.start(search.command(&stage.bed)).finish(BOUND));
+    let service_bed = ServiceBed::new(service);
+    service_bed.bed.write("code/data.txt", "what the trial reads\n");
+    let search = service_bed.search(ENDS, 4).with("trialConcurrency", 2);
+    let search = Outcome::of(service_bed.start(search.command(&service_bed.bed)).finish(BOUND));
     search.expect_done(1, 3);
     assert_eq!(search.trial(0).final_result, search.trial(0).parameters["x"]);
     for (sequence, reason) in [(1, "exit code 3"), (2, "exit code 137"), (3, "exit code 127")] {
@@ -156,7 +156,7 @@ fn run_to_ends(service: &'static str) {
         assert!(search.stderr.contains(&message), "{message:?} is not in {}", search.stderr);
     }
     assert!(search.stderr.contains("ValueError: no"), "{}", search.stderr);
-    stage.expect_clean();
+    service_bed.expect_clean();
 }
 
 /// A trial that records its start, takes two steps through the gate, and cleans up on TERM.
@@ -166,45 +166,45 @@ echo started >>"$TEST_BED/started"
 for step in 1 2; do read _ <"$TEST_BED/gate"; echo "score=$step"; done"#;
 
 /// Starts a search whose two trials run and wait at the gate.
-fn start_two(stage: &Stage) -> Running {
-    let search = stage.search(STEADY, 2).with("trialConcurrency", 2);
-    let manager = stage.start(search.command(&stage.bed));
+fn start_two(service_bed: &ServiceBed) -> Running {
+    let search = service_bed.search(STEADY, 2).with("trialConcurrency", 2);
+    let manager = service_bed.start(search.command(&service_bed.bed));
     wait_for("two trials to start", BOUND, || {
-        (stage.bed.read("started").lines().count() == 2).then_some(())
+        (service_bed.bed.read("started").lines().count() == 2).then_some(())
     });
     manager
 }
 
-fn leave_and_come_back(service: &'static str) {
+fn resume_after_signal(service: &'static str) {
     for (signal, code, starts) in [(Signal::SIGINT, Some(130), 4), (Signal::SIGKILL, None, 2)] {
-        let stage = Stage::new(service);
-        let bed = &stage.bed;
+        let service_bed = ServiceBed::new(service);
+        let bed = &service_bed.bed;
         let gate = Gate::new(&bed.path("gate"));
-        let manager = start_two(&stage);
-        let id = stage.id();
+        let manager = start_two(&service_bed);
+        let id = service_bed.id();
         manager.signal(signal);
         let finished = manager.finish(BOUND);
         assert_eq!(finished.code, code, "{signal}: {}", finished.stderr);
         if signal == Signal::SIGINT {
             assert_eq!(bed.read("cleaned").lines().count(), 2, "a trial could not clean up");
-            stage.expect_clean();
+            service_bed.expect_clean();
         }
         gate.open(4);
-        let manager = stage.start(Outcome::resume_command(bed, &id));
+        let manager = service_bed.start(Outcome::resume_command(bed, &id));
         let search = Outcome::of(manager.finish(BOUND));
         search.expect_done(2, 0);
         let all = [1, 2].map(Value::from);
         assert!(search.trials.iter().all(|trial| trial.intermediate == all), "{search:#?}");
         assert_eq!(bed.read("started").lines().count(), starts, "{signal}");
-        stage.expect_clean();
+        service_bed.expect_clean();
     }
 }
 
 fn stop_one(service: &'static str) {
-    let stage = Stage::new(service);
-    let bed = &stage.bed;
+    let service_bed = ServiceBed::new(service);
+    let bed = &service_bed.bed;
     let gate = Gate::new(&bed.path("gate"));
-    let manager = start_two(&stage);
+    let manager = start_two(&service_bed);
     let mut stop = bed.manager();
     stop.args(["trial", "kill", "0", "--data-dir"]).arg(bed.data());
     let stopped = bed.start(&mut stop).finish(BOUND);
@@ -227,5 +227,5 @@ fn stop_one(service: &'static str) {
     for what in [("started", 2), ("cleaned", 1)] {
         assert_eq!(bed.read(what.0).lines().count(), what.1, "{}", what.0);
     }
-    stage.expect_clean();
+    service_bed.expect_clean();
 }

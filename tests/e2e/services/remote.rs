@@ -27,7 +27,7 @@ fn search(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
 }
 
 /// Returns a search that waits only a second for an unreachable machine.
-fn impatient(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
+fn search_with_short_patience(bed: &TestBed, machines: &[Value], trials: u32) -> Search {
     let service = json!({"platform": "remote", "machineList": machines, "machinePatience": "1s"});
     search(bed, machines, trials).with("trainingService", service)
 }
@@ -259,7 +259,7 @@ fn a_trial_of_an_unreachable_machine_runs_elsewhere() {
     let gate = Gate::new(&bed.path("gate"));
     let both = [machines.add("one"), machines.add("two")];
     machines.disconnect("two");
-    let running = impatient(&bed, &both, 1).start(&bed);
+    let running = search_with_short_patience(&bed, &both, 1).start(&bed);
     started(&bed, 1);
     machines.disconnect("one");
     machines.reconnect("two");

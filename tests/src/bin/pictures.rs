@@ -52,7 +52,7 @@ fn main() {
     let bed = TestBed::new();
     for (at, (id, name, tags, trials, state)) in (1..).zip(SEARCHES) {
         let path = seed::make(&bed.data(), id, trials, 300, at).unwrap();
-        dress(&path, name, tags, state);
+        set_metadata(&path, name, tags, state);
     }
     let mut serve = bed.manager();
     serve.args(["serve", "--port", "0", "--data-dir"]).arg(bed.data());
@@ -75,7 +75,7 @@ fn main() {
 
 /// Sets a search's name, tags and state. Marks every seventh succeeded trial as stopped early by the
 /// assessor.
-fn dress(store: &Path, name: &str, tags: &str, state: &str) {
+fn set_metadata(store: &Path, name: &str, tags: &str, state: &str) {
     let store = Connection::open(store).unwrap();
     let named = "UPDATE experiment SET state = ?1,
                  canonical = json_set(canonical, '$.experimentName', ?2, '$.tags', json(?3))";

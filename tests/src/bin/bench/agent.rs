@@ -44,7 +44,7 @@ pub(super) fn table(wanted: &[&str]) {
         ("delivering", Bench::delivering),
         ("delivering-to-nni", Bench::delivering_to_nni),
         ("latency", Bench::latency),
-        ("overtaking", Bench::overtaking),
+        ("overtaking", Bench::metric_after_lines),
     ];
     for (name, measure) in measures {
         if wanted.is_empty() || wanted.contains(&name) {
@@ -56,7 +56,7 @@ pub(super) fn table(wanted: &[&str]) {
 /// The program that wraps the trial.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keeper {
-    Nobody,
+    Bare,
     TiniStatic,
     Nni,
     /// TrialKeeper's agent without a manager.
@@ -134,7 +134,7 @@ impl Bench {
         let named = ["run", "--manager", &url, "--experiment", "bench", "--trial", "abcde"];
         let logging = ["--log-collection", "http", "--log-rate", "1073741824"];
         let (program, before): (&Path, Vec<&str>) = match keeper {
-            Keeper::Nobody => (Path::new(words[0]), vec![]),
+            Keeper::Bare => (Path::new(words[0]), vec![]),
             Keeper::TiniStatic => (Path::new("tini-static"), vec!["--"]),
             Keeper::Alone => (&self.agent, vec!["run", "--"]),
             Keeper::Managed => (&self.agent, [&named[..], &["--"]].concat()),
@@ -146,7 +146,7 @@ impl Bench {
             }
         };
         let words = match keeper {
-            Keeper::Nobody => &words[1..],
+            Keeper::Bare => &words[1..],
             Keeper::Nni | Keeper::Legacy => &[],
             Keeper::TiniStatic | Keeper::Alone | Keeper::Managed | Keeper::Logging => words,
         };
@@ -191,7 +191,7 @@ impl Bench {
 
     fn wrapping(&self) {
         let sink = Sink::start();
-        let keepers = [Keeper::Nobody, Keeper::TiniStatic, Keeper::Alone];
+        let keepers = [Keeper::Bare, Keeper::TiniStatic, Keeper::Alone];
         let mut times = [(); 3].map(|()| Vec::new());
         for _ in 0..200 {
             for (keeper, times) in keepers.iter().zip(&mut times) {
@@ -222,7 +222,7 @@ impl Bench {
 
     /// Returns the median wall times of a run in milliseconds: in total, before the trial's first
     /// instruction, and after its last.
-    fn around(&self, keeper: Keeper, sink: &Sink, runs: usize) -> [f64; 3] {
+    fn overhead(&self, keeper: Keeper, sink: &Sink, runs: usize) -> [f64; 3] {
         let mut times = [(); 3].map(|()| Vec::new());
         for _ in 0..runs {
             let stamps = self.folder.path().join("stamps");
@@ -245,15 +245,15 @@ impl Bench {
         // The keepers alternate, so that a busy minute does not affect only one of them.
         let rounds: Vec<[[f64; 3]; 3]> = (0..10)
             .map(|_| {
-                [Keeper::Nobody, Keeper::TiniStatic, Keeper::Managed]
-                    .map(|keeper| self.around(keeper, &sink, 10))
+                [Keeper::Bare, Keeper::TiniStatic, Keeper::Managed]
+                    .map(|keeper| self.overhead(keeper, &sink, 10))
             })
             .collect();
         let middle = |keeper: usize, part: usize| {
             let mut all: Vec<f64> = rounds.iter().map(|round| round[keeper][part]).collect();
             median(&mut all).0
         };
-        let nni = self.nni.then(|| self.around(Keeper::Nni, &sink, 1));
+        let nni = self.nni.then(|| self.overhead(Keeper::Nni, &sink, 1));
         let targets = [
             ("one metric, all acknowledged: added, ms", "at most 8", 8.0),
             ("of it before the trial's first instruction", "at most 1.5", 1.5),
@@ -340,7 +340,7 @@ impl Bench {
         let count = 3_000_000_u32;
         let lines = count.to_string();
         let direct = |copy: &str| {
-            let (mut load, dir) = self.load(Keeper::Nobody, None, &["lines", &lines]);
+            let (mut load, dir) = self.load(Keeper::Bare, None, &["lines", &lines]);
             let mut load =
                 load.stdout(Stdio::piped()).spawn().expect("the benchmark can be started");
             let mut copier = Command::new(copy);
@@ -374,7 +374,7 @@ impl Bench {
         let name = stamps.display().to_string();
         let waited = |keeper, sink: Option<&Sink>| {
             let (mut command, _dir) = self.load(keeper, sink, &["paced-lines", &name]);
-            let piped = keeper == Keeper::Nobody;
+            let piped = keeper == Keeper::Bare;
             let mut cat = None;
             if piped {
                 let mut child = Command::new("cat");
@@ -392,7 +392,7 @@ impl Bench {
             100.0 * waited / took
         };
         let sink = Sink::start();
-        let (cat, ours) = (waited(Keeper::Nobody, None), waited(Keeper::Logging, Some(&sink)));
+        let (cat, ours) = (waited(Keeper::Bare, None), waited(Keeper::Logging, Some(&sink)));
         let slower = ours - cat;
         self.row(
             "10,000 lines/s: time in writes, percent",
@@ -462,7 +462,7 @@ impl Bench {
         }
     }
 
-    fn overtaking(&self) {
+    fn metric_after_lines(&self) {
         let behind = |keeper, lines: u32| {
             let sink = Sink::start();
             let (mut command, _dir) =

@@ -12,11 +12,11 @@ use super::{figure, megabytes, trial, turnover_of};
 const TRIALS: u32 = 60;
 /// The numbers of machines and trials in the memory benchmark.
 const MACHINES: usize = 10;
-const CROWD: u32 = 200;
+const MANY_TRIALS: u32 = 200;
 
 pub(super) fn measure() {
     turnover();
-    crowd();
+    many_trials();
 }
 
 fn turnover() {
@@ -39,14 +39,14 @@ fn turnover() {
 }
 
 /// Runs many trials at once, which all wait at a gate.
-fn crowd() {
+fn many_trials() {
     let bed = TestBed::new();
     let machines = Machines::new(&bed);
     let gate = Gate::new(&bed.path("gate"));
     let all: Vec<_> = (0..MACHINES)
         .map(|number| {
             let mut machine = machines.add(&format!("m{number}"));
-            machine["maxTrialNumber"] = json!(CROWD);
+            machine["maxTrialNumber"] = json!(MANY_TRIALS);
             machine
         })
         .collect();
@@ -56,16 +56,16 @@ fn crowd() {
     );
     let service = json!({"platform": "remote", "machineList": all});
     let began = Instant::now();
-    let running = Search::new(&format!("./train.sh '{}'", bed.folder().display()), CROWD)
-        .with("trialConcurrency", CROWD)
+    let running = Search::new(&format!("./train.sh '{}'", bed.folder().display()), MANY_TRIALS)
+        .with("trialConcurrency", MANY_TRIALS)
         .with("trainingService", service)
         .start(&bed);
-    let trials = usize::try_from(CROWD).expect("a small number");
+    let trials = usize::try_from(MANY_TRIALS).expect("a small number");
     wait_for("all trials at once", 5 * BOUND, || {
         (bed.read("started").lines().count() >= trials).then_some(())
     });
     let pid = running.pid().as_raw();
-    let what = format!("{CROWD} trials at once on {MACHINES} machines");
+    let what = format!("{MANY_TRIALS} trials at once on {MACHINES} machines");
     let seconds = began.elapsed().as_secs_f64();
     figure(&format!("{what}: time until the last one runs"), &format!("{seconds:.1} s"), "");
     figure(
