@@ -20,7 +20,7 @@ const MARK: &str = "TEST_BED";
 /// ignores these signals, as `nohup` and background jobs do, its child processes would ignore them too.
 fn take_default_signals() {
     for which in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
-        #[expect(unsafe_code, reason = "nix has no safe way to set what a signal does")]
+        #[expect(unsafe_code, reason = "nix has no safe function to set a signal's action")]
         // SAFETY: the default action runs no code of this program.
         let set = unsafe { signal(which, SigHandler::SigDfl) };
         set.expect("these signals can be set");
@@ -74,7 +74,7 @@ impl TestBed {
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-            .expect("the test has made the file");
+            .expect("this function created the file");
         path
     }
 
@@ -166,7 +166,10 @@ impl TestBed {
             if left.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < BOUND, "waited {BOUND:?} in vain for the end of {left:?}");
+            assert!(
+                began.elapsed() < BOUND,
+                "waited {BOUND:?} without success for the end of {left:?}"
+            );
             std::thread::park_timeout(Duration::from_millis(2));
         }
     }
@@ -194,7 +197,7 @@ impl Drop for TestBed {
         }
         if std::thread::panicking() && std::env::var_os("TRIALKEEPER_TEST_KEEP").is_some() {
             self.folder.disable_cleanup(true);
-            #[expect(clippy::print_stderr, reason = "for the person who asked to keep the folder")]
+            #[expect(clippy::print_stderr, reason = "the user asked to keep the folder")]
             {
                 eprintln!("kept {}", self.folder().display());
             }

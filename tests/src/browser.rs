@@ -66,7 +66,7 @@ impl Browser {
         ];
         let script_timeout = SCRIPT_TIMEOUT.as_millis();
         let options = json!({"capabilities": {"alwaysMatch": {
-            "timeouts": {"script": u64::try_from(script_timeout).expect("minutes")},
+            "timeouts": {"script": u64::try_from(script_timeout).expect("the timeout fits into 64 bits")},
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"},
         }}});

@@ -50,7 +50,7 @@ struct PlanPrinter<'a>(&'a Plan);
 impl Drop for PlanPrinter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            #[expect(clippy::print_stderr, reason = "for the person who wants to see it again")]
+            #[expect(clippy::print_stderr, reason = "the plan is needed to repeat the failure")]
             {
                 eprintln!("failed with seed {}: {:?}", self.0.seed, self.0);
             }

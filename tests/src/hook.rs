@@ -41,13 +41,13 @@ impl Hook {
     /// Starts a server that gives the first requests these answers, in order. Later requests get 204.
     pub fn start(answers: &'static [Answer]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let port = listener.local_addr().expect("the listener has an address").port();
         let requests = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&requests);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let Some(request) = read(&stream) else { continue };
-                let mut received = sink.lock().expect("no reader panics");
+                let mut received = sink.lock().expect("no other thread panics");
                 let answer = answers.get(received.len()).copied().unwrap_or(Answer::Status(204));
                 received.push(request);
                 drop(received);
@@ -65,7 +65,7 @@ impl Hook {
 
     /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<ReceivedRequest> {
-        self.requests.lock().expect("no reader panics").clone()
+        self.requests.lock().expect("no other thread panics").clone()
     }
 }
 

@@ -65,7 +65,7 @@ impl Kube {
         behavior: impl Fn(&Value) -> Behavior + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = listener.local_addr().expect("it listens");
+        let address = listener.local_addr().expect("the listener has an address");
         let shared = Arc::new(Shared {
             objects: Objects::new(),
             faults: api::Faults::default(),

@@ -48,7 +48,7 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut seen: impl FnMut() -> Option
         if let Some(found) = seen() {
             return found;
         }
-        assert!(began.elapsed() < bound, "waited {bound:?} in vain for {what}");
+        assert!(began.elapsed() < bound, "waited {bound:?} without success for {what}");
         // Limits the CPU use of polling. No result depends on the length of this pause.
         std::thread::park_timeout(Duration::from_millis(2));
     }

@@ -79,7 +79,8 @@ impl<'a> Machines<'a> {
 
     /// Makes a machine reachable again.
     pub fn reconnect(&self, name: &str) {
-        fs::remove_file(self.bed.path(&format!("{name}.away"))).expect("it had left");
+        fs::remove_file(self.bed.path(&format!("{name}.away")))
+            .expect("the machine was disconnected");
     }
 
     /// Adds an option to the configuration of a machine's `sshd`. It applies from the next connection.
@@ -102,6 +103,6 @@ impl<'a> Machines<'a> {
         fs::remove_file(&path).ok();
         let mut keygen = Command::new("ssh-keygen");
         let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
-        assert!(made.expect("ssh-keygen is there").success());
+        assert!(made.expect("ssh-keygen is installed").success());
     }
 }

@@ -164,13 +164,13 @@ impl<'a> Network<'a> {
         let mut machines = self.machines.lock().expect("no other thread panics");
         let machine = machines.iter_mut().find(|machine| machine.name == name);
         let machine = machine.expect("the machine was added");
-        machine.sshd.wait().expect("it is a child of this process");
+        machine.sshd.wait().expect("the process is a child of this process");
         machine.sshd = self.start_sshd(name);
     }
 
     fn processes(&self, name: &str) -> Vec<Pid> {
         let output = Command::new("ip").args(["netns", "pids", &self.namespace(name)]).output();
-        let text = output.expect("ip is there").stdout;
+        let text = output.expect("ip is installed").stdout;
         let text = String::from_utf8_lossy(&text).into_owned();
         text.lines().filter_map(|line| line.trim().parse().ok()).map(Pid::from_raw).collect()
     }
@@ -210,7 +210,7 @@ fn keygen(path: &Path) {
     fs::remove_file(path).ok();
     let mut keygen = Command::new("ssh-keygen");
     let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
-    assert!(made.expect("ssh-keygen is there").success());
+    assert!(made.expect("ssh-keygen is installed").success());
 }
 
 /// A small tmpfs. Dropping it unmounts it.
@@ -224,7 +224,7 @@ impl SmallDisk {
         let size = format!("size={mebibytes}m");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder);
-        assert!(mount.status().expect("mount is there").success());
+        assert!(mount.status().expect("mount is installed").success());
         Self(folder.to_owned())
     }
 }

@@ -44,14 +44,14 @@ impl Collected {
         let reader = std::thread::spawn(move || {
             let mut chunk = vec![0; 64 * 1024];
             while let Ok(length @ 1..) = source.read(&mut chunk) {
-                sink.lock().expect("no reader panics").extend_from_slice(&chunk[..length]);
+                sink.lock().expect("no other thread panics").extend_from_slice(&chunk[..length]);
             }
         });
         Self { bytes, reader }
     }
 
     fn so_far(&self) -> Vec<u8> {
-        self.bytes.lock().expect("no reader panics").clone()
+        self.bytes.lock().expect("no other thread panics").clone()
     }
 }
 
@@ -124,7 +124,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let stdout = String::from_utf8_lossy(&self.stdout.so_far()).into_owned();
-            #[expect(clippy::print_stderr, reason = "for the person who reads the failure")]
+            #[expect(clippy::print_stderr, reason = "the output explains the failure")]
             {
                 eprintln!("output of {}:\n{stdout}{}", self.what, self.stderr());
             }

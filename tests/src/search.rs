@@ -154,7 +154,7 @@ impl Outcome {
         let best = member(&whole, "best");
         let best = (!best.is_null()).then(|| Trial::read(best));
         if let Some(best) = &best {
-            assert!(trials.contains(best), "the best is not one of the trials:\n{text}");
+            assert!(trials.contains(best), "the best trial is not in the list of trials:\n{text}");
         }
         let experiment = member(&whole, "experiment");
         let (id, state) = (string(experiment, "id"), string(experiment, "state"));

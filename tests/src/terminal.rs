@@ -42,7 +42,7 @@ impl Terminal {
         std::thread::spawn(move || {
             let mut chunk = vec![0; 64 * 1024];
             while let Ok(length @ 1..) = reader.read(&mut chunk) {
-                sink.lock().expect("no reader panics").extend_from_slice(&chunk[..length]);
+                sink.lock().expect("no other thread panics").extend_from_slice(&chunk[..length]);
             }
         });
         Self { master, slave: pair.slave, output, child }
@@ -50,7 +50,7 @@ impl Terminal {
 
     /// Returns all output so far.
     pub fn output(&self) -> String {
-        String::from_utf8_lossy(&self.output.lock().expect("no reader panics")).into_owned()
+        String::from_utf8_lossy(&self.output.lock().expect("no other thread panics")).into_owned()
     }
 
     /// Returns the lines of the newest complete screen: from cursor home to the erasure of the remaining
@@ -83,7 +83,10 @@ impl Terminal {
 
     /// The program's exit code, once it has ended.
     pub fn code(&mut self) -> Option<Option<i32>> {
-        self.child.try_wait().expect("it is a child of this process").map(|status| status.code())
+        self.child
+            .try_wait()
+            .expect("the process is a child of this process")
+            .map(|status| status.code())
     }
 }
 

@@ -14,7 +14,7 @@ fn expect_refused(bed: &TestBed, command: &mut Command, words: &[&str]) {
     let finished = bed.start(command).finish(BOUND);
     let stderr = &finished.stderr;
     assert_eq!(finished.code, Some(2), "{stderr}");
-    assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "stdout is for results");
+    assert_eq!(String::from_utf8_lossy(&finished.stdout), "", "standard output must be empty");
     assert!(!stderr.contains("panicked"), "{stderr}");
     for word in words {
         assert!(stderr.contains(word), "{word:?} is not named in: {stderr}");

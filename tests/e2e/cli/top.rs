@@ -51,7 +51,7 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         terminal.press(key);
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0), "{key:?}");
         assert!(terminal.is_in_line_mode(), "the terminal is not restored after {key:?}");
-        wait_for("the shell's screen again", BOUND, || {
+        wait_for("the restored screen", BOUND, || {
             terminal.output().ends_with("\u{1b}[?1049l").then_some(())
         });
     }

@@ -94,7 +94,11 @@ fn every_page_of_nni_shows_the_search_without_errors() {
             }
         }
         // All charts of the last page.
-        assert_eq!(browser.script(TABS), json!(4), "results, parameters, durations, steps");
+        assert_eq!(
+            browser.script(TABS),
+            json!(4),
+            "expected charts: results, parameters, durations, steps"
+        );
         browser.wait("the steps' chart", BOUND, "return document.querySelector('canvas') !== null");
         let is_shown = "return document.body.innerText.includes('Trial jobs')";
         assert_eq!(browser.script(is_shown), json!(true), "an error has emptied the page");

@@ -53,7 +53,7 @@ fn every_page_is_accessible() {
         "document.getElementById('token').value = {}; document.querySelector('main form').submit()",
         json!(token.trim())
     ));
-    browser.wait("the page that was asked for", BOUND, "return location.pathname === '/trials'");
+    browser.wait("the requested page", BOUND, "return location.pathname === '/trials'");
     look("/", drawn);
     look("/trials/t00001", curves);
     assert!(problems.is_empty(), "{}", problems.join("\n"));

@@ -125,8 +125,8 @@ fn a_search_is_steered_from_its_pages() {
     holds("stdout", "printed late");
     holds("stderr", "warned late");
     own.open(1);
-    browser.wait("its success", BOUND, &state("SUCCEEDED"));
-    assert_eq!(browser.script("return window.same"), json!(true), "the page was loaded again");
+    browser.wait("the success of the trial", BOUND, &state("SUCCEEDED"));
+    assert_eq!(browser.script("return window.same"), json!(true), "the page was reloaded");
     let two = "return document.querySelector('[aria-label=Attempts] tbody').rows.length === 2";
     browser.wait("both attempts", BOUND, two);
 

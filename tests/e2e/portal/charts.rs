@@ -63,7 +63,7 @@ fn charts_turn_dark_with_the_system() {
             let colours = browser.script(named);
             assert_eq!(colours[2], "rgb(122, 184, 255)", "{colours}");
         }
-        assert_eq!(browser.script("return window.same"), json!(true), "the page was loaded again");
+        assert_eq!(browser.script("return window.same"), json!(true), "the page was reloaded");
     }
 }
 
@@ -124,7 +124,7 @@ fn ranges_are_selected_by_keyboard() {
     // An arrow key moves to the next option, in the order of the search space. One end cannot pass the other.
     browser.press(&DOWN.to_string());
     let inside = count(&|at| kinds[at] != "tanh");
-    assert!(0 < inside && inside < all, "the search has too few kinds for this test");
+    assert!(0 < inside && inside < all, "the seeded search has too few activations");
     assert_eq!(focused("aria-valuetext"), format!("elu; {}", summary(inside)));
     assert_eq!(shown(), format!("{} are within the ranges.", summary(inside)));
     browser.press(&HOME.to_string());
@@ -228,9 +228,9 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     // ends.
     let place = || {
         let still = "const now = [scrollY, document.querySelector('.slide').scrollLeft].join(), was = window.was; window.was = now; return now === was";
-        browser.wait("the page to stand still", BOUND, still);
+        browser.wait("the page to stop scrolling", BOUND, still);
         browser.script(&format!("{chart}.scrollIntoView({{ block: 'center' }}); {chart}.querySelector('.slide').scrollLeft = 0; window.was = null;"));
-        browser.wait("the page to stand still", BOUND, still);
+        browser.wait("the page to stop scrolling", BOUND, still);
         let place = browser.script(&format!(
             "const {{ left, top }} = {chart}.querySelector('canvas').getBoundingClientRect();
              const ends = [...{chart}.querySelectorAll('[role=slider]')];
@@ -257,8 +257,8 @@ fn a_swipe_along_an_axis_selects_and_elsewhere_scrolls() {
     // Along an axis, a swipe selects the range from its start to its end.
     let [x, ..] = place();
     browser.swipe((x, low - 5.0), (0.0, (high - low) / 2.0));
-    assert_ne!(browser.script(&hint), all, "nothing was chosen");
-    assert_eq!(browser.script("return scrollY"), down, "the page moved");
+    assert_ne!(browser.script(&hint), all, "the swipe selected no range");
+    assert_eq!(browser.script("return scrollY"), down, "the page scrolled");
     let chosen = format!(
         "return [...{chart}.querySelectorAll('[role=slider]')].slice(2, 4).map((end) => Number(end.getAttribute('aria-valuenow')))"
     );

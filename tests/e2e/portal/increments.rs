@@ -137,7 +137,7 @@ fn a_table_fetches_only_new_rows_and_stays_sorted() {
     store.notify(last);
     let one_more =
         format!("return document.querySelectorAll('.trials tbody tr').length === {}", failed + 1);
-    browser.wait("the failed trial to come", BOUND, &one_more);
+    browser.wait("the row of the failed trial", BOUND, &one_more);
     let shown = rows(&browser).into_iter().find(|row| row[2] == format!("t{last:05}")).unwrap();
     assert_eq!(shown.last().unwrap(), "<b>late</b>");
     store.0.execute("UPDATE trial SET state = 'SUCCEEDED' WHERE key = ?", [last]).unwrap();
@@ -232,7 +232,7 @@ fn compared_curves_fetch_only_new_steps() {
       chart.dispatchEvent(new MouseEvent('mouseenter', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       chart.dispatchEvent(new MouseEvent('mousemove', { clientX: box.right - 1, clientY: box.top + 9, bubbles: true }));
       return document.querySelector('[data-chart=compare] .u-legend').textContent.includes('3.5')";
-    browser.wait("the legend to tell the new step", BOUND, hover);
+    browser.wait("the new step in the legend", BOUND, hover);
 
     // Steps of another attempt are another curve.
     store.0.execute_batch(
@@ -244,7 +244,7 @@ fn compared_curves_fetch_only_new_steps() {
     let again = |_: &Value| {
         requests_of(&browser, "t00001/metrics?").iter().filter(|one| whole(one)).count() == 2
     };
-    trialkeeper_tests::wait_for("the whole curve to be asked for again", BOUND, || {
+    trialkeeper_tests::wait_for("the second request for the whole curve", BOUND, || {
         again(&Value::Null).then_some(())
     });
 }

@@ -29,7 +29,11 @@ fn shown(browser: &Browser, word: &str) -> usize {
     );
     let wild = |c: char| c.is_control() && c != '\n' || "\u{202e}\u{2066}\u{200f}".contains(c);
     assert_eq!(text.chars().find(|c| wild(*c)), None);
-    assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
+    assert_eq!(
+        browser.script("return window.hacked ?? null"),
+        json!(null),
+        "a script in the output was run"
+    );
     text.chars().count()
 }
 

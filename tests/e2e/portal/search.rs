@@ -101,10 +101,14 @@ fn a_running_search_is_shown_live() {
     );
     gate.open(1);
     let has_new_output = format!("{output}.includes('after the gate')");
-    browser.wait("the output to come", BOUND, &has_new_output);
+    browser.wait("the new output", BOUND, &has_new_output);
     let latest = "return document.getElementById('summary').textContent.includes('0.99')";
-    browser.wait("the step to come", BOUND, latest);
-    assert_eq!(browser.script("return window.hacked ?? null"), json!(null), "markup ran");
+    browser.wait("the new step", BOUND, latest);
+    assert_eq!(
+        browser.script("return window.hacked ?? null"),
+        json!(null),
+        "a script in the output was run"
+    );
 
     // A logged-in user stops the trial, and the page shows it without a reload.
     browser.open(&format!("{url}/login"));
@@ -130,7 +134,7 @@ fn a_running_search_is_shown_live() {
     let mut serve = bed.manager();
     serve.args(["serve", "--experiment", id, "--port", "0", "--data-dir"]).arg(bed.data());
     let serving = bed.start(&mut serve);
-    let url = wait_for("the pages to be served again", BOUND, || {
+    let url = wait_for("the second server", BOUND, || {
         let now = std::fs::read_to_string(folder.join("view.url")).ok()?;
         Some(now.trim().to_owned())
     });

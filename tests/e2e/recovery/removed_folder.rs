@@ -50,7 +50,7 @@ fn a_search_without_its_folder_reports_it_and_starts_no_more_trials() {
     let manager = waiting(&bed, &gate, 3).start(&bed);
     let folder = folder_of_running(&bed);
     let url = fs::read_to_string(folder.join("manager.url")).unwrap();
-    wait_for("the folder to be gone", BOUND, || {
+    wait_for("the removal of the folder", BOUND, || {
         drop(fs::remove_dir_all(&folder));
         (!folder.exists()).then_some(())
     });

@@ -60,7 +60,7 @@ fn outcomes(search: &Search, kills: bool) -> Vec<(String, String, usize)> {
         running = bed.start(Outcome::resume_command(&bed, &id).env("BED", bed.folder()));
     }
     gates[2].open(2);
-    let states = wait_for("the judgement", BOUND, || {
+    let states = wait_for("the assessor's decision", BOUND, || {
         trials(&running)
             .filter(|trials| trials.get(2).is_some_and(|(state, _)| state == "EARLY_STOPPED"))
     });

@@ -76,14 +76,14 @@ fn a_snapshot_gives_each_trial_its_own_copy_of_the_first_code() {
     });
     assert_eq!(listed["files"][0]["name"], "code/model");
     let file = |name: &str| read(&bed, &format!("/api/v1/trials/{second}/file?name={name}"));
-    assert_eq!(file("code/model"), Some(1.into()), "the file's content");
+    assert_eq!(file("code/model"), Some(1.into()), "the API returns the wrong content");
     for other in ["token", "../secret", "code/train.sh"] {
         assert_eq!(file(other), None, "{other}");
     }
     gate.open(1);
     let done = Outcome::of(manager.finish(BOUND));
     done.expect_done(3, 0);
-    assert!(!bed.path("code/model").exists(), "trials do not share a folder");
+    assert!(!bed.path("code/model").exists(), "a trial ran in the original folder");
     let scores = shown(&bed, &["trial", "ls", "-e", &done.id, "--output", "json"]);
     let scores: Value = serde_json::from_str(&scores).unwrap();
     let scores: Vec<_> = scores.as_array().unwrap().iter().map(|trial| &trial["final"]).collect();
@@ -208,7 +208,7 @@ fn a_script_edited_during_the_search_is_reported() {
     let code = |sequence| code_of(&bed, sequence).1;
     let first = code(0);
     gate.open(1);
-    assert_eq!(code(1), first, "nothing was edited");
+    assert_eq!(code(1), first, "the code must not change without an edit");
     assert_eq!(read("/api/v1/experiment").unwrap()["code_difference"], Value::Null);
     script(2);
     gate.open(1);

@@ -105,7 +105,7 @@ fn the_next_manager_sends_the_notifications_of_a_killed_one() {
     let search =
         Search::new("echo score=0.5", 1).with("notifications", json!({"command": command}));
     let running = search.start(&bed);
-    wait_for("the program to be told", BOUND, || (!bed.read("tried").is_empty()).then_some(()));
+    wait_for("the first notification", BOUND, || (!bed.read("tried").is_empty()).then_some(()));
     running.signal(Signal::SIGKILL);
     running.finish(BOUND);
     bed.write("open", "");

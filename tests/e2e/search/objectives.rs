@@ -60,7 +60,7 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
         "{plot} const rows = [...plot.querySelectorAll('tbody tr')].filter((row) => row.cells[3].textContent === 'yes');
          return rows.length && rows.map((row) => [row.cells[1].textContent, row.cells[2].textContent])"
     );
-    let rows = browser.wait("its table", BOUND, &rows);
+    let rows = browser.wait("the table of the plot", BOUND, &rows);
     assert_eq!(rows, json!([["1", "9"], ["3", "2"]]));
 
     // All plots use the selected objective.

@@ -31,7 +31,10 @@ for line in sys.stdin:
 "#;
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package is in the workspace")
+        .to_owned()
 }
 
 /// Returns the section of the example plugin that runs jobs as processes. It can start while the file `name`
@@ -244,7 +247,7 @@ fn a_resumed_manager_finds_its_trials_on_their_services() {
     expect_whole(&bed, &Outcome::of(resumed.finish(BOUND)), 6);
     let folder = bed.data().join(id);
     for part in ["training-service-1", "training-service-2"] {
-        assert!(folder.join(part).is_dir(), "each plugin has a folder of its own");
+        assert!(folder.join(part).is_dir(), "each plugin must have its own folder");
     }
     bed.wait_until_empty();
 }

@@ -66,7 +66,10 @@ for line in sys.stdin:
 "#;
 
 fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package is in the workspace")
+        .to_owned()
 }
 
 /// Returns the section of the example plugin that runs jobs as processes.

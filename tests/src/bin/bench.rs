@@ -198,8 +198,11 @@ fn megabytes(pid: i32, name: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line =
         status.lines().find(|line| line.starts_with(name)).expect("Linux reports this value");
-    let kib: f64 =
-        line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("in KiB");
+    let kib: f64 = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .expect("the value is in KiB");
     kib * 1024.0 / 1e6
 }
 
@@ -209,7 +212,7 @@ fn cpu_ticks(pid: i32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     let after_name = stat.rsplit_once(')').expect("the name is in parentheses").1;
     let ticks = after_name.split_whitespace().skip(11).take(2);
-    ticks.map(|text| text.parse::<u32>().expect("a number")).sum()
+    ticks.map(|text| text.parse::<u32>().expect("the text is a number")).sum()
 }
 
 /// Measures the time from a metric's print to its commit. A reader polls the store.

@@ -7,7 +7,7 @@
 //! [SPEED]]]]`, after building the programs in the same profile. `kube_bench hand-over [TRIALS]` measures the
 //! time between two trials.
 
-#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark program")]
 
 use std::collections::HashMap;
 use std::fs;

@@ -5,7 +5,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a program for people who write documentation"
+    reason = "a program for authors of the documentation"
 )]
 
 use std::fs;

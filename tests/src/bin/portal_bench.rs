@@ -7,7 +7,7 @@
 //! temporary folder (about 2 GB by default). It serves the store, measures, and removes it. It needs Debian's
 //! chromium and chromium-driver.
 
-#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people who measure")]
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark program")]
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Creates the store of a large search without running it: `seed DATA_DIR EXPERIMENT TRIALS STEPS [SEED]`.
 //! The same seed creates the same store. Use it to test pages and API with much data.
 
-#![expect(clippy::print_stderr, reason = "this is a command line")]
+#![expect(clippy::print_stderr, reason = "a command-line program")]
 
 use std::path::Path;
 use std::process::ExitCode;

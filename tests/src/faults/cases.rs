@@ -206,12 +206,12 @@ pub fn full_disk(relief: DiskRelief) {
 
     // An open read transaction prevents a checkpoint, which would free space in the log.
     let reader = rusqlite::Connection::open(bed.data().join(&id).join("trialkeeper.db"))
-        .expect("the database is there");
+        .expect("the database exists");
     // Without this, the manager would write the log from its beginning again, within the space that it
     // already has.
     reader
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        .expect("the log can be folded");
+        .expect("a checkpoint is possible");
     reader.execute_batch("BEGIN; SELECT count(*) FROM trial").expect("the database can be read");
     // This fills the disk completely, including the rest of the last page.
     disk.fill();

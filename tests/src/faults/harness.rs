@@ -176,7 +176,7 @@ impl Harness {
         if self.manager.is_none() {
             self.resume();
         }
-        let all = usize::try_from(trials).expect("few");
+        let all = usize::try_from(trials).expect("a small number");
         wait_for("all trials to begin", BOUND, || (self.processes().len() >= all).then_some(()));
     }
 
@@ -258,7 +258,7 @@ impl Harness {
         for line in record.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let words: Vec<&str> = line.split(' ').collect();
             let [trial, pid, what] = words[..] else { panic!("the record contains {line:?}") };
-            let pid = pid.parse().expect("a process id");
+            let pid = pid.parse().expect("the record contains process ids");
             match processes.iter_mut().find(|process| process.pid == pid) {
                 Some(process) => process.steps += 1,
                 None => {
@@ -366,7 +366,7 @@ impl Harness {
     /// Lets the search run to its end.
     pub fn finish(&mut self) -> Outcome {
         self.proxy.set(NetworkState::Healthy);
-        let all = self.plan.steps * usize::try_from(self.plan.trials).expect("few");
+        let all = self.plan.steps * usize::try_from(self.plan.trials).expect("a small number");
         // Steps of a killed trial are taken again. Surplus steps do no harm.
         self.gate.open((3 * all).min(20_000));
         if let Some(manager) = self.manager.take() {

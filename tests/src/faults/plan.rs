@@ -88,7 +88,7 @@ impl Plan {
     /// Returns the plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let trials = u32::try_from(rng.between(1, 3)).expect("few");
+        let trials = u32::try_from(rng.between(1, 3)).expect("a small number");
         let container = match rng.below(10) {
             0..=5 => Container::Gone,
             6..=8 => Container::SameAttempt,

@@ -50,7 +50,7 @@ impl Proxy {
     /// Listens on a free port, without faults.
     pub fn start(seed: u64) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has ports");
-        let port = listener.local_addr().expect("it listens").port();
+        let port = listener.local_addr().expect("the listener has an address").port();
         let state = State {
             network: NetworkState::Healthy,
             changes: 0,

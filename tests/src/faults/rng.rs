@@ -31,7 +31,8 @@ impl Rng {
     /// Returns a count from `least` to `most`.
     pub fn count(&mut self, least: usize, most: usize) -> usize {
         let narrow = |number: usize| u64::try_from(number).expect("a count is small");
-        usize::try_from(self.between(narrow(least), narrow(most))).expect("it is at most a count")
+        usize::try_from(self.between(narrow(least), narrow(most)))
+            .expect("the result is at most `most`")
     }
 
     /// Returns `true` with a probability of `of_hundred` percent.

@@ -28,7 +28,7 @@ fn segment(bytes: &[u8]) -> Vec<i64> {
     let Some(mut rest) = bytes.strip_prefix(MAGIC) else { return values };
     while rest.len() >= HEADER {
         let length = u32::from_le_bytes(rest[..4].try_into().expect("four bytes"));
-        let end = HEADER + usize::try_from(length).expect("it is 32 bits");
+        let end = HEADER + usize::try_from(length).expect("usize has at least 32 bits");
         let Some(payload) = rest.get(HEADER..end) else { break };
         let Ok(report) = serde_json::from_slice::<Report>(payload) else { break };
         if let ReportBody::Metric(metric) = report.body

@@ -32,7 +32,7 @@ pub fn open(bed: &TestBed, id: &str) -> Option<Connection> {
 
 /// Returns the values of all stored metrics of a trial.
 pub fn values(bed: &TestBed, id: &str, trial: &str) -> BTreeSet<i64> {
-    let values = facts(&open(bed, id).expect("there is a store"), trial).into_iter();
+    let values = facts(&open(bed, id).expect("the store exists"), trial).into_iter();
     values
         .filter_map(|fact| if let Fact::Metric(value) = fact { Some(value) } else { None })
         .collect()
@@ -70,7 +70,7 @@ pub struct Times {
 
 /// Returns the times of all facts.
 pub fn times(bed: &TestBed, id: &str) -> Times {
-    let store = open(bed, id).expect("there is a store");
+    let store = open(bed, id).expect("the store exists");
     let column = |name: &str| -> Vec<i64> {
         let sql = format!("SELECT {name} FROM report WHERE lane = 0 ORDER BY attempt, seq");
         let mut select = store.prepare(&sql).expect("the store has these columns");
@@ -96,7 +96,7 @@ fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     for row in rows.expect("the store can be read") {
         let (offset, bytes): (i64, Vec<u8>) = row.expect("the store can be read");
-        let offset = usize::try_from(offset).expect("trials print little");
+        let offset = usize::try_from(offset).expect("the output of trials is short");
         let text = String::from_utf8(bytes).expect("trials print ASCII");
         match texts.last_mut() {
             Some(last) if offset == last.len() && offset > 0 => last.push_str(&text),
@@ -112,9 +112,9 @@ fn output(store: &Connection, trial: &str, stream: &str) -> Vec<String> {
 /// Panics unless the store contains exactly the output of the trials.
 pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
     assert_eq!(outcome.state, "DONE", "{outcome:#?}");
-    let trials = usize::try_from(plan.trials).expect("few");
+    let trials = usize::try_from(plan.trials).expect("a small number");
     assert_eq!(outcome.trials.len(), trials, "{outcome:#?}");
-    let store = open(&harness.bed, &harness.id).expect("there is a store");
+    let store = open(&harness.bed, &harness.id).expect("the store exists");
     let mut processes: BTreeMap<String, Vec<TrialProcess>> = BTreeMap::new();
     for process in harness.processes() {
         processes.entry(process.trial.clone()).or_default().push(process);
@@ -167,7 +167,7 @@ pub fn verify(harness: &Harness, plan: &Plan, outcome: &Outcome) {
 fn expected_facts(plan: &Plan, processes: &[TrialProcess], stored: &[Fact]) -> Vec<Fact> {
     let mut expected = Vec::new();
     for process in processes {
-        let all = i64::try_from(plan.steps * plan.burst).expect("few");
+        let all = i64::try_from(plan.steps * plan.burst).expect("a small number");
         let metrics = |count: i64| (0..count).map(move |step| process.pid * PROCESS_FACTOR + step);
         match &process.preserved {
             None => {
@@ -182,8 +182,8 @@ fn expected_facts(plan: &Plan, processes: &[TrialProcess], stored: &[Fact]) -> V
                     .iter()
                     .filter(|fact| matches!(fact, Fact::Metric(value) if value / PROCESS_FACTOR == process.pid));
                 let sent = if plan.spool_kib.is_some() { sent.count() } else { 0 };
-                let least = i64::try_from(left.len()).expect("few");
-                let count = i64::try_from(sent).expect("few").max(least);
+                let least = i64::try_from(left.len()).expect("a small number");
+                let count = i64::try_from(sent).expect("a small number").max(least);
                 let prefix: BTreeSet<i64> = metrics(least).collect();
                 assert_eq!(*left, prefix, "the preserved metrics of {process:?} have gaps");
                 expected.extend(metrics(count).map(Fact::Metric));
@@ -201,7 +201,7 @@ type Print<'a> = &'a dyn Fn(i64, i64) -> String;
 fn verify_output(plan: &Plan, processes: &[TrialProcess], texts: &[String], print: Print<'_>) {
     let mut texts = texts.iter().peekable();
     for process in processes {
-        let all = i64::try_from(plan.steps * plan.burst).expect("few");
+        let all = i64::try_from(plan.steps * plan.burst).expect("a small number");
         let printed: String = (0..all).map(|step| print(process.pid, step)).collect();
         if process.preserved.is_none() {
             let text = texts.next().unwrap_or_else(|| panic!("no output of {process:?} is stored"));

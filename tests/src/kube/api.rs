@@ -173,10 +173,7 @@ pub(super) fn answer(shared: &Arc<Shared>, request: &Request) -> Answer {
     if shared.faults.is_lost() { Answer::Cut } else { answer }
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one thing after the other, as the real server does them"
-)]
+#[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
 fn route(shared: &Arc<Shared>, request: &Request) -> Answer {
     // NNI's files use the namespace `default`. Here it is the same as `lab`.
     let word = |word: &'_ String| if word == "default" { "lab".to_owned() } else { word.clone() };

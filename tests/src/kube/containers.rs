@@ -69,10 +69,7 @@ fn message_file(pod: &Pod, container: &Value) -> PathBuf {
 }
 
 /// Creates a container.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one thing after the other, as the real server does them"
-)]
+#[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
 fn create(
     run: &FrameworkRun<'_>,
     pod: &Pod,

@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         object["spec"]["nodeName"] = Value::from("node1");
         object["spec"]["restartPolicy"] = replica["restartPolicy"].clone();
         let container = &object["spec"]["containers"][0]["name"];
-        assert_eq!(*container, self.kind.3, "the operator's webhook demands the name");
+        assert_eq!(*container, self.kind.3, "the operator's webhook requires this name");
         let pod = self.shared.objects.create("pods", object).ok()?;
         let mut spec = pod["spec"].clone();
         fill_in_fields(self.shared, &mut spec, &pod);

@@ -65,7 +65,7 @@ impl Pod {
             .replace("{{FC_FRAMEWORK_NAME}}", &run.name)
             .replace("{{FC_TASKROLE_NAME}}", &role_name)
             .replace("{{FC_TASK_INDEX}}", &index.to_string());
-        let spec = serde_json::from_str(&spec).expect("it was JSON before");
+        let spec = serde_json::from_str(&spec).expect("the specification stays valid JSON");
         let folder = run.shared.folder.join("pods").join(&name);
         Self {
             name,
@@ -184,10 +184,7 @@ pub(super) fn ended(name: &Value, code: i64, reason: &str, message: &str) -> Val
 }
 
 /// Runs a Framework's pods to their end.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one thing after the other, as the real server does them"
-)]
+#[expect(clippy::too_many_lines, reason = "one sequence, in the order of the real server")]
 pub(super) fn run(run: &FrameworkRun<'_>) {
     for state in ["AttemptCreationPending", "AttemptCreationRequested", "AttemptPreparing"] {
         if !run.set_status(json!({"state": state, "attemptStatus": {"completionStatus": null}})) {

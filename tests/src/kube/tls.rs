@@ -79,7 +79,7 @@ impl Tls {
             .build()
             .expect("threads can be started");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port is free");
-        let address = listener.local_addr().expect("it listens");
+        let address = listener.local_addr().expect("the listener has an address");
         let server = kube.address();
         runtime.spawn(async move {
             let acceptor = TlsAcceptor::from(Arc::new(config));

@@ -31,7 +31,7 @@ impl Processes {
     }
 
     fn state_of(&self, handle: &str, job: &Job) -> State {
-        let mut children = self.children.lock().expect("no holder panics");
+        let mut children = self.children.lock().expect("no other thread panics");
         let status = children.get_mut(handle).map(Child::try_wait);
         match status {
             // The job was started twice because the first agent did not hold its lock yet. The second agent
@@ -65,7 +65,7 @@ impl TrainingService for Processes {
         let child = command.process_group(0).spawn();
         let child = child.map_err(|error| ServiceError::Transient(error.to_string()))?;
         let handle = child.id().to_string();
-        self.children.lock().expect("no holder panics").insert(handle.clone(), child);
+        self.children.lock().expect("no other thread panics").insert(handle.clone(), child);
         Ok(handle)
     }
 

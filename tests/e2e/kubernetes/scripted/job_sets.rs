@@ -88,7 +88,7 @@ fn a_queue_admits_preempts_and_readmits_a_job_set() {
     suspend(false);
     runs(2);
     suspend(true);
-    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     suspend(false);
     runs(4);
     bed.write("go", "");

@@ -122,7 +122,7 @@ fn a_queued_trial_is_admitted_preempted_and_runs_again() {
     suspend(&kube, false);
     runs(1);
     suspend(&kube, true);
-    wait_for("its pod to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pod", BOUND, || kube.all("pods").is_empty().then_some(()));
     suspend(&kube, false);
     runs(2);
     bed.write("go", "");

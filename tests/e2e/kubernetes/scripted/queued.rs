@@ -101,7 +101,7 @@ fn the_pods_of_a_preempted_trial_find_one_another_again() {
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
     wait_for_words(&running, "its queue took it back");
-    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 4);
     bed.write("go", "");
@@ -124,7 +124,7 @@ fn a_job_of_the_training_operator_is_preempted_and_runs_again() {
     wait_for_state(&bed, "RUNNING");
     kube.set_quota(0);
     wait_for_words(&running, "its queue took it back");
-    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     wait_until_up(&bed, 2);
     bed.write("go", "");

@@ -109,7 +109,7 @@ fn a_queue_preempts_and_readmits_a_train_job() {
     wait_for("the queue's message", BOUND, || {
         running.stderr().contains("its queue took it back").then_some(())
     });
-    wait_for("its pods to go", BOUND, || kube.all("pods").is_empty().then_some(()));
+    wait_for("the end of the pods", BOUND, || kube.all("pods").is_empty().then_some(()));
     kube.set_quota(1);
     runs(2);
     bed.write("go", "");
@@ -128,7 +128,7 @@ fn a_deleted_runtime_is_created_again_for_the_next_trial() {
         let job = jobs.find(|job| job.pointer("/spec/trainer/command").is_some())?;
         Some(job.pointer("/spec/runtimeRef/name")?.as_str()?.to_owned())
     });
-    wait_for("its pod", BOUND, || (!kube.all("pods").is_empty()).then_some(()));
+    wait_for("the pod", BOUND, || (!kube.all("pods").is_empty()).then_some(()));
     kube.delete("trainingruntimes", &name);
     bed.write("go", "");
     Outcome::of(running.finish(BOUND)).expect_done(2, 0);

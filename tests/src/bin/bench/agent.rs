@@ -348,9 +348,9 @@ impl Bench {
                 copier.arg(dir.path().join("copy"));
             }
             let began = Instant::now();
-            copier.stdin(load.stdout.take().expect("it is piped")).stdout(Stdio::null());
+            copier.stdin(load.stdout.take().expect("the stream is piped")).stdout(Stdio::null());
             copier.status().expect("the copier can be started");
-            load.wait().expect("it is a child of this process");
+            load.wait().expect("the process is a child of this process");
             f64::from(count) / began.elapsed().as_secs_f64()
         };
         let ours = || {
@@ -380,13 +380,13 @@ impl Bench {
                 let mut child = Command::new("cat");
                 child.stdin(Stdio::piped()).stdout(Stdio::null());
                 let mut child = child.spawn().expect("cat can be started");
-                command.stdout(child.stdin.take().expect("it is piped"));
+                command.stdout(child.stdin.take().expect("the stream is piped"));
                 cat = Some(child);
             }
             command.status().expect("the program can be started");
             drop(command);
             if let Some(mut cat) = cat {
-                cat.wait().expect("it is a child of this process");
+                cat.wait().expect("the process is a child of this process");
             }
             let (waited, took) = two_numbers(&stamps);
             100.0 * waited / took
@@ -410,7 +410,7 @@ impl Bench {
         let began = now_ms();
         command.status().expect("the program can be started");
         let taken = sink.taken();
-        assert_eq!((taken.lines, taken.gaps), (u64::from(count), 0), "all lines, in order");
+        assert_eq!((taken.lines, taken.gaps), (u64::from(count), 0), "lines are lost or unordered");
         f64::from(count) / (taken.last_line_ms - began) * 1e3
     }
 
@@ -442,7 +442,7 @@ impl Bench {
         let (mut command, _dir) = self.load(keeper, Some(&sink), &["paced-metrics", "500"]);
         command.status().expect("the program can be started");
         let mut times = std::mem::take(&mut sink.taken().latencies);
-        assert_eq!(times.len(), 500, "every metric arrives once");
+        assert_eq!(times.len(), 500, "a metric is lost or duplicated");
         times.sort_by(f64::total_cmp);
         [times[250], times[495]]
     }

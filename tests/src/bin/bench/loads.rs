@@ -12,7 +12,7 @@ const LINE: usize = 100;
 
 /// Runs the load that `words` name. Returns `false` if there is no such load.
 pub(super) fn run(words: &[&str]) -> bool {
-    let number = |text: &str| text.parse().expect("a number");
+    let number = |text: &str| text.parse().expect("the text is a number");
     match words {
         ["one-metric", stamps] => one_metric(Path::new(stamps)),
         ["lines", count] => lines(0, number(count)),
@@ -37,7 +37,7 @@ pub(super) fn run(words: &[&str]) -> bool {
 #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "below 2^53 microseconds")]
 pub(super) fn now_ms() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.expect("it is after 1970").as_micros() as f64 / 1e3
+    since.expect("the clock is after 1970").as_micros() as f64 / 1e3
 }
 
 /// Prints a metric whose value is the time, in the format of NNI's SDK, which both keepers read.

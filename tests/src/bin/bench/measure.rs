@@ -23,7 +23,7 @@ pub(super) fn peak_then_end(mut child: Child, gate: &str) -> f64 {
     let pid = i32::try_from(child.id()).expect("Linux has pids below 2^22");
     let peak = megabytes(pid, "VmHWM");
     fs::write(gate, "").expect("the folder is writable");
-    child.wait().expect("it is a child of this process");
+    child.wait().expect("the process is a child of this process");
     fs::remove_file(gate).expect("this function created it");
     peak
 }
@@ -61,26 +61,26 @@ pub(super) fn size_of(path: &Path) -> String {
 /// Returns the number of sequential requests per second over loopback between two threads. Requests have the
 /// size of a post. It is the upper limit for an agent that posts one line at a time to a remote server.
 pub(super) fn lock_step(questions: u32) -> f64 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("a bound port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let address = listener.local_addr().expect("the listener has an address");
     let answering = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        stream.set_nodelay(true).expect("a socket");
+        let (mut stream, _) = listener.accept().expect("the connection is accepted");
+        stream.set_nodelay(true).expect("the socket is connected");
         let mut question = [0; 512];
         while stream.read(&mut question).is_ok_and(|read| read > 0) {
             stream.write_all(&[b'a'; 100]).expect("the connection is open");
         }
     });
-    let mut stream = TcpStream::connect(address).expect("a connection");
-    stream.set_nodelay(true).expect("a socket");
+    let mut stream = TcpStream::connect(address).expect("the connection is accepted");
+    stream.set_nodelay(true).expect("the socket is connected");
     let began = Instant::now();
     for _ in 0..questions {
         stream.write_all(&[b'q'; 300]).expect("the connection is open");
         let mut answer = [0; 100];
-        stream.read_exact(&mut answer).expect("an answer");
+        stream.read_exact(&mut answer).expect("the server answers");
     }
     let rate = f64::from(questions) / began.elapsed().as_secs_f64();
     drop(stream);
-    answering.join().expect("an end");
+    answering.join().expect("the thread does not panic");
     rate
 }

@@ -35,7 +35,7 @@ pub(super) struct Sink {
 impl Sink {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback interface is up");
-        let port = listener.local_addr().expect("it is bound").port();
+        let port = listener.local_addr().expect("the listener has an address").port();
         let taken = Arc::<Mutex<Taken>>::default();
         let shared = Arc::clone(&taken);
         thread::spawn(move || {
@@ -57,7 +57,7 @@ impl Sink {
 }
 
 fn serve(mut stream: &TcpStream, taken: &Mutex<Taken>) {
-    stream.set_nodelay(true).expect("it is a connection");
+    stream.set_nodelay(true).expect("the socket is connected");
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 256 * 1024];
     loop {
