@@ -231,7 +231,7 @@ impl Kube {
             "kind": "LocalQueue", "metadata": {"name": name, "namespace": "lab"},
             "spec": {"clusterQueue": "all", "stopPolicy": "None"}, "status": {"conditions": [active]},
         });
-        self.put("localqueues", queue);
+        self.create("localqueues", queue);
     }
 
     /// Sets the number of queued objects that Kueue lets run at a time. If more objects run, the last ones
