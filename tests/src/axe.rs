@@ -14,7 +14,7 @@ const PACKAGE: &str = "axe-core@4.10.2";
 ///
 /// # Panics
 ///
-/// If npm cannot fetch the package. Ignore a test that calls this, and name this need.
+/// If npm cannot fetch the package. A test that calls this function must be ignored.
 pub fn axe() -> String {
     fetch(&target().join(PACKAGE)).unwrap_or_else(|reason| panic!("{reason}"))
 }

@@ -30,7 +30,7 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// If Chromium or its driver is missing. Ignore a test that calls this, and name this need.
+    /// If Chromium or its driver is missing. A test that calls this function must be ignored.
     pub fn start() -> Self {
         Self::try_start().unwrap_or_else(|reason| panic!("no browser can be started: {reason}"))
     }

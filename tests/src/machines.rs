@@ -24,7 +24,7 @@ impl<'a> Machines<'a> {
     ///
     /// # Panics
     ///
-    /// If `sshd` is missing. Ignore a test that calls this, and name this need.
+    /// If `sshd` is missing. A test that calls this function must be ignored.
     pub fn new(bed: &'a TestBed) -> Self {
         assert!(Path::new(SSHD).exists(), "{SSHD} is missing; install openssh-server");
         if nix::unistd::geteuid().is_root() {

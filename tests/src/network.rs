@@ -36,8 +36,8 @@ impl<'a> Network<'a> {
     ///
     /// # Panics
     ///
-    /// If the user is not root, the kernel has no network namespaces, or `sshd` is missing. Ignore a test
-    /// that calls this, and name these needs.
+    /// If the user is not root, the kernel has no network namespaces, or `sshd` is missing. A test
+    /// that calls this function must be ignored.
     pub fn new(bed: &'a TestBed) -> Self {
         let number = bed.folder().file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let letters = number.chars().filter(char::is_ascii_alphanumeric).collect::<String>();

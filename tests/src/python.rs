@@ -9,7 +9,7 @@ use std::process::Command;
 ///
 /// # Panics
 ///
-/// If `PyPI` cannot be reached. Ignore a test that calls this, and name this need.
+/// If `PyPI` cannot be reached. A test that calls this function must be ignored.
 pub fn nni_python() -> PathBuf {
     python_for("digits", "nni-venv")
 }

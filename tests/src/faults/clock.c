@@ -1,6 +1,6 @@
-/* Preloaded into a program under test: its wall clock is off by the number of seconds that stands in the
- * file $FAULTS_CLOCK (eight bytes, this machine's order), which may change while it runs. Its monotonic
- * clock is left alone, as a jump of the real one leaves it. */
+/* A library to preload into a program under test. It shifts the wall clock by the number of seconds in the
+ * file $FAULTS_CLOCK (eight bytes, native byte order), which may change while the program runs. It does not
+ * shift the monotonic clock, because a jump of the real wall clock does not either. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
