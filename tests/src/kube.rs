@@ -118,7 +118,7 @@ impl Kube {
     }
 
     /// Returns `true` if no object of a manager is left: trials' workloads, their pods, and their Secrets and
-    /// ConfigMaps.
+    /// config maps.
     pub fn is_empty(&self) -> bool {
         let workloads = [
             "frameworks",

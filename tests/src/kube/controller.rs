@@ -90,7 +90,7 @@ fn play(shared: &Arc<Shared>, framework: &Value) {
     match (shared.behavior)(framework) {
         Behavior::Recorded(case, speed) => run.replay(&case, speed),
         Behavior::Pods | Behavior::Paced | Behavior::Raced | Behavior::Timed { .. } => {
-            pods::run(&run)
+            pods::run(&run);
         }
         Behavior::Containers => {
             run.in_containers = true;
