@@ -1,8 +1,8 @@
 //! Replayed recordings of a real controller: the ends of trials, and their reasons to wait.
 
 use serde_json::{Value, json};
-use trialkeeper_tests::TestBed;
 use trialkeeper_tests::kube::{Behavior, Kube};
+use trialkeeper_tests::{BOUND, TestBed, wait_for};
 
 use super::{run, search, service};
 
@@ -51,24 +51,19 @@ fn every_recorded_end_is_reported_with_its_reason() {
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             // A user deletes the last Framework while it runs.
-            let name = trialkeeper_tests::wait_for(
-                "the Framework to delete",
-                trialkeeper_tests::BOUND,
-                || {
-                    let made = kube.all("frameworks").into_iter();
-                    let mut running = made.filter(|framework| {
-                        let env =
-                            framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
-                        let last = env.and_then(Value::as_array).is_some_and(|env| {
-                            env.contains(&json!({"name": "TRIALKEEPER_SEQUENCE", "value": "8"}))
-                        });
-                        last && framework.pointer("/status/state") == Some(&json!("AttemptRunning"))
+            let name = wait_for("the Framework to delete", BOUND, || {
+                let made = kube.all("frameworks").into_iter();
+                let mut running = made.filter(|framework| {
+                    let env = framework.pointer("/spec/taskRoles/0/task/pod/spec/containers/0/env");
+                    let last = env.and_then(Value::as_array).is_some_and(|env| {
+                        env.contains(&json!({"name": "TRIALKEEPER_SEQUENCE", "value": "8"}))
                     });
-                    running
-                        .next()
-                        .map(|framework| framework["metadata"]["name"].as_str().unwrap().to_owned())
-                },
-            );
+                    last && framework.pointer("/status/state") == Some(&json!("AttemptRunning"))
+                });
+                running
+                    .next()
+                    .map(|framework| framework["metadata"]["name"].as_str().unwrap().to_owned())
+            });
             kube.delete("frameworks", &name);
         });
         run(&bed, &search)
@@ -95,7 +90,7 @@ fn a_pod_killed_for_memory_has_the_cause_oom_kernel() {
     outcome.expect_done(0, 3);
     let mut ls = bed.manager();
     ls.args(["trial", "ls", "--cause", "oom-kernel", "--output", "json", "--data-dir"]);
-    let found = bed.start(ls.arg(bed.data())).finish(trialkeeper_tests::BOUND);
+    let found = bed.start(ls.arg(bed.data())).finish(BOUND);
     let found = String::from_utf8(found.stdout).unwrap();
     for (sequence, is_starved) in [(0, true), (1, false), (2, true)] {
         assert_eq!(found.contains(&outcome.trial(sequence).id), is_starved, "{found}");
@@ -132,7 +127,7 @@ fn a_refused_submission_waits_and_fails_no_trial() {
     let quota = "secrets \"x\" is forbidden: exceeded quota: small, requested: count/secrets=1";
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
+            wait_for("the first trial", BOUND, || {
                 (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 2, quota);
@@ -160,7 +155,7 @@ fn a_lasting_refusal_ends_a_trial_in_time() {
         .with("trainingService", service(&bed, &json!({"startUpDeadline": "2s"})));
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            trialkeeper_tests::wait_for("the first trial", trialkeeper_tests::BOUND, || {
+            wait_for("the first trial", BOUND, || {
                 (kube.created("frameworks").len() > 1).then_some(())
             });
             kube.fail("POST frameworks", 403, 1000, "no longer yours");
@@ -185,9 +180,7 @@ while :; do sleep 0.1; done"#;
     let patches = || kube.requests().iter().filter(|done| *done == "PATCH frameworks").count();
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
-            trialkeeper_tests::wait_for("the second stop", trialkeeper_tests::BOUND, || {
-                (patches() > 1).then_some(())
-            });
+            wait_for("the second stop", BOUND, || (patches() > 1).then_some(()));
             std::fs::write(bed.path("asked"), "").expect("the bed is writable");
         });
         run(&bed, &search)
