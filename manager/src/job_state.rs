@@ -6,23 +6,23 @@ use std::str::FromStr;
 /// The state of a trial job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JobState {
-    /// Recorded, not yet running.
+    /// The trial is recorded and not yet running.
     Waiting,
-    /// Its agent has started the command.
+    /// The agent has started the command.
     Running,
     /// The command exited with 0.
     Succeeded,
     /// The command failed or could not be started.
     Failed,
-    /// A person ended it, or the manager's end did.
+    /// A user canceled the trial, or the manager stopped.
     UserCanceled,
-    /// The platform ended it, or the experiment's own limit did.
+    /// The platform ended the trial, or the experiment reached a limit.
     SysCanceled,
-    /// An assessor or `maxTrialDuration` ended it.
+    /// An assessor or `maxTrialDuration` ended the trial.
     EarlyStopped,
-    /// Its agent fell silent. Not final: a late report revives it.
+    /// The agent has stopped reporting. Not final: a late report makes the trial `RUNNING` again.
     Lost,
-    /// The state is not known.
+    /// The state is unknown.
     Unknown,
 }
 
@@ -40,7 +40,7 @@ impl JobState {
         Self::Unknown,
     ];
 
-    /// The word that users, the store and the API see.
+    /// The name of the state for users, the store and the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "WAITING",
@@ -55,12 +55,12 @@ impl JobState {
         }
     }
 
-    /// All words, for a person.
+    /// Returns the names of all states, separated by commas, for messages.
     pub fn words() -> String {
         Self::ALL.map(Self::as_str).join(", ")
     }
 
-    /// Returns whether the trial job has ended for good.
+    /// Returns whether the trial job has ended permanently.
     pub fn is_final(self) -> bool {
         match self {
             Self::Succeeded
@@ -84,7 +84,7 @@ impl fmt::Display for JobState {
 #[error("{0:?} is not a trial job state")]
 pub struct NoSuchState(String);
 
-/// In any case: people type it, too.
+/// Ignores case, because users also type the states.
 impl FromStr for JobState {
     type Err = NoSuchState;
 

@@ -1,8 +1,8 @@
 //! The manager: scheduler, store, server and command line.
 //!
 //! Bottom up: `util, job_state, trial_files, code_archive` -> `search` -> `advisers` -> `config, token` -> `store,
-//! training_service` -> `notifications` -> `experiment` -> `ingest, view` -> `api` -> `app` -> `cli`. A module imports
-//! only from its left. `store` and `training_service` do not know each other.
+//! training_service` -> `notifications` -> `experiment` -> `ingest, view` -> `api` -> `app` -> `cli`. A module
+//! imports only from modules to its left. `store` and `training_service` do not import each other.
 
 pub mod advisers;
 pub mod api;

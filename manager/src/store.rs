@@ -1,14 +1,15 @@
-//! The store: one SQLite file per experiment, holding everything that must outlive the manager.
+//! The store: one SQLite file per experiment, which contains everything that must outlive the manager.
 //!
 //! Promises:
-//! 1. A write that was answered with `Ok` survives the death of the process and of the machine (WAL,
-//!    `synchronous=FULL`); one that was answered with an error has left nothing behind.
-//! 2. Writes take effect in the order in which they were asked for.
-//! 3. A report is stored once: (trial, attempt, lane, seq) is its name, and the first to come stays.
-//! 4. A failing disk stops nothing but writing: reads go on, and writing resumes when it can.
+//! 1. A write that was answered with `Ok` survives a crash of the process and of the machine (WAL,
+//!    `synchronous=FULL`). A write that was answered with an error leaves nothing behind.
+//! 2. Writes take effect in the order in which they were requested.
+//! 3. A report is stored once. The tuple (trial, attempt, lane, seq) identifies it, and the first one to arrive is
+//!    kept.
+//! 4. A failing disk stops only writes. Reads continue, and writing resumes as soon as the disk allows it.
 //!
-//! SQL lives here and nowhere else. The store must not decide anything about trials, and knows no clock:
-//! times come in as values.
+//! Only this module contains SQL. The store decides nothing about trials and has no clock: callers pass times as
+//! values.
 
 mod code;
 mod error;
@@ -53,12 +54,12 @@ pub use rows::{
 pub use service_part::{AttemptPart, ServicePart};
 use writer::{Message, Write, WriterState};
 
-/// The number of writes that may wait for the writer. Batches of reports beyond it are refused, since their senders can
-/// wait better than the manager can.
+/// The number of writes that may wait for the writer. Batches of reports beyond it are refused, because an agent can
+/// wait longer than the manager.
 const QUEUE: usize = 1024;
 
-/// Talks to the store; cheap to clone. When the last handle goes, what is queued is written and the
-/// file is closed, for which the drop waits.
+/// A handle of the store; cheap to clone. Dropping the last handle blocks until the queued writes are done and the
+/// file is closed.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -66,7 +67,7 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Inner {
-    // `None` only while it is dropped.
+    // `None` only while the handle is dropped.
     queue: Option<mpsc::Sender<Message>>,
     readers: Arc<Readers>,
     shared: Arc<WriterState>,
@@ -75,7 +76,7 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the database at `path`, making or migrating it as needed. Blocks for the time that takes.
+    /// Opens the database at `path`, and creates or migrates it as needed. Blocks until that is done.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
         let (queue, receiver) = mpsc::channel(QUEUE);
@@ -99,8 +100,8 @@ impl Store {
         })
     }
 
-    /// Opens the database at `path` for reading only, beside a running manager or without one. It must
-    /// be there and as new as this build. Writes are refused with [`Error::Closed`].
+    /// Opens the database at `path` for reading only, whether or not a manager is running. The database must exist
+    /// and have the schema of this build. Writes fail with [`Error::Closed`].
     pub fn open_to_read(path: &Path) -> Result<Self, Error> {
         schema::check_reader(path)?;
         let (queue, _) = mpsc::channel(1);
@@ -115,19 +116,19 @@ impl Store {
         })
     }
 
-    /// Returns whether a process, this one or another, has the database at `path` open to write. `None`: it cannot be
-    /// told.
+    /// Returns whether this or another process has the database at `path` open for writing. `None` if that cannot be
+    /// determined.
     pub fn is_open_to_write(path: &Path) -> Option<bool> {
         schema::is_locked(path)
     }
 
-    /// Returns whether a writer holds this store's own database.
+    /// Returns whether any process has this store's database open for writing.
     pub fn has_writer(&self) -> Option<bool> {
         Self::is_open_to_write(self.inner.readers.path())
     }
 
-    /// Waits for the writes that were asked for, checkpoints and closes the file. Other handles get
-    /// [`Error::Closed`] from then on, for writes.
+    /// Waits for the queued writes, checkpoints, and closes the file. Later writes through other handles fail with
+    /// [`Error::Closed`].
     pub async fn close(self) {
         // An error means that the writer has ended already.
         drop(self.queue().send(Message::Close).await);
@@ -141,33 +142,33 @@ impl Store {
         );
     }
 
-    /// Stores the experiment that this database is for.
+    /// Stores the experiment of this database.
     pub async fn create_experiment(&self, row: ExperimentRow) -> Result<(), Error> {
         self.write(move |c| trials::create_experiment(c, &row)).await
     }
 
-    /// The experiment that this database is for. `None` in a new one.
+    /// Returns the experiment of this database. `None` if the database is new.
     pub async fn experiment(&self) -> Result<Option<ExperimentRow>, Error> {
         self.read(trials::experiment).await
     }
 
-    /// Replaces the experiment's checked file, after its limits were changed.
+    /// Replaces the experiment's checked file after a change of its limits.
     pub async fn set_canonical(&self, canonical: serde_json::Value) -> Result<(), Error> {
         self.write(move |c| trials::set_canonical(c, &canonical)).await
     }
 
-    /// Stores results from elsewhere, all or none.
+    /// Stores imported results, all or none.
     pub async fn import(&self, rows: Vec<ImportedRow>, at_ms: i64) -> Result<(), Error> {
         self.write(move |c| trials::import(c, &rows, at_ms)).await
     }
 
-    /// All results from elsewhere, in the order of their import.
+    /// Returns all imported results, in the order of their import.
     pub async fn imported(&self) -> Result<Vec<ImportedRow>, Error> {
         self.read(trials::imported).await
     }
 
-    /// Notes the experiment's state and how long it has run. With `DONE`, `STOPPED` and `ERROR`, NNI's
-    /// words for an end, `at_ms` is kept as the time of it; with any other the end is forgotten.
+    /// Stores the experiment's state and its running time. `DONE`, `STOPPED` and `ERROR`, NNI's names for an end, set
+    /// the end time to `at_ms`; any other state clears it.
     pub async fn set_experiment_state(
         &self,
         state: &str,
@@ -179,23 +180,23 @@ impl Store {
         self.write(move |c| trials::set_experiment_state(c, &state, elapsed_ms, ended_at_ms)).await
     }
 
-    /// Stores the intent to run a trial, in state WAITING.
+    /// Stores a new trial in state WAITING, before the trial is submitted.
     pub async fn insert_trial(&self, new: NewTrial) -> Result<(), Error> {
         self.write(move |c| trials::insert_trial(c, &new)).await
     }
 
-    /// Records several new trials: all of them, or none.
+    /// Stores several new trials, all or none.
     pub async fn insert_trials(&self, new: Vec<NewTrial>) -> Result<(), Error> {
         self.write(move |c| new.iter().try_for_each(|new| trials::insert_trial(c, new))).await
     }
 
-    /// Stores a step in a trial's life, in its row and in its timeline.
+    /// Stores a change of a trial in its row and in its timeline.
     pub async fn change_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |c| trials::change_trial(c, &id, &change)).await
     }
 
-    /// Records a change that counts one more try after a failure that may pass.
+    /// Stores a change and increments the trial's retry counter.
     pub async fn retry_trial(&self, id: &TrialJobId, change: TrialChange) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |c| {
@@ -205,7 +206,7 @@ impl Store {
         .await
     }
 
-    /// Records changes of several trials: all of it, or nothing.
+    /// Stores changes of several trials, all or none.
     pub async fn change_trials(
         &self,
         changes: Vec<(TrialJobId, TrialChange)>,
@@ -216,7 +217,7 @@ impl Store {
         .await
     }
 
-    /// Stores why the manager means to stop trials, before it does, all or none; `None` takes it back.
+    /// Stores the reason for which the manager is about to stop each trial, all or none. `None` clears the reason.
     pub async fn set_intents(
         &self,
         intents: &[(TrialJobId, Option<StopReason>)],
@@ -229,7 +230,7 @@ impl Store {
         .await
     }
 
-    /// Stores a final result that was concluded for an attempt, unless there is one.
+    /// Stores a final result that the manager derived for an attempt, unless one is stored.
     pub async fn derive(
         &self,
         id: &TrialJobId,
@@ -241,7 +242,7 @@ impl Store {
         self.write(move |c| reports::derive(c, &id, &attempt, &metric, at_ms)).await
     }
 
-    /// Stores a verdict of the manager's own on an attempt, which outranks its agent's.
+    /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's verdict.
     pub async fn judge(
         &self,
         id: &TrialJobId,
@@ -253,35 +254,36 @@ impl Store {
         self.write(move |c| reports::judge(c, &id, &attempt, &verdict, at_ms)).await
     }
 
-    /// All trials, by sequence.
+    /// Returns all trials, ordered by sequence.
     pub async fn trials(&self) -> Result<Vec<TrialRow>, Error> {
         self.read(trials::trials).await
     }
 
-    /// One trial.
+    /// Returns the trial with this id, if it exists.
     pub async fn trial(&self, id: &TrialJobId) -> Result<Option<TrialRow>, Error> {
         let id = id.clone();
         self.read(move |c| trials::trial(c, &id)).await
     }
 
-    /// A trial's timeline, oldest first.
+    /// Returns a trial's timeline, oldest event first.
     pub async fn events(&self, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
         let id = id.clone();
         self.read(move |c| trials::events(c, &id)).await
     }
 
-    /// A trial's metrics: attempts in the order of their first arrival, each by seq.
+    /// Returns a trial's metrics: attempts in the order of their first report, and each attempt's metrics by seq.
     pub async fn metrics(&self, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
         let id = id.clone();
         self.read(move |c| reports::metrics(c, &id)).await
     }
 
-    /// All trials' metrics, trials by sequence, each as [`Store::metrics`] orders them.
+    /// Returns the metrics of all trials: trials by sequence, each trial's metrics as in [`Store::metrics`].
     pub async fn all_metrics(&self) -> Result<Vec<(TrialJobId, MetricRow)>, Error> {
         self.read(reports::all_metrics).await
     }
 
-    /// Returns the verdict of an attempt of a trial. `None` if it has not, or no agent lived to tell.
+    /// Returns the verdict on an attempt. `None` if the attempt has not ended, or its agent died before it could
+    /// report.
     pub async fn verdict(
         &self,
         id: &TrialJobId,
@@ -291,7 +293,7 @@ impl Store {
         self.read(move |c| reports::verdict(c, &id, &attempt)).await
     }
 
-    /// Returns the records of attempts that are over, in their order.
+    /// Returns the final records of these attempts, in the order of the arguments.
     pub async fn last_words(
         &self,
         attempts: Vec<(TrialJobId, AttemptId)>,
@@ -308,19 +310,19 @@ impl Store {
         .await
     }
 
-    /// Everything a trial's agents said on one lane, as it arrived, except pieces of log.
+    /// Returns all reports of a trial's agents on one lane as they arrived, except log chunks.
     pub async fn reports(&self, id: &TrialJobId, lane: Lane) -> Result<Vec<ReportRow>, Error> {
         let id = id.clone();
         self.read(move |c| reports::reports(c, &id, lane)).await
     }
 
-    /// A trial's output on one stream, as far as it was delivered.
+    /// Returns a trial's output on one stream, as far as it has been delivered.
     pub async fn log(&self, id: &TrialJobId, stream: Stream) -> Result<Vec<LogChunkRow>, Error> {
         let id = id.clone();
         self.read(move |c| reports::log(c, &id, stream)).await
     }
 
-    /// Where one attempt's output on one stream ends, as far as it was delivered, in bytes.
+    /// Returns the end of an attempt's output on one stream, in bytes, as far as it has been delivered.
     pub async fn log_end(
         &self,
         id: &TrialJobId,
@@ -331,7 +333,7 @@ impl Store {
         self.read(move |c| reports::log_end(c, &id, &attempt, stream)).await
     }
 
-    /// Returns the state of one attempt's reports; all absent if it was never heard of.
+    /// Returns the state of an attempt's reports. Every field is empty if no report of the attempt has arrived.
     pub async fn attempt_state(
         &self,
         id: &TrialJobId,
@@ -341,8 +343,8 @@ impl Store {
         self.read(move |c| reports::attempt_state(c, &id, &attempt)).await
     }
 
-    /// Stores what of a batch is not stored yet. Refuses with [`Error::Overloaded`] instead of waiting
-    /// when too many writes wait already.
+    /// Stores the reports of a batch that are not stored yet. If too many writes are queued, it fails with
+    /// [`Error::Overloaded`] instead of waiting.
     pub async fn ingest(
         &self,
         arrival: impl Into<Arrival>,
@@ -351,7 +353,7 @@ impl Store {
         self.ingest_shared(Arc::new(arrival.into()), now_ms).await
     }
 
-    /// Stores a batch for a caller who may have to come again with it.
+    /// Stores a batch for a caller that may have to submit it again.
     pub async fn ingest_shared(
         &self,
         arrival: Arc<Arrival>,
@@ -386,8 +388,8 @@ impl Store {
         *self.inner.shared.commits.borrow()
     }
 
-    /// The number of commits, for callers that wait for the next one. It never changes for a store that is only read,
-    /// whose writer is in another process; a waiter then gets an error.
+    /// Returns the number of commits as a watch channel, for callers that wait for the next one. For a read-only
+    /// store, whose writer is another process, it never changes, and waiting returns an error.
     pub fn watch(&self) -> watch::Receiver<u64> {
         if self.inner.reads_only {
             return watch::channel(0).1;
@@ -395,12 +397,12 @@ impl Store {
         self.inner.shared.commits.subscribe()
     }
 
-    /// The number of the newest step of any trial; 0 before the first.
+    /// Returns the number of the latest change of any trial, or 0 if there is none.
     pub async fn newest_change(&self) -> Result<i64, Error> {
         self.read(query::newest_change).await
     }
 
-    /// Lets the database grow by `pages` more pages; a stand-in for a disk with that much space left.
+    /// Lets the database grow by `pages` more pages, to simulate a disk with that much space left.
     #[cfg(test)]
     pub(crate) async fn leave_room(&self, pages: i64) -> Result<(), Error> {
         self.write(move |c| {
@@ -411,13 +413,13 @@ impl Store {
         .await
     }
 
-    /// Has commits fail as on a full disk while the log beside the database is larger than `bytes`.
+    /// Makes commits fail as on a full disk while the log beside the database is larger than `bytes`.
     #[cfg(test)]
     pub(crate) fn bound_log(&self, bytes: u64) {
         self.inner.shared.room.store(bytes, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Has every commit fail as on a full disk, or none any more.
+    /// Makes every commit fail as on a full disk, or stops doing so.
     #[cfg(test)]
     pub(crate) fn fill_disk(&self, full: bool) {
         self.inner.shared.full.store(full, std::sync::atomic::Ordering::SeqCst);
@@ -440,7 +442,7 @@ impl Store {
     }
 
     fn queue(&self) -> &mpsc::Sender<Message> {
-        self.inner.queue.as_ref().expect("it is taken only when the last handle goes")
+        self.inner.queue.as_ref().expect("the queue is taken only when the last handle is dropped")
     }
 }
 
@@ -452,7 +454,7 @@ impl Inner {
             && thread.join().is_err()
         {
             tracing::error!(
-                "the store's writer has panicked; what it was writing was not acknowledged"
+                "the store's writer has panicked; its last writes were not acknowledged"
             );
         }
     }

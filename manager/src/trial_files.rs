@@ -1,6 +1,7 @@
-//! The files that a trial left in its folder on this machine. The agent's own are not among them.
+//! Lists and opens the files that a trial has written to its folder on this machine. The agent's own files are
+//! excluded.
 //!
-//! A trial may put anything there while it is looked at. No link is followed, and nothing but a file is opened.
+//! The trial may change the folder at any time. No link is followed, and only regular files are opened.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,11 +16,12 @@ use nix::sys::stat::Mode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The most files of a trial that are listed.
+/// The maximum number of files in a list.
 const MAX_FILES: usize = 1_000;
-/// The most entries that are looked at for a list.
+/// The maximum number of directory entries that are read for a list.
 const MAX_ENTRIES: usize = 20_000;
-/// The agent's and the SDK's files in a trial's folder, which have their own places in API and pages or hold a secret.
+/// The files of the agent and the SDK in a trial's folder. The API and the pages show them elsewhere, or they contain
+/// a secret.
 const AGENT_FILES: [&str; 10] = [
     ".nni",
     "agent.log",
@@ -32,36 +34,36 @@ const AGENT_FILES: [&str; 10] = [
     "token",
     "trialkeeper.log",
 ];
-/// The beginnings of names of the agent's files that come in several versions.
+/// The prefixes of the names of agent files that exist in several versions.
 const AGENT_PREFIXES: [&str; 4] = ["stdout.", "stderr.", "verdict", "token."];
 
 /// A file of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TrialFile {
-    /// Its path below the trial's folder.
+    /// The path below the trial's folder.
     pub name: String,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// The time of its last change, in milliseconds since 1970.
+    /// The time of the last change, in milliseconds since 1970.
     pub modified_ms: i64,
 }
 
 /// The files of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TrialFiles {
-    /// The trial's folder, on the manager's machine.
+    /// The trial's folder on the manager's machine.
     pub folder: String,
-    /// The files, by name. Files whose names are not UTF-8 are left out.
+    /// The files, sorted by name. Files whose names are not UTF-8 are left out.
     pub files: Vec<TrialFile>,
-    /// True if there are more than 1,000.
+    /// True if the trial has more than 1,000 files.
     pub cut: bool,
 }
 
-/// Lists the files of a trial, by name. Blocks on the disk.
+/// Lists the files of a trial, sorted by name. Blocks on disk access.
 ///
 /// # Errors
 ///
-/// The folder cannot be read: `NotFound` where the trial ran elsewhere.
+/// Fails if the folder cannot be read, with `NotFound` if the trial ran on another machine.
 pub fn list(folder: &Path) -> io::Result<TrialFiles> {
     folder.metadata()?;
     let walk = ignore::WalkBuilder::new(folder)
@@ -76,7 +78,7 @@ pub fn list(folder: &Path) -> io::Result<TrialFiles> {
             cut = true;
             break;
         }
-        // A file may vanish while it is looked at.
+        // A file may vanish while the folder is read.
         let Ok(entry) = entry else { continue };
         let Ok(metadata) = entry.metadata() else { continue };
         let name = entry.path().strip_prefix(folder).ok().and_then(Path::to_str);
@@ -92,11 +94,11 @@ pub fn list(folder: &Path) -> io::Result<TrialFiles> {
     Ok(TrialFiles { folder: folder.to_string_lossy().into_owned(), files, cut })
 }
 
-/// Opens the file `name` of a trial. Blocks on the disk.
+/// Opens the file `name` of a trial. Blocks on disk access.
 ///
 /// # Errors
 ///
-/// `NotFound` for a name that [`list`] would not give, such as one that leads out of the folder.
+/// Fails with `NotFound` for a name that [`list`] would not return, for example a path that leads out of the folder.
 pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
     let mut parts = Vec::new();
@@ -111,13 +113,13 @@ pub fn open(folder: &Path, name: &str) -> io::Result<File> {
     for part in above {
         at = open_part(&at, part, flags | OFlag::O_DIRECTORY)?;
     }
-    // A pipe must not hold up its opener.
+    // `O_NONBLOCK`: opening a named pipe must not block.
     let file = File::from(open_part(&at, last, flags | OFlag::O_NONBLOCK)?);
     if file.metadata()?.is_file() { Ok(file) } else { Err(unknown()) }
 }
 
 fn open_part(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
-    // A link, a folder that is none, and what cannot be opened for reading.
+    // The errors for a link, a path component that is not a folder, and a file that cannot be opened for reading.
     const UNFIT: [Errno; 5] =
         [Errno::ELOOP, Errno::ENOTDIR, Errno::ENXIO, Errno::EINVAL, Errno::ENAMETOOLONG];
     openat(folder.as_fd(), name, flags, Mode::empty()).map_err(|error| {
@@ -125,7 +127,7 @@ fn open_part(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd
     })
 }
 
-/// PURE: returns whether an entry at a depth below the trial's folder is not the trial's own.
+/// PURE: returns whether an entry at this depth below the trial's folder belongs to the agent, the SDK or Python.
 fn is_agents(depth: usize, name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return depth == 1 };
     name == "__pycache__"

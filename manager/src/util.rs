@@ -1,4 +1,4 @@
-//! Small tools that know nothing of a search: time, errors, digests, identifiers, paths, names.
+//! Small tools that do not depend on the rest of the manager: time, errors, digests, identifiers, paths, names.
 
 pub mod backoff;
 pub mod clock;

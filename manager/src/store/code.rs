@@ -1,4 +1,4 @@
-//! SQL of the code that attempts were started with.
+//! SQL of the code versions with which attempts were started.
 
 use std::collections::HashMap;
 
@@ -9,26 +9,26 @@ use super::read::unsigned;
 use super::{Error, Store};
 use crate::code_archive::version::CodeVersion;
 
-/// A version of the code, and the trials whose current attempt was started with it.
+/// A version of the code, and the trials whose current attempt started with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeRow {
     /// The version.
     pub version: CodeVersion,
-    /// Positions of the trials in their experiment, rising.
+    /// The positions of the trials in their experiment, in ascending order.
     pub trials: Vec<u64>,
 }
 
 /// The code of all attempts for which it was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptCodes {
-    /// The versions, by their numbers in the store.
+    /// The versions, by their keys in the store.
     pub versions: HashMap<i64, CodeVersion>,
-    /// The trial's own number in the store, the attempt, and the version's number.
+    /// The trial's key in the store, the attempt, and the version's key.
     pub attempts: Vec<(i64, String, i64)>,
 }
 
 impl Store {
-    /// Records the version of the code that attempts were started with. A second record of an attempt changes nothing.
+    /// Records the code version with which attempts were started. A second record for an attempt changes nothing.
     pub async fn record_code(
         &self,
         attempts: Vec<(TrialJobId, AttemptId)>,
@@ -50,7 +50,7 @@ impl Store {
         .await
     }
 
-    /// Returns the version of the code that an attempt was started with. `None`: it was not recorded.
+    /// Returns the code version with which an attempt was started. `None` if it was not recorded.
     pub async fn code_of(
         &self,
         trial: &TrialJobId,
@@ -90,7 +90,7 @@ impl Store {
         .await
     }
 
-    /// Returns the versions of the code in the order in which they were first seen, the first `limit` of them. Trials are
+    /// Returns the first `limit` versions of the code, in the order in which they were first recorded. Trials are
     /// listed only if there are several versions.
     pub async fn code_versions(&self, limit: u32) -> Result<Vec<CodeRow>, Error> {
         self.read(move |c| {

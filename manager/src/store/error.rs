@@ -1,4 +1,4 @@
-//! The errors of the store, and what the caller may do about each.
+//! The errors of the store, and their remedies.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use trial_protocol::{AttemptId, TrialJobId};
 
-/// The reason that the store did not do as asked. Nothing of a failed write is stored.
+/// An error of the store. Nothing of a failed write is stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The file or its folder cannot be used at all.
-    #[error("cannot open the database {}; does its folder exist, may this user write there, and is there room?", .path.display())]
+    /// The file or its folder cannot be used.
+    #[error("cannot open the database {}; check that its folder exists, is writable and has free space", .path.display())]
     Open {
         /// The file.
         path: PathBuf,
@@ -18,7 +18,7 @@ pub enum Error {
         #[source]
         source: Arc<rusqlite::Error>,
     },
-    /// The lock file beside the database cannot be made.
+    /// The lock file beside the database cannot be created.
     #[error("cannot lock the database with {}", .path.display())]
     Lock {
         /// The lock file.
@@ -27,21 +27,21 @@ pub enum Error {
         #[source]
         source: Arc<std::io::Error>,
     },
-    /// Another manager works on it.
-    #[error("the database {} is in use by another trial-manager; stop that one first", .path.display())]
+    /// Another manager uses the database.
+    #[error("the database {} is in use by another trial-manager; stop that manager first", .path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// The file is something else.
+    /// The file is not a database of TrialKeeper.
     #[error("{} is not a database of trial-manager; move it away or choose another --data-dir", .path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
     },
-    /// A newer trial-manager wrote it.
+    /// A newer trial-manager wrote the database.
     #[error(
-        "the database {} has schema {found} and this trial-manager knows up to {known}; use a newer trial-manager",
+        "the database {} has schema {found} and this trial-manager supports at most {known}; use a newer trial-manager",
         .path.display()
     )]
     Newer {
@@ -52,10 +52,9 @@ pub enum Error {
         /// The newest schema of this build.
         known: i64,
     },
-    /// An older trial-manager wrote it, and reading alone cannot bring it up to date.
+    /// An older trial-manager wrote the database, and a reader cannot migrate it.
     #[error(
-        "the database {} has schema {found} and this trial-manager reads {known}; `trial-manager resume` \
-         brings it up to date",
+        "the database {} has schema {found} and this trial-manager reads {known}; `trial-manager resume` migrates it",
         .path.display()
     )]
     Older {
@@ -66,59 +65,59 @@ pub enum Error {
         /// The schema of this build.
         known: i64,
     },
-    /// The file is TrialKeeper's, and broken.
+    /// The file is a database of TrialKeeper and damaged.
     #[error("the database {} is damaged ({problem}); restore a backup or move it away", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The first thing that SQLite's check found.
+        /// The first problem that SQLite's check found.
         problem: String,
     },
-    /// There is something of that name already.
-    #[error("{0} is in the database already")]
+    /// An entry with this identifier already exists.
+    #[error("{0} already exists in the database")]
     Exists(String),
-    /// No such trial.
+    /// The trial does not exist.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),
-    /// Another attempt of the trial is the current one.
-    #[error("the trial's attempt is {0} by now")]
+    /// The request is about an attempt that is no longer the trial's current one.
+    #[error("the trial's current attempt is {0}")]
     Superseded(AttemptId),
     /// There is no experiment yet.
-    #[error("the database holds no experiment")]
+    #[error("the database contains no experiment")]
     NoExperiment,
-    /// A number that SQLite cannot hold, which no honest agent sends.
+    /// A number that SQLite cannot store. A correct agent never sends such a number.
     #[error("{what} is {value}, more than 2^63 - 1")]
     TooLarge {
-        /// The number.
+        /// The name of the number.
         what: &'static str,
         /// The number.
         value: u64,
     },
-    /// The file that is open is no longer the one at its path: it was removed, or another was put in its place.
+    /// The open file is no longer the one at its path: the file was removed or replaced.
     #[error(
-        "the database {} was removed or replaced while this manager had it open, so nothing can be kept; put the file \
+        "the database {} was removed or replaced while this manager had it open, so nothing can be stored; put the file \
          back, or stop this manager and restore a backup",
         .path.display()
     )]
     Displaced {
-        /// Where the file was.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Too many writes wait already.
+    /// Too many writes are waiting.
     #[error("too many writes are waiting for the database; try again later")]
     Overloaded,
     /// The store was closed, or its writer has died.
     #[error("the database is closed")]
     Closed,
-    /// A stored value that does not mean anything to this build.
+    /// A stored value that this build cannot interpret.
     #[error("the database's {what} cannot be read: {problem}")]
     Unreadable {
-        /// The value.
+        /// The name of the value.
         what: &'static str,
         /// The problem.
         problem: String,
     },
-    /// A copy for a backup could not be made.
+    /// A backup could not be written.
     #[error("cannot write the backup {}: {problem}", .path.display())]
     Backup {
         /// The file.
@@ -126,7 +125,7 @@ pub enum Error {
         /// The problem.
         problem: String,
     },
-    /// SQLite could not do it.
+    /// An SQLite operation failed.
     #[error("the database failed: {}", .class.as_str())]
     Failed {
         /// The kind of failure.
@@ -137,29 +136,29 @@ pub enum Error {
     },
 }
 
-/// Kinds of failure that an operator treats differently.
+/// The kinds of failure that need different remedies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// No space left (`SQLITE_FULL`).
+    /// No space is left (`SQLITE_FULL`).
     Full,
-    /// The disk fails, or cannot be written any more (`SQLITE_IOERR`, `SQLITE_READONLY`, `SQLITE_CANTOPEN`).
+    /// The disk fails or is no longer writable (`SQLITE_IOERR`, `SQLITE_READONLY`, `SQLITE_CANTOPEN`).
     Disk,
     /// The file is damaged (`SQLITE_CORRUPT`, `SQLITE_NOTADB`).
     Damaged,
-    /// Another process holds the file (`SQLITE_BUSY`, `SQLITE_LOCKED`).
+    /// Another process has locked the file (`SQLITE_BUSY`, `SQLITE_LOCKED`).
     Busy,
-    /// Anything else: a fault of this program.
+    /// Any other failure, which is a fault of this program.
     Internal,
 }
 
 impl Class {
-    /// Returns the sentence for the operator, with the remedy.
+    /// Returns a message for the operator, with the remedy.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Full => "no space is left on its disk; free some",
+            Self::Full => "no space is left on its disk; free some space",
             Self::Disk => "its disk cannot be read or written; see the system's log",
             Self::Damaged => "its file is damaged; restore a backup",
-            Self::Busy => "another process holds it; end that one",
+            Self::Busy => "another process has locked it; stop that process",
             Self::Internal => "a fault of this program",
         }
     }
@@ -187,8 +186,8 @@ impl From<rusqlite::Error> for Error {
 }
 
 impl Error {
-    /// Returns whether the request itself was wrong. Then the database is as healthy as before, and other writes of the
-    /// same commit are not touched. Such an error comes before anything was written.
+    /// Returns whether the request itself was wrong. Such an error occurs before anything is written. It does not
+    /// affect the database or the other writes of the same commit.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Exists(_)
@@ -212,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Returns whether it may pass by itself, or when an operator has made room.
+    /// Returns whether the error may be temporary, or disappear once an operator has freed space.
     pub fn may_pass(&self) -> bool {
         match self.class() {
             Some(Class::Full | Class::Disk | Class::Busy) => true,
@@ -221,7 +220,7 @@ impl Error {
         }
     }
 
-    /// The kind of failure, where SQLite failed.
+    /// Returns the kind of failure if SQLite failed.
     pub fn class(&self) -> Option<Class> {
         if let Self::Failed { class, .. } = self { Some(*class) } else { None }
     }

@@ -1,5 +1,5 @@
-//! The identity of the database's file. A file that was removed or replaced while it is open takes writes as before,
-//! and they are never found again.
+//! The identity of the database's file. If the file is removed or replaced while it is open, writes still succeed,
+//! but their data is lost.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 
 use super::{Error, Store};
 
-/// A file as it was when it was opened.
+/// The identity of a file at the time at which it was opened.
 #[derive(Debug)]
 pub(super) struct FileIdentity {
     path: PathBuf,
-    /// Device and inode.
+    /// The device and the inode.
     identity: (u64, u64),
 }
 
 impl FileIdentity {
-    /// Notes which file is at `path` now.
+    /// Records the identity of the file at `path`.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
 
-    /// Fails with [`Error::Displaced`] if another file, or none, is at the path. A system that cannot tell is believed to
-    /// have kept the file.
+    /// Fails with [`Error::Displaced`] if the path no longer leads to the same file. Other errors of the system are
+    /// ignored.
     pub(super) fn check(&self) -> Result<(), Error> {
         let is_here = match identity(&self.path) {
             Ok(found) => found == self.identity,
@@ -35,15 +35,15 @@ impl FileIdentity {
 }
 
 impl Store {
-    /// Looks whether the file is still at its path, so that an idle store is known to be ill when it is not.
+    /// Checks that the file is still at its path, so that an idle store detects a displaced file.
     pub async fn check_identity(&self) {
         if !self.is_in_place() && self.write_error().is_none() {
-            // It is refused for that reason, and everyone is told.
+            // The probe fails for that reason and updates `write_error`.
             drop(self.probe().await);
         }
     }
 
-    /// Returns whether the file that is open is the one at its path.
+    /// Returns whether the open file is still the one at its path.
     pub fn is_in_place(&self) -> bool {
         self.inner.shared.identity.as_ref().is_none_or(|place| place.check().is_ok())
     }

@@ -1,4 +1,4 @@
-//! SQL of the container images that attempts run.
+//! SQL of the container images of attempts.
 
 use rusqlite::{OptionalExtension as _, params};
 use trial_protocol::{AttemptId, TrialJobId};
@@ -6,8 +6,8 @@ use trial_protocol::{AttemptId, TrialJobId};
 use super::{Error, Store};
 
 impl Store {
-    /// Records the images that attempts run: all of them, or none. A later record replaces an earlier one: a pod that was made
-    /// anew may have pulled another.
+    /// Records the images of attempts, all or none. A later record replaces an earlier one, because a recreated pod
+    /// may have pulled another image.
     pub async fn record_images(
         &self,
         images: Vec<(TrialJobId, AttemptId, String)>,
@@ -25,7 +25,7 @@ impl Store {
         .await
     }
 
-    /// Returns the image that an attempt runs. `None`: it was not recorded.
+    /// Returns the image of an attempt. `None` if it was not recorded.
     pub async fn image_of(
         &self,
         trial: &TrialJobId,

@@ -1,7 +1,8 @@
-//! The record that NNI's manager keeps of an experiment, as far as `nnictl` reads it: one row of one table in
-//! `db/nni.sqlite`.
+//! Writes the experiment's record in the format of NNI's manager, as far as `nnictl` reads it: one row of one table
+//! in `db/nni.sqlite`.
 //!
-//! Source: nni 3.0, `ts/nni_manager/core/sqlDatabase.ts` (the table), `nni/tools/nnictl/config_utils.py` (what is read).
+//! Source: nni 3.0, `ts/nni_manager/core/sqlDatabase.ts` (the table), `nni/tools/nnictl/config_utils.py` (the
+//! reader).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use serde_json::Value;
 
 use super::{Error, ExperimentRow};
 
-/// The limits of a running experiment that its user may change, and `nnictl update` reads.
+/// The limits that a user may change while an experiment runs, and that `nnictl update` reads.
 const LIMITS: [&str; 4] =
     ["trialConcurrency", "maxTrialNumber", "maxExperimentDuration", "searchSpace"];
 
-/// Replaces the experiment's row, and makes the file where it is missing. `folder` is the data directory; `posted` the
-/// configuration as NNI's client sent it. `None`: what the file has stays, with the limits of now.
+/// Replaces the experiment's row, and creates the file if it is missing. `folder` is the data directory. `posted` is
+/// the configuration that NNI's client sent; `None` keeps the stored configuration and updates only its limits.
 pub fn write_nni_profile(
     path: &Path,
     folder: &Path,
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_keeps_what_the_client_posted_and_follows_the_limits() {
+    fn a_profile_keeps_the_posted_configuration_and_updates_its_limits() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nni.sqlite");
         let mut row = ExperimentRow {

@@ -1,4 +1,4 @@
-//! SQL of notifications: each is kept from its event until it was delivered or given up.
+//! SQL of notifications. Each is kept from its event until it is delivered or abandoned.
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
@@ -6,18 +6,18 @@ use serde_json::Value;
 use super::read::json;
 use super::{Error, Store, trials};
 
-/// The number that is handed out at once.
+/// The maximum number of notifications that are read at once.
 const AT_ONCE: u32 = 100;
 
 const WAITING: &str = "SELECT id, event, tries FROM notification \
      WHERE channel = ? AND settled_at_ms IS NULL ORDER BY key LIMIT ?";
 
-/// An event that others are to be told of.
+/// An event that requires notifications.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewNotification {
-    /// Its name for ever; a second one of the same name is not stored.
+    /// A unique and permanent identifier. A second event with the same identifier is not stored.
     pub id: String,
-    /// The ways of telling.
+    /// The channels that send the notification.
     pub channels: Vec<&'static str>,
     /// The event.
     pub event: Value,
@@ -25,24 +25,24 @@ pub struct NewNotification {
     pub at_ms: i64,
 }
 
-/// An event that is still to be told in one way.
+/// A notification that one channel still has to send.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NotificationRow {
-    /// The event's name.
+    /// The event's identifier.
     pub id: String,
     /// The event.
     pub event: Value,
-    /// The number of times that it was tried in vain.
+    /// The number of failed deliveries.
     pub tries: u32,
 }
 
 impl Store {
-    /// Stores events that others are to be told of.
+    /// Stores an event that requires notifications.
     pub async fn notify(&self, new: NewNotification) -> Result<(), Error> {
         self.write(move |c| insert(c, &new)).await
     }
 
-    /// [`Store::set_experiment_state`], and what others are to be told of it: both or neither.
+    /// Does the same as [`Store::set_experiment_state`] and stores the notification: both or neither.
     pub async fn set_experiment_state_and_notify(
         &self,
         state: &str,
@@ -59,8 +59,8 @@ impl Store {
         .await
     }
 
-    /// Notes what is wrong with a tuner or an assessor outside (`None`: nothing any more), and what others are to be told of
-    /// it: both or neither.
+    /// Stores the problem of an external tuner or assessor together with its notification: both or neither. `None`
+    /// clears the problem.
     pub async fn set_trouble(
         &self,
         trouble: Option<String>,
@@ -90,7 +90,7 @@ impl Store {
         .await
     }
 
-    /// Notes how often it was tried in vain to tell an event in this way.
+    /// Stores how many deliveries of an event through this channel have failed.
     pub async fn notification_tried(
         &self,
         id: &str,
@@ -106,7 +106,7 @@ impl Store {
         .await
     }
 
-    /// Notes that an event was told in this way, or why it was given up.
+    /// Records that a notification was delivered, or the reason for which it was abandoned.
     pub async fn settle_notification(
         &self,
         id: &str,
@@ -176,7 +176,11 @@ mod tests {
         let store = Store::open(&folder.path().join("db")).unwrap();
         let ended = |id| store.set_experiment_state_and_notify("DONE", 1, 2, new(id, &["command"]));
         ended("early").await.unwrap_err();
-        assert_eq!(store.notifications("command").await.unwrap(), [], "there is no experiment");
+        assert_eq!(
+            store.notifications("command").await.unwrap(),
+            [],
+            "the write failed: there is no experiment"
+        );
         let row = ExperimentRow {
             id: trial_protocol::ExperimentId::new("e").unwrap(),
             canonical: json!({}),
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waiting_ones_are_found_by_index() {
+    fn pending_notifications_are_found_by_index() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("db");
         drop(Store::open(&path).unwrap());

@@ -1,5 +1,4 @@
-//! SQL of what the pages, the API and the command line show: by index, a bounded part at a time. It
-//! changes nothing.
+//! SQL of the data that the pages, the API and the command line show. All queries read, use an index and are bounded.
 
 mod attempts;
 mod log;
@@ -18,8 +17,8 @@ use crate::util::ids;
 pub use attempts::{AttemptHost, AttemptStep};
 pub use log::{LineTime, LogPart};
 
-/// The number of an attempt's last reports that are searched for its latest intermediate results; and where a metric
-/// that counts is named and not among them.
+/// The number of an attempt's last reports that are searched for its latest intermediate results. `LATEST_NAMED`
+/// applies if a named objective metric is not among the first `LATEST`.
 const LATEST: u32 = 16;
 const LATEST_NAMED: u32 = 256;
 
@@ -32,8 +31,8 @@ const REPORTED: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
 const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_through, ended \
      FROM attempt WHERE trial = ? ORDER BY key";
-// The planner prefers the primary key of a table without row ids to any other index. It would pass over all metrics of
-// an attempt to find the few reports that are none. So the statements name their index.
+// The planner prefers the primary key of a `WITHOUT ROWID` table to any other index. To find the few reports that are
+// not metrics, it would read all metrics of an attempt. So these statements name their index.
 const SUMS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =
@@ -43,7 +42,8 @@ const LANE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FROM re
 const METRICS: &str = "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM report r \
      JOIN attempt a ON a.key = r.attempt \
      WHERE r.attempt = ? AND r.lane = 0 AND r.seq > ? AND r.kind = 'metric' ORDER BY r.seq LIMIT ?";
-// To read a report as JSON costs five times as much as to see that it begins as agents write one of that name.
+// Parsing a report as JSON costs five times as much as comparing its prefix with the text that agents write for this
+// metric.
 const STEPS: &str = "SELECT count(*) FROM report \
      WHERE attempt = ?1 AND lane = 0 AND kind = 'metric' AND sums_up = 0 \
      AND (?2 IS NULL OR substr(body, 1, length(?3)) = ?3 \
@@ -52,53 +52,53 @@ const TIMELINE: &str = "SELECT seq, observed_at_ms, stored_at_ms, kind, body FRO
      INDEXED BY report_beside_metrics \
      WHERE attempt = ? AND lane = 0 AND kind <> 'metric' ORDER BY seq LIMIT ?";
 
-/// A step of some trial's life: which trial it was.
+/// A change of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Its number; numbers rise in the order in which the steps were stored, and are never used again.
+    /// The number of the change. Numbers rise in the order in which the changes were stored, and are never reused.
     pub number: i64,
-    /// The trial's own number in the store.
+    /// The trial's key in the store.
     pub trial: i64,
 }
 
-/// A trial with what its current attempt's reports amount to.
+/// A trial with a summary of its current attempt's reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialSummaryRow {
-    /// The trial's own number in the store.
+    /// The trial's key in the store.
     pub key: i64,
     /// The trial.
     pub row: TrialRow,
-    /// Rises with the facts that are stored of the current attempt. `None`: nothing has arrived.
+    /// A number that rises with each stored fact of the current attempt. `None` if no fact has arrived.
     pub facts_through: Option<u64>,
-    /// The current attempt's final results, in the order in which it reported them.
+    /// The final results of the current attempt, in the order in which they were reported.
     pub finals: Vec<Metric>,
-    /// Its last few intermediate results, the latest first.
+    /// The last few intermediate results, the latest first.
     pub latest: Vec<Metric>,
-    /// The verdict. `None` if it has not, or no agent lived to tell.
+    /// The verdict. `None` if the attempt has not ended, or its agent died before it could report.
     pub verdict: Option<Box<Verdict>>,
-    /// A sentence about its reports that are gone for good. `None`: none are.
+    /// A message about lost reports. `None` if no report is lost.
     pub lost: Option<String>,
 }
 
-/// An incarnation of a trial that was heard of.
+/// An attempt of a trial that has sent at least one report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptRow {
-    /// Its number in the store; later ones were heard of later.
+    /// The attempt's key in the store. Keys rise in the order of the first report.
     pub key: i64,
-    /// Its name.
+    /// The attempt's identifier.
     pub attempt: AttemptId,
-    /// The time at which it last spoke, by the manager's clock.
+    /// The time of the last report, by the manager's clock.
     pub last_heard_ms: i64,
-    /// The number up to which its facts are stored. `None`: none has arrived.
+    /// The number up to which the facts lane is stored. `None` if no fact has arrived.
     pub facts_through: Option<u64>,
-    /// The number up to which its bulk lane is stored.
+    /// The number up to which the bulk lane is stored.
     pub bulk_through: Option<u64>,
-    /// `true` if its last fact, the verdict, is stored.
+    /// `true` if the verdict, which is the last fact, is stored.
     pub ended: bool,
 }
 
 impl Store {
-    /// The trials' steps after number `after`, oldest first, at most `limit`.
+    /// Returns at most `limit` changes of trials after number `after`, oldest first.
     pub async fn changes(&self, after: i64, limit: u32) -> Result<Vec<Change>, Error> {
         self.read(move |c| {
             let mut statement = c.prepare_cached(CHANGES)?;
@@ -110,8 +110,8 @@ impl Store {
         .await
     }
 
-    /// These trials, by their own numbers; one that is not there is left out. `names` are the metrics that count, if they
-    /// are named.
+    /// Returns summaries of the trials with these keys; unknown keys are skipped. `names` are the objective's
+    /// metrics, if the experiment names any.
     pub async fn glances(
         &self,
         keys: Vec<i64>,
@@ -124,7 +124,7 @@ impl Store {
         .await
     }
 
-    /// For each of these trials, what rises with the facts that are stored of its current attempt.
+    /// Returns, for each of these trials, a number that rises with each stored fact of its current attempt.
     pub async fn facts_through(&self, keys: Vec<i64>) -> Result<Vec<(i64, Option<u64>)>, Error> {
         self.read(move |c| {
             keys.iter().map(|key| Ok((*key, Voices::of(c, *key)?.facts()))).collect()
@@ -132,8 +132,8 @@ impl Store {
         .await
     }
 
-    /// The attempt whose metrics are a trial's: the current one, or what an old keeper said of it where its agent has
-    /// reported none. `None`: neither was heard of.
+    /// Returns the attempt that provides a trial's metrics: the current attempt, or the old keeper's if only the
+    /// keeper has reported metrics. `None` if neither has reported.
     pub async fn reporting(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.read(move |c| {
@@ -159,14 +159,14 @@ impl Store {
         .await
     }
 
-    /// The attempts of a trial that were heard of, in the order in which they were.
+    /// Returns the attempts of a trial that have reported, in the order of their first report.
     pub async fn attempts(&self, id: &TrialJobId) -> Result<Vec<AttemptRow>, Error> {
         let id = id.clone();
         self.read(move |c| attempts(c, known(c, &id)?)).await
     }
 
-    /// The metrics of one attempt after seq `after` (all: -1), at most `limit`. A report that says it is
-    /// a metric and is none is left out.
+    /// Returns at most `limit` metrics of an attempt after seq `after` (-1 for all). Reports that are not valid
+    /// metrics are skipped.
     pub async fn metrics_after(
         &self,
         attempt: i64,
@@ -181,8 +181,8 @@ impl Store {
         .await
     }
 
-    /// Returns the number of intermediate results that one attempt has reported of the metric `name`, or of all. Takes
-    /// as long as reading them.
+    /// Returns the number of intermediate results of an attempt for the metric `name`, or for all metrics. It takes
+    /// as long as reading all of them.
     pub async fn steps(&self, attempt: i64, name: Option<&str>) -> Result<u64, Error> {
         let name = name.map(str::to_owned);
         let begins = name.as_ref().map(|name| {
@@ -196,7 +196,7 @@ impl Store {
         .await
     }
 
-    /// The samples of one attempt after seq `after` (all: -1), at most `limit`.
+    /// Returns at most `limit` samples of an attempt after seq `after` (-1 for all).
     pub async fn samples_after(
         &self,
         attempt: &AttemptRow,
@@ -216,7 +216,7 @@ impl Store {
         .await
     }
 
-    /// Returns the reports of one attempt that are no metrics: start, notes, losses, verdict; at most `limit`.
+    /// Returns at most `limit` reports of an attempt that are not metrics: start, notes, losses, verdict.
     pub async fn told(&self, attempt: &AttemptRow, limit: u32) -> Result<Vec<ReportRow>, Error> {
         let attempt = attempt.clone();
         self.read(move |c| {
@@ -259,7 +259,7 @@ fn glance(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSumm
     Ok(Some(glance))
 }
 
-/// Adds what an attempt's reports amount to.
+/// Adds a summary of an attempt's reports.
 fn look(
     c: &Connection,
     attempt: i64,
@@ -269,11 +269,11 @@ fn look(
     let mut statement = c.prepare_cached(SUMS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
-        // What is not readable as what it says it is says nothing.
+        // A body that cannot be parsed as its kind is ignored.
         if row.get_ref("kind")?.as_str() == Ok("ended") {
             let verdict = parsed(row, "body", serde_json::from_str).ok();
             glance.verdict = match glance.verdict.take() {
-                // The manager's own, which comes last, outranks the agent's.
+                // The manager's own verdict, which sorts last, takes precedence over the agent's.
                 Some(before) if row.get::<_, i64>("seq")? != JUDGED => Some(before),
                 before => verdict.or(before),
             };
@@ -288,7 +288,7 @@ fn look(
     let mut rows = statement.query(params![attempt, LATEST_NAMED])?;
     let mut seen = 0;
     while let Some(row) = rows.next()? {
-        // Others may be reported at every batch, and the one that counts once an epoch.
+        // Other metrics may be reported for each batch, and the objective only once per epoch.
         let missing = names.iter().any(|name| {
             glance.latest.iter().all(|metric| metric.name != *name && metric.name != OBJECTIVE)
         });
@@ -307,10 +307,11 @@ fn look(
     Ok(())
 }
 
-/// The sources of a trial's current attempt: each one's number, and how far its facts are stored.
+/// The sources of reports on a trial's current attempt: the key of each, and the number up to which its facts are
+/// stored.
 struct Voices {
     agent: Option<(i64, Option<u64>)>,
-    /// NNI's own keeper, see [`ids::of_old_keeper`].
+    /// The source for NNI's own keeper, see [`ids::of_old_keeper`].
     keeper: Option<(i64, Option<u64>)>,
 }
 
@@ -327,7 +328,7 @@ impl Voices {
         Ok(Self { agent, keeper })
     }
 
-    /// Rises with the facts of both.
+    /// Returns a number that rises with the facts of both sources.
     fn facts(&self) -> Option<u64> {
         let told = |voice: Option<(i64, Option<u64>)>| voice.and_then(|(_, through)| through);
         match (told(self.agent), told(self.keeper)) {
@@ -364,7 +365,7 @@ fn report_row(row: &Row<'_>, attempt: &AttemptId, lane: Lane) -> Result<ReportRo
     })
 }
 
-/// The number of the newest step of any trial; 0 before the first.
+/// Returns the number of the latest change of any trial, or 0 if there is none.
 pub(super) fn newest_change(c: &Connection) -> Result<i64, Error> {
     let sql = "SELECT key FROM trial_event ORDER BY key DESC LIMIT 1";
     Ok(c.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))

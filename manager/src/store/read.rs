@@ -1,4 +1,4 @@
-//! Readers: a few connections of their own, so that reading never waits for writing.
+//! A pool of connections for readers, so that reading never waits for writing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use super::Error;
 use super::schema;
 
-/// The number of idle connections that are kept; more are opened when more readers come, and closed after.
+/// The number of idle connections that are kept. More are opened on demand and closed after use.
 const MAX_IDLE: usize = 4;
 
-/// The number of readers at a time; others wait. Each needs a thread, a connection with its pages, and what the
-/// allocator keeps for the thread.
+/// The maximum number of concurrent readers; others wait. Each reader needs a thread, a connection with its page
+/// cache, and the memory that the allocator keeps per thread.
 const MAX_READERS: usize = 8;
 
 /// The readers' connections.
@@ -40,7 +40,7 @@ impl Readers {
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Error::Closed)?;
         let reading = tokio::task::spawn_blocking(move || {
-            // The turn ends with the work, also where the reader was dropped meanwhile.
+            // The permit is held until the work ends, even if the caller has dropped the future.
             let _turn = turn;
             self.read_here(work)
         });
@@ -75,7 +75,7 @@ impl Readers {
     }
 }
 
-/// A column's text, read as what it stands for.
+/// Parses a text column.
 pub(super) fn parsed<'r, T, E: fmt::Display>(
     row: &'r Row<'_>,
     column: &'static str,
@@ -97,12 +97,12 @@ pub(super) fn parsed_if_any<'r, T, E: fmt::Display>(
     parsed(row, column, parse).map(Some)
 }
 
-/// A column's JSON.
+/// Parses a JSON column.
 pub(super) fn json(row: &Row<'_>, column: &'static str) -> Result<Value, Error> {
     parsed(row, column, serde_json::from_str::<Value>)
 }
 
-/// A column that is never negative.
+/// Reads a column whose number is never negative.
 pub(super) fn unsigned(row: &Row<'_>, column: &'static str) -> Result<u64, Error> {
     let number: i64 = row.get(column)?;
     u64::try_from(number).map_err(|problem| unreadable(column, problem))
@@ -114,7 +114,7 @@ pub(super) fn unsigned_if_any(row: &Row<'_>, column: &'static str) -> Result<Opt
     number.map(u64::try_from).transpose().map_err(|problem| unreadable(column, problem))
 }
 
-/// A number as SQLite holds it.
+/// Converts a number to SQLite's signed integer type.
 pub(super) fn storable(what: &'static str, value: u64) -> Result<i64, Error> {
     i64::try_from(value).map_err(|_| Error::TooLarge { what, value })
 }

@@ -1,4 +1,4 @@
-//! SQL of attempts and their reports: what arrives is stored once, however often it comes.
+//! SQL of attempts and their reports. Every report is stored once, however often it arrives.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -16,31 +16,32 @@ use super::trials::{append_event, known};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
-/// The bytes that are kept of each stream of an attempt, from its start and from its end: a trial that prints for ever
-/// must not fill the disk that all others need.
+/// The bytes that are kept from the start and from the end of each stream of an attempt. A trial that prints without
+/// end must not fill the disk that all trials share.
 const LOG_START: i64 = 1 << 20;
 const LOG_END: i64 = 63 << 20;
-/// Deletes what lies between.
+/// Deletes the log chunks between the start and the end.
 pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
 
-/// Selects the sender: the trial, and the attempt if it was heard of.
+/// Selects the sender of a batch: the trial, and the attempt if it has reported before.
 pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
      FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
 
-/// The findings of a batch's write.
+/// The result of writing a batch.
 #[derive(Debug)]
 pub(super) struct Written {
+    /// The highest number up to which the lane is stored.
     pub(super) through: Option<u64>,
-    /// For each report of the batch, whether it was new.
+    /// A flag for each report of the batch: `true` if the report was new.
     pub(super) fresh: Vec<bool>,
-    /// `true` if nothing was stored, since reports are missing that the agent can send again.
+    /// `true` if nothing was stored because earlier reports are missing that the agent can send again.
     pub(super) resend: bool,
 }
 
-/// Stores what of the batch is not stored yet, and that its attempt spoke. Everything that can be
-/// refused is refused before anything is written.
+/// Stores the reports of the batch that are not stored yet, and the time of the attempt's last report. All checks
+/// precede the first write.
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
     let batch = &arrival.batch;
     check(batch)?;
@@ -55,7 +56,7 @@ pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<W
     for (report, raw) in batch.reports.iter().zip(&arrival.bodies) {
         fresh.push(statements.store(&place, report, raw.get())?);
     }
-    // A list shows trials that go on; of one that is over only this tells.
+    // Lists follow the timeline. For a trial that has ended, only this event announces the new report.
     if over && batch.lane == Lane::Facts && fresh.contains(&true) {
         append_event(c, trial, now_ms, None)?;
     }
@@ -70,11 +71,12 @@ struct ReportPlace {
     stored_at_ms: i64,
 }
 
-/// The statements that store reports. To look for a statement costs about as much as to run it: each is looked for once,
-/// and those only that are run.
+/// The statements that store reports. Looking up a cached statement costs about as much as running it, so each is
+/// looked up once per batch, and only if the lane needs it.
 struct ReportStatements<'c> {
     insert_report: CachedStatement<'c>,
-    /// The insertion of a piece of log, and the deletion of those in the middle of a long one. `None`: the lane has none.
+    /// The statements that insert a log chunk, and that delete the middle of a long log. `None` for a lane without
+    /// logs.
     of_chunks: Option<(CachedStatement<'c>, CachedStatement<'c>)>,
 }
 
@@ -99,7 +101,7 @@ impl<'c> ReportStatements<'c> {
         Ok(Self { insert_report, of_chunks })
     }
 
-    /// Stores a report, whose body is `raw`. Returns whether it was new.
+    /// Stores a report whose JSON body is `raw`, and returns whether the report was new.
     fn store(&mut self, place: &ReportPlace, report: &Report, raw: &str) -> Result<bool, Error> {
         let seq = storable("seq", report.seq)?;
         let at_ms = report.observed_at_ms;
@@ -138,13 +140,14 @@ impl<'c> ReportStatements<'c> {
     }
 }
 
-/// The number of a concluded metric on the facts lane: after everything that an agent may say.
+/// The number of a derived metric on the facts lane. It sorts after every report of an agent.
 pub(super) const CONCLUDED: i64 = i64::MAX;
 
-/// The number of the manager's own verdict: behind the agent's, and before what is concluded.
+/// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
 pub(super) const JUDGED: i64 = CONCLUDED - 1;
 
-/// Stores how an attempt ended as the manager knows better than its agent. One that was never heard has an end with it.
+/// Stores the manager's own verdict on an attempt, which takes precedence over the agent's. An attempt without
+/// reports is recorded as ended.
 pub(super) fn judge(
     c: &Connection,
     id: &TrialJobId,
@@ -169,7 +172,7 @@ pub(super) fn judge(
     Ok(())
 }
 
-/// Stores a metric that no agent reported.
+/// Stores a metric that the manager derived.
 pub(super) fn derive(
     c: &Connection,
     id: &TrialJobId,
@@ -189,7 +192,7 @@ pub(super) fn derive(
     Ok(())
 }
 
-/// Refuses what cannot be stored, before anything is.
+/// Rejects a batch with numbers that cannot be stored, before the first write.
 fn check(batch: &ReportBatch) -> Result<(), Error> {
     for (what, number) in [("acknowledged", batch.acknowledged), ("forgotten", batch.forgotten)] {
         number.map(|number| storable(what, number)).transpose()?;
@@ -198,14 +201,14 @@ fn check(batch: &ReportBatch) -> Result<(), Error> {
         storable("seq", report.seq)?;
         if let ReportBody::Log(chunk) = &report.body {
             storable("offset_bytes", chunk.offset_bytes)?;
-            // A chunk that ends where no number reaches could never be read again.
+            // SQLite could not compute the end of this chunk, so the chunk could never be read again.
             storable("the end of a log chunk", chunk.offset_bytes.saturating_add(length(chunk)))?;
         }
     }
     Ok(())
 }
 
-/// The most bytes that a chunk may hold once it is decoded.
+/// Returns an upper bound of a chunk's decoded size in bytes.
 fn length(chunk: &LogChunk) -> u64 {
     let (LogText::Text(text) | LogText::Base64(text)) = &chunk.text;
     u64::try_from(text.len()).unwrap_or(u64::MAX)
@@ -215,31 +218,32 @@ fn length(chunk: &LogChunk) -> u64 {
 struct Heard {
     /// The trial's key.
     trial: i64,
-    /// The attempt's.
+    /// The attempt's key.
     attempt: i64,
-    /// The number up to which the batch's lane is stored with this batch.
+    /// The number up to which the lane is stored once this batch is stored.
     through: Option<u64>,
-    /// `true` if the trial has ended, as far as the manager knows.
+    /// `true` if the manager has recorded the end of the trial.
     over: bool,
 }
 
 /// The outcome of [`heard`].
 enum Spoken {
-    /// The reports were noted.
+    /// The batch can be stored.
     Heard(Heard),
-    /// Nothing was: the store lacks what it confirmed after this number, and the agent can send it again.
+    /// Nothing was written: the store lacks reports after this number that it had acknowledged, and the agent can
+    /// send them again.
     Behind(Option<u64>),
 }
 
-/// Notes that the batch's attempt spoke, and how far it is stored with this batch.
+/// Records the time of the batch, and the number up to which its lane is stored with it.
 fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error> {
     let batch = &arrival.batch;
     let last = batch.reports.iter().map(|report| report.seq).max();
-    // By its name: a verdict in words that this build does not know is still the last report.
+    // Compares the kind only: a verdict that this build cannot parse also ends the attempt.
     let mut reports = batch.reports.iter().zip(&arrival.bodies);
     let ended = batch.lane == Lane::Facts
         && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
-    // No `RETURNING`: SQLite makes a table in memory for it, which costs more than all the rest of a small batch.
+    // No `RETURNING`: SQLite creates an in-memory table for it, which costs more than the rest of a small batch.
     let (trial, name) = (batch.trial.as_str(), batch.attempt.as_str());
     let mut find = c.prepare_cached(SPEAKER)?;
     let mut rows = find.query(params![trial, name])?;
@@ -288,8 +292,8 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
     Ok(Spoken::Heard(Heard { trial, attempt, through, over }))
 }
 
-/// Puts a note in the place of reports that are gone for good. Its number is the last of theirs, which nothing else will
-/// ever have.
+/// Inserts a note in place of lost reports. Its number is that of the last lost report, which no other report can
+/// have.
 fn note_loss(
     c: &Connection,
     attempt: i64,
@@ -309,7 +313,7 @@ fn note_loss(
     Ok(())
 }
 
-/// The chunk's bytes. `None` if they are not what they say they are: then the report is kept raw.
+/// Returns the chunk's bytes. `None` if the text is not valid Base64; then the raw report is stored instead.
 fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
     match &chunk.text {
         LogText::Text(text) => Some(text.clone().into_bytes()),
@@ -317,7 +321,7 @@ fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns whether a list of trials shows it.
+/// Returns whether the lists of trials show this report.
 fn sums_up(body: &ReportBody) -> bool {
     match body {
         ReportBody::Ended(_) => true,
@@ -331,7 +335,7 @@ fn sums_up(body: &ReportBody) -> bool {
     }
 }
 
-/// The kind as the agent wrote it.
+/// Returns the kind as the agent wrote it.
 fn kind_of<'a>(body: &ReportBody, raw: &'a str) -> std::borrow::Cow<'a, str> {
     #[derive(Deserialize)]
     struct Tag<'a> {
@@ -370,7 +374,7 @@ pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>
     Ok(all)
 }
 
-/// Tells all metrics, one after the other.
+/// Calls `tell` with each metric of all trials, without collecting them in memory.
 pub(super) fn each_metric(
     c: &Connection,
     mut tell: impl FnMut(TrialJobId, MetricRow),
@@ -390,7 +394,7 @@ pub(super) fn each_metric(
     Ok(())
 }
 
-/// A stored metric; `None` for one that said `metric` and was none, which is kept among the reports.
+/// Parses a stored metric. `None` if the body is not a valid metric; the report remains among the reports.
 pub(super) fn metric_row(row: &Row<'_>) -> Result<Option<MetricRow>, Error> {
     let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) else { return Ok(None) };
     Ok(Some(MetricRow {
@@ -414,13 +418,13 @@ pub(super) fn verdict(
          ORDER BY seq <> ?, seq",
     )?;
     let mut verdicts = statement.query_and_then(params![key, attempt.as_str(), JUDGED], |row| {
-        // One that is not readable as a verdict says nothing.
+        // A body that is not a valid verdict is ignored.
         Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
     })?;
     verdicts.find_map(Result::transpose).transpose()
 }
 
-/// Returns the time at which an attempt's agent started the command, by its clock.
+/// Returns the time at which an attempt's agent started the command, by the agent's clock.
 pub(super) fn started(
     c: &Connection,
     id: &TrialJobId,
@@ -452,7 +456,7 @@ pub(super) fn reports(
             observed_at_ms: row.get("observed_at_ms")?,
             stored_at_ms: row.get("stored_at_ms")?,
             kind: row.get("kind")?,
-            // JSON that is sound and still too deep for a `Value` is shown as the text it is.
+            // Valid JSON that is nested too deeply for a `Value` is returned as text.
             body: json(row, "body").or_else(|_| row.get("body").map(Value::String))?,
         })
     })?;

@@ -1,4 +1,4 @@
-//! The rows that go into the store and come out.
+//! The types of the rows that the store reads and writes.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -10,28 +10,28 @@ use trial_protocol::{
 use super::reports;
 use crate::job_state::JobState;
 
-/// The experiment that a database belongs to.
+/// The experiment of a database.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExperimentRow {
-    /// Its name.
+    /// The experiment's identifier.
     pub id: ExperimentId,
     /// The checked experiment file.
     pub canonical: Value,
-    /// Seed of the tuner.
+    /// The seed of the tuner.
     pub seed: u64,
-    /// Its state, in the experiment's own words.
+    /// The state, as the experiment spells it.
     pub state: String,
     /// The time at which it was created.
     pub created_at_ms: i64,
-    /// The time at which it reached the state it is in, if that is an ending one. `None` while it goes on.
+    /// The time at which the experiment ended. `None` if its state is not an end.
     pub ended_at_ms: Option<i64>,
-    /// The time that it has run, interruptions left out.
+    /// The time that the experiment has run, without interruptions.
     pub elapsed_ms: u64,
-    /// The trouble with a tuner or an assessor outside the manager, as a sentence. `None`: nothing is known to be.
+    /// The problem with an external tuner or assessor, as a message. `None` if no problem is known.
     pub trouble: Option<String>,
 }
 
-/// A result from elsewhere.
+/// An imported result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedRow {
     /// The parameters.
@@ -40,148 +40,149 @@ pub struct ImportedRow {
     pub value: Value,
 }
 
-/// The intent to run a trial, stored before anything is started.
+/// A new trial, which is stored before it is submitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTrial {
-    /// Its name.
+    /// The trial's identifier.
     pub id: TrialJobId,
-    /// Position among the experiment's trials, from 0.
+    /// The position among the experiment's trials, from 0.
     pub sequence: u64,
-    /// Number of the tuner's proposal. `None`: the parameters come from a person.
+    /// The number of the tuner's proposal. `None` if a user chose the parameters.
     pub parameter_id: Option<u64>,
     /// The parameters.
     pub parameters: Value,
     /// The first attempt.
     pub attempt: AttemptId,
-    /// The time.
+    /// The time of creation.
     pub created_at_ms: i64,
 }
 
-/// A step in a trial's life.
+/// A change of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialChange {
-    /// The state from now on.
+    /// The new state.
     pub state: JobState,
-    /// The time.
+    /// The time of the change.
     pub at_ms: i64,
-    /// Why, for a person. Replaces the last message, also by nothing.
+    /// The reason, as text for users. It replaces the last message; `None` removes that.
     pub message: Option<String>,
-    /// The trial's exit code. `None` leaves the stored one.
+    /// The trial's exit code. `None` keeps the stored one.
     pub exit_code: Option<i32>,
-    /// A new attempt, which forgets the start, the end and the exit code of the one before. `None`: the
-    /// current one goes on.
+    /// A new attempt. It clears the start time, the end time and the exit code of the previous attempt. `None` keeps
+    /// the current attempt.
     pub attempt: Option<AttemptId>,
-    /// The times of the trial as its agent reports them, which go before `at_ms`.
+    /// The times that the agent reports, which take precedence over `at_ms`.
     pub told: Span,
 }
 
-/// The span of a trial's run, as its agent says.
+/// The time span of a trial, as its agent reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
-    /// The time at which the command was started, by the agent's clock. That clock may be wrong: a time before the
-    /// trial was made, or after the change that brings it, is moved to that bound.
+    /// The time at which the command started, by the agent's clock. That clock may be wrong: the store limits the
+    /// time to the range from the creation of the trial to the time of the change.
     pub started_at_ms: Option<i64>,
-    /// The time that it ran, which no clock that is set can falsify. With [`JobState::is_final`] states only.
+    /// The duration of the trial, which does not depend on clock changes. Only with [`JobState::is_final`] states.
     pub duration_ms: Option<u64>,
 }
 
-/// A trial as stored.
+/// A stored trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialRow {
-    /// Its name.
+    /// The trial's identifier.
     pub id: TrialJobId,
-    /// Position among the experiment's trials, from 0.
+    /// The position among the experiment's trials, from 0.
     pub sequence: u64,
-    /// Number of the tuner's proposal.
+    /// The number of the tuner's proposal. `None` if a user chose the parameters.
     pub parameter_id: Option<u64>,
     /// The parameters.
     pub parameters: Value,
     /// The current attempt.
     pub attempt: AttemptId,
-    /// Where it stands.
+    /// The current state.
     pub state: JobState,
-    /// The reason that the manager means to stop it. `None`: the manager does not.
+    /// The reason for which the manager intends to stop the trial. `None` if it does not.
     pub intent: Option<StopReason>,
-    /// The number of times that it was tried again after a failure that may pass.
+    /// The number of retries after failures that may be temporary.
     pub retries: u32,
-    /// The time at which its intent was stored.
+    /// The time at which the trial was created.
     pub created_at_ms: i64,
-    /// The time at which the current attempt was first RUNNING, by its agent's word if there is one.
+    /// The time at which the current attempt started to run, by the agent's report if there is one.
     pub started_at_ms: Option<i64>,
-    /// The time at which it ended, by its agent's word if there is one; else when it reached a final state.
+    /// The time at which the trial ended, by the agent's report if there is one; otherwise the time of the final
+    /// state.
     pub ended_at_ms: Option<i64>,
-    /// The last change's message.
+    /// The message of the last change.
     pub message: Option<String>,
     /// The trial's exit code.
     pub exit_code: Option<i32>,
 }
 
-/// One line of a trial's timeline.
+/// An entry of a trial's timeline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialEventRow {
-    /// The time.
+    /// The time of the entry.
     pub at_ms: i64,
-    /// The state from then on.
+    /// The state after the change.
     pub state: JobState,
-    /// The attempt it is about.
+    /// The attempt at that time.
     pub attempt: AttemptId,
-    /// The intent to stop it, as it was then.
+    /// The reason for which the manager intended to stop the trial at that time.
     pub intent: Option<StopReason>,
-    /// The cause.
+    /// The reason for the change.
     pub message: Option<String>,
-    /// The exit code, where this line brought one.
+    /// The exit code, if the change set one.
     pub exit_code: Option<i32>,
 }
 
-/// A metric as stored.
+/// A stored metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricRow {
     /// The attempt that reported it.
     pub attempt: AttemptId,
-    /// Its position on the facts lane.
+    /// The position on the facts lane.
     pub seq: u64,
-    /// The time at which the agent saw it, by the agent's clock.
+    /// The time at which the agent read the metric, by the agent's clock.
     pub observed_at_ms: i64,
-    /// The time at which it was stored, by the manager's clock.
+    /// The time at which the metric was stored, by the manager's clock.
     pub stored_at_ms: i64,
     /// The metric.
     pub metric: Metric,
 }
 
-/// Any report but a piece of log, as it arrived.
+/// A report as it arrived. A log chunk is a [`LogChunkRow`] instead, unless its bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportRow {
     /// The attempt that reported it.
     pub attempt: AttemptId,
-    /// Its lane.
+    /// The lane.
     pub lane: Lane,
-    /// Its position on that lane.
+    /// The position on that lane.
     pub seq: u64,
-    /// The time at which the agent saw it, by the agent's clock.
+    /// The time at which the agent observed the event, by the agent's clock.
     pub observed_at_ms: i64,
-    /// The time at which it was stored, by the manager's clock.
+    /// The time at which the report was stored, by the manager's clock.
     pub stored_at_ms: i64,
-    /// Its kind, as the agent wrote it; empty where it wrote none.
+    /// The kind, as the agent wrote it; empty if the agent wrote none.
     pub kind: String,
-    /// All it said, members that this build does not know included.
+    /// The complete body, including fields that this build does not support.
     pub body: Value,
 }
 
 impl ReportRow {
-    /// Returns whether the manager says it, not an agent.
+    /// Returns whether the report is a verdict or a metric of the manager, not of an agent.
     pub fn is_own(&self) -> bool {
         self.lane == Lane::Facts && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::JUDGED)
     }
 }
 
-/// A piece of a trial's output.
+/// A log chunk: a piece of a trial's output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogChunkRow {
-    /// The attempt whose output it is.
+    /// The attempt that wrote the output.
     pub attempt: AttemptId,
     /// The stream.
     pub stream: Stream,
-    /// Position of the first byte within the attempt's stream.
+    /// The position of the first byte in the attempt's stream.
     pub offset_bytes: u64,
     /// The time at which the agent read it, by the agent's clock.
     pub observed_at_ms: i64,
@@ -192,24 +193,25 @@ pub struct LogChunkRow {
 /// The state of one attempt's reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptState {
-    /// Highest stored seq of the facts lane. `None`: nothing of it has arrived.
+    /// The highest stored seq of the facts lane. `None` if no fact has arrived.
     pub facts_through: Option<u64>,
     /// The number up to which the bulk lane is stored.
     pub bulk_through: Option<u64>,
-    /// `true` if its last fact, the verdict, is stored.
+    /// `true` if the verdict, which is the last fact, is stored.
     pub ended: bool,
-    /// The time at which it last spoke, by the manager's clock. `None`: never.
+    /// The time of the last report, by the manager's clock. `None` if there was no report.
     pub last_heard_ms: Option<i64>,
 }
 
-/// A batch of reports as it arrived: typed where this build knows the type, and raw in any case.
+/// A batch of reports as it arrived: parsed as far as this build supports the reports, and as raw JSON.
 #[derive(Debug, Clone)]
 pub struct Arrival {
-    /// The batch. A report that this build cannot read is [`trial_protocol::ReportBody::Unknown`] in it.
+    /// The batch. A report that this build cannot parse is [`trial_protocol::ReportBody::Unknown`].
     pub(crate) batch: ReportBatch,
     /// The JSON of each report's body, in the same order.
     pub(crate) bodies: Vec<Box<RawValue>>,
-    /// It is about this attempt, and refused unless that is the trial's current one. `None`: whatever that is.
+    /// The attempt to which the batch applies. The batch is refused if another attempt is current. `None` applies the
+    /// batch to any attempt.
     pub(crate) about: Option<AttemptId>,
 }
 
@@ -227,28 +229,28 @@ impl From<ReportBatch> for Arrival {
     }
 }
 
-/// The outcome of storing a batch. All of it is durable.
+/// The outcome of storing a batch. All of the batch is durable.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ingested {
-    /// Highest stored seq of the batch's attempt and lane. Nothing below it is still to come, since an
-    /// agent sends a lane oldest first; gaps were shed. `None`: nothing is stored.
+    /// The highest stored seq of the batch's attempt and lane. No report below it can still arrive, because an agent
+    /// sends a lane oldest first; gaps are reports that the agent dropped. `None` if nothing is stored.
     pub through: Option<u64>,
-    /// The reports that were stored now for the first time, in order.
+    /// The reports that were stored for the first time, in order.
     pub fresh: Vec<Report>,
-    /// `true` if the store lacks what it once confirmed after `through`, and the agent has it still. Nothing of the batch
-    /// was stored.
+    /// `true` if the store lacks reports after `through` that it had acknowledged, and the agent still has them.
+    /// Nothing of the batch was stored.
     pub resend: bool,
 }
 
-/// The records of an attempt that is over.
+/// The final records of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastWords {
-    /// `true` if its agent has said how it ended.
+    /// `true` if the end of the attempt is stored.
     pub ended: bool,
-    /// The time at which its agent started the command, by the agent's clock.
+    /// The time at which the agent started the command, by the agent's clock.
     pub started_at_ms: Option<i64>,
-    /// How, if it did and this build knows the words.
+    /// The verdict, if the attempt has ended and this build can parse the verdict.
     pub verdict: Option<Verdict>,
-    /// The metrics of all the trial's attempts, as [`Store::metrics`](super::Store::metrics) orders them.
+    /// The metrics of all attempts of the trial, in the order of [`Store::metrics`](super::Store::metrics).
     pub metrics: Vec<MetricRow>,
 }

@@ -1,4 +1,4 @@
-//! Opens a database file: identifies it, checks that it may be used, and brings it up to date.
+//! Opens a database file: identifies it, checks that this build supports it, and migrates it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -12,10 +12,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::Error;
 
-/// Marks the file as TrialKeeper's in SQLite's header (`PRAGMA application_id`): `TKdb`.
+/// The identification of TrialKeeper in SQLite's header (`PRAGMA application_id`): `TKdb`.
 const APPLICATION_ID: i64 = 0x544b_6462;
 
-/// The schema's steps; a database at version N has seen the first N. Append only.
+/// The migrations. A database at version N contains the first N. Append only.
 pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0001_initial.sql"),
     include_str!("../../migrations/0002_reading.sql"),
@@ -29,24 +29,24 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("../../migrations/0010_training_service.sql"),
 ];
 
-/// Files up to this size are checked whole when they are opened (some tenths of a second); larger ones
-/// only by `trial-manager check`.
+/// The maximum size of a file that is checked completely when it is opened (some tenths of a second). Only
+/// `trial-manager check` checks larger files.
 const CHECKED_BYTES: u64 = 64 << 20;
 
-/// The time that a statement waits for a stranger who holds the file, such as a person's `sqlite3` or a backup.
+/// The time that a statement waits while another process, such as `sqlite3` or a backup, has locked the file.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The number of tries, and the pause between them, for a lock that another process holds.
+/// The number of tries for a lock that another process holds, and the pause between them.
 const LOCK_TRIES: u32 = 5;
 const LOCK_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The writer's connection and the lock that keeps other managers away for as long as it lives.
+/// The writer's connection, and the lock that excludes other managers while it exists.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) lock: File,
 }
 
-/// Opens the database for writing: locks it, checks that it is TrialKeeper's and whole, migrates it.
+/// Opens the database for writing: locks it, checks that it is an undamaged database of TrialKeeper, and migrates it.
 pub(super) fn open_writer(path: &Path) -> Result<Opened, Error> {
     let lock = lock(path)?;
     protect(path)
@@ -84,7 +84,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Checks that this build can read the database: it is TrialKeeper's, and no migration is missing.
+/// Checks that this build can read the database: it belongs to TrialKeeper, and no migration is missing.
 pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     let connection = open_reader(path)?;
     let found = recognise(&connection, path)?;
@@ -95,7 +95,7 @@ pub(super) fn check_reader(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The file's schema version, 0 for an empty file, or why this build cannot use it.
+/// Returns the file's schema version, or 0 for an empty file. Fails if this build does not support the file.
 pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Error> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let failed = |error| failed_open(path, error);
@@ -114,14 +114,14 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<i64, Err
     Ok(version)
 }
 
-/// Returns the findings of one of SQLite's checks; nothing if all is well.
+/// Returns the problems that one of SQLite's checks finds; empty if there are none.
 pub(super) fn problems(connection: &Connection, check: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("PRAGMA {check}"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
     lines.filter(|line| !matches!(line.as_deref(), Ok("ok"))).collect()
 }
 
-/// Brings a database from `version` to the newest of `migrations`, each step in its own transaction.
+/// Migrates a database from `version` to the newest of `migrations`, each migration in its own transaction.
 pub(super) fn migrate(
     connection: &mut Connection,
     version: i64,
@@ -137,27 +137,27 @@ pub(super) fn migrate(
     Ok(())
 }
 
-/// Settings of the writer's connection.
+/// Configures the writer's connection.
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    // The answer is the mode that is in force, a row: hence a query.
+    // This pragma returns a row with the resulting mode, so a plain update would fail.
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    // With WAL, NORMAL would lose the last commits when the power fails; an ack promises more.
+    // With WAL, NORMAL would lose the last commits in a power failure; an ack promises durability.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // Pages that change in commit after commit are folded into the file once per 32 MiB of log.
+    // Checkpoints once per 32 MiB of log: a page that changes in many commits is copied into the file only once.
     connection.pragma_update(None, "wal_autocheckpoint", 8192)?;
     compile_once(connection)
 }
 
-/// Has SQLite compile a statement once. Without its "query planner stability guarantee" SQLite compiles many statements
-/// anew for each value, in case another plan suits that better. Compiling costs several times as much as running them.
+/// Makes SQLite compile each statement only once. Without its "query planner stability guarantee", SQLite recompiles
+/// many statements for each value, to choose a better plan. Compiling costs several times as much as running them.
 pub(super) fn compile_once(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-/// Makes the database readable by its owner only, whatever the umask is. SQLite gives the files beside it the same
-/// permissions when it makes them.
+/// Makes the database readable only by its owner, whatever the umask is. SQLite creates the files beside it with the
+/// same permissions.
 fn protect(path: &Path) -> io::Result<()> {
     if !path.exists() {
         File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
@@ -166,7 +166,7 @@ fn protect(path: &Path) -> io::Result<()> {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         let Ok(file) = fs::metadata(&name) else { continue };
-        // A folder in the database's place is left as it is: SQLite's message names it.
+        // A folder at the database's path is not changed: SQLite's error names it.
         if file.is_file() && file.permissions().mode() & 0o077 != 0 {
             fs::set_permissions(&name, fs::Permissions::from_mode(0o600))?;
         }
@@ -174,7 +174,7 @@ fn protect(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the lock file beside the database. SQLite's own locks let a second writer in between two commits.
+/// Takes the lock file beside the database. SQLite's own locks would admit a second writer between two commits.
 fn lock(path: &Path) -> Result<File, Error> {
     let lock_path = lock_file(path);
     let failed = |source| Error::Lock { path: lock_path.clone(), source: Arc::new(source) };
@@ -188,7 +188,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     for look in 1.. {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            // Another process may only be looking whether it is held, which takes no time.
+            // Another process may hold the lock for a moment only, to check whether it is held.
             Err(TryLockError::WouldBlock) if look < LOCK_TRIES => {
                 std::thread::park_timeout(LOCK_RETRY_PAUSE);
             }
@@ -199,11 +199,11 @@ fn lock(path: &Path) -> Result<File, Error> {
     Err(Error::InUse { path: path.to_owned() })
 }
 
-/// Returns whether a process holds the lock file beside the database. `None`: it cannot be asked.
+/// Returns whether a process holds the lock file beside the database. `None` if that cannot be determined.
 pub(super) fn is_locked(path: &Path) -> Option<bool> {
     let file = match File::open(lock_file(path)) {
         Ok(file) => file,
-        // It is made by the first writer of the database.
+        // The first writer of the database creates the lock file.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
         Err(_) => return None,
     };

@@ -1,4 +1,4 @@
-//! SQL of the training services that attempts were submitted to, where an experiment has several.
+//! SQL of the training services of attempts, for experiments with several services.
 
 use rusqlite::{OptionalExtension as _, params};
 use serde::Serialize;
@@ -7,29 +7,29 @@ use utoipa::ToSchema;
 
 use super::{Error, Store};
 
-/// One of several training services.
+/// One of several training services of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ServicePart {
-    /// Its place in the list `trainingService`, from 0.
+    /// The position in the list `trainingService`, from 0.
     pub index: usize,
-    /// Its `platform`.
+    /// The service's `platform`.
     pub platform: String,
 }
 
 /// The training service of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptPart {
-    /// The trial's own number in the store.
+    /// The trial's key in the store.
     pub trial: i64,
-    /// The attempt, as the manager named it.
+    /// The attempt's identifier, as the manager chose it.
     pub attempt: String,
     /// The service.
     pub part: ServicePart,
 }
 
 impl Store {
-    /// Records to which training service an attempt is submitted. A later record replaces it: the first service may have
-    /// refused it.
+    /// Records the training service to which an attempt is submitted. A later record replaces an earlier one, because
+    /// the first service may have refused the attempt.
     pub async fn record_part(
         &self,
         trial: &TrialJobId,
@@ -54,7 +54,7 @@ impl Store {
         .await
     }
 
-    /// Returns the training service of an attempt. `None`: the experiment has one only.
+    /// Returns the training service of an attempt. `None` if the experiment has only one.
     pub async fn part_of(
         &self,
         trial: &TrialJobId,

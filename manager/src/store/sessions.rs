@@ -1,4 +1,4 @@
-//! SQL of the sessions that browsers have with the portal.
+//! SQL of the browsers' sessions with the portal.
 
 use rusqlite::params;
 
@@ -15,7 +15,7 @@ impl Store {
         .await
     }
 
-    /// Stores a session, and deletes those that ended before `now_ms`.
+    /// Stores a session, and deletes the sessions that ended before `now_ms`.
     pub async fn begin_session(
         &self,
         digest: String,
@@ -31,7 +31,7 @@ impl Store {
         .await
     }
 
-    /// Deletes a session. One that is not stored is no error.
+    /// Deletes a session. An unknown session is not an error.
     pub async fn end_session(&self, digest: String) -> Result<(), Error> {
         self.write(move |c| {
             c.prepare_cached("DELETE FROM session WHERE digest = ?")?.execute([&digest])?;

@@ -1,4 +1,4 @@
-//! The store's promises, one file each.
+//! Tests of the store's promises, with one file for each promise.
 
 mod durability;
 mod idempotence;
@@ -17,7 +17,7 @@ use trial_protocol::{
 
 use super::{NewTrial, Store};
 
-/// A store in a folder of its own, which goes with it.
+/// A store in a temporary folder, which is deleted with it.
 struct Bed {
     folder: TempDir,
     store: Store,
@@ -30,7 +30,7 @@ impl Bed {
         Self { folder, store }
     }
 
-    /// A store that knows the trial `t`.
+    /// Creates a store that contains the trial `t`.
     async fn with_trial() -> Self {
         let bed = Self::new();
         bed.store.insert_trial(new_trial("t", 0)).await.unwrap();
@@ -41,7 +41,7 @@ impl Bed {
         self.folder.path().join("trialkeeper.db")
     }
 
-    /// Closes the file and opens it again, as a restart does.
+    /// Closes and reopens the store, as a restart does.
     async fn reopened(self) -> Self {
         let path = self.path();
         self.store.close().await;
@@ -114,7 +114,7 @@ fn verdict(code: u8) -> Verdict {
         class: Class::None,
         confidence: Confidence::Certain,
         exit: Some(TrialExit::Code(code)),
-        message: format!("it exited with {code}"),
+        message: format!("the command exited with {code}"),
         stop: None,
         duration_ms: Some(5),
         evidence: Evidence::default(),

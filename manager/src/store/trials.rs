@@ -11,7 +11,8 @@ use crate::job_state::JobState;
 pub(super) const TRIAL_COLUMNS: &str = "id, sequence, parameter_id, parameters, attempt, state, intent, \
      created_at_ms, started_at_ms, ended_at_ms, message, exit_code, retries";
 
-/// The longest duration that is believed, in milliseconds; far above any, and no sum with it overflows.
+/// The maximum duration that is accepted, in milliseconds. No real trial runs that long, and adding it to a time
+/// cannot overflow.
 const MAX_DURATION_MS: i64 = 1 << 53;
 
 pub(super) fn create_experiment(c: &Connection, row: &ExperimentRow) -> Result<(), Error> {
@@ -57,7 +58,7 @@ pub(super) fn set_canonical(c: &Connection, canonical: &Value) -> Result<(), Err
     if changed == 0 { Err(Error::NoExperiment) } else { Ok(()) }
 }
 
-/// Returns whether the state is one of NNI's words for an end.
+/// Returns whether the state is one of NNI's names for an end.
 pub(super) fn is_end(state: &str) -> bool {
     matches!(state, "DONE" | "STOPPED" | "ERROR")
 }
@@ -176,7 +177,7 @@ pub(super) fn set_intent(
     append_event(c, key, at_ms, None)
 }
 
-/// Writes the trial as it now stands into its timeline, by which others see that something of it is new.
+/// Appends the trial's current state to its timeline. Watchers of the timeline thus notice the change.
 pub(super) fn append_event(
     c: &Connection,
     key: i64,
@@ -210,7 +211,7 @@ pub(super) fn events(c: &Connection, id: &TrialJobId) -> Result<Vec<TrialEventRo
     statement.query_and_then([key], event_row)?.collect()
 }
 
-/// The trial's key, or the refusal.
+/// Returns the trial's key, or an error if the trial does not exist.
 pub(super) fn known(c: &Connection, id: &TrialJobId) -> Result<i64, Error> {
     key_of(c, id)?.ok_or_else(|| Error::UnknownTrial(id.clone()))
 }
@@ -249,7 +250,7 @@ fn event_row(row: &Row<'_>) -> Result<TrialEventRow, Error> {
     })
 }
 
-/// The word the wire uses for a reason.
+/// Returns a stop reason as the wire protocol spells it.
 fn reason_word(reason: StopReason) -> String {
     match serde_json::to_value(reason) {
         Ok(Value::String(word)) => word,

@@ -1,4 +1,4 @@
-//! A store that cannot be written: the reason, and the detection that it can be written again.
+//! Detects why a store cannot be written, and when it can be written again.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tokio::time::sleep;
 use super::{Error, Store};
 use crate::util::errors::chain;
 
-/// The time that an ill store is left alone before it is tried.
+/// The time between attempts to write to a failing store.
 const TRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Returns the reason that the last write failed. `None`: it did not.
+    /// Returns the error of the last write. `None` if it succeeded.
     pub fn write_error(&self) -> Option<Error> {
         self.inner.shared.write_error()
     }
 
-    /// Why the last write failed, for those who wait for a change. A store that is only read is never ill.
+    /// Returns the error of the last write as a watch channel. For a read-only store, it is always `None`.
     pub fn watch_write_error(&self) -> watch::Receiver<Option<Error>> {
         self.inner.shared.write_error.subscribe()
     }
 
-    /// Logs when writes begin to fail, and tries an ill store now and then until one succeeds: no other may write for
-    /// hours. It never ends.
+    /// Logs when writes begin to fail, then retries a test write until it succeeds, because the next real write may
+    /// be hours away. Never returns.
     pub async fn retry_while_failing(&self) {
         let mut write_error = self.watch_write_error();
         loop {
@@ -37,14 +37,14 @@ impl Store {
             }
             while self.write_error().is_some() {
                 sleep(TRY_AFTER).await;
-                // Its fate is the new write_error.
+                // The probe's outcome updates `write_error`.
                 drop(self.probe().await);
             }
-            tracing::info!("the database takes writes again");
+            tracing::info!("the database accepts writes again");
         }
     }
 
-    /// Tries a write that means nothing, so that a store that has recovered notices it even without other writes.
+    /// Performs a test write, so that the store detects a recovery even without other writes.
     pub async fn probe(&self) -> Result<(), Error> {
         self.write(|c| {
             c.prepare_cached(

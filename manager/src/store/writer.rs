@@ -1,10 +1,10 @@
-//! The one thread that writes. Writes that wait while a commit is under way share the next one. So the cost of making a
-//! commit durable (an fsync, some tenths of a millisecond) is paid once for all.
+//! The only thread that writes. Writes that wait during a commit share the next commit. So the cost of making a commit
+//! durable (an fsync, some tenths of a millisecond) is paid once for all of them.
 //!
 //! Invariants:
-//! 1. A write's caller is answered only after the commit that holds it.
-//! 2. One write's failure does not fail another's: when a shared commit fails, each is tried alone.
-//! 3. The last commit's fate is known to everyone ([`WriterState::write_error`]), and forgotten at the next success.
+//! 1. A write's caller is answered only after the commit of that write.
+//! 2. The failure of one write does not fail another: when a shared commit fails, each write is retried alone.
+//! 3. [`WriterState::write_error`] publishes the error of the last commit, and the next success clears it.
 
 use std::fs::File;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use super::error::{Class, Error};
 use super::file_identity::FileIdentity;
 use super::schema::{self, Opened};
 
-/// The most reports that one commit holds, about 50 ms of work: what a caller waits for at worst.
+/// The maximum number of reports in one commit, about 50 ms of work. It bounds the time that a caller waits.
 const COMMIT_WEIGHT: usize = 10_000;
 
-/// The time that commits stay in the log alone, at most, while there are new ones: a copy of the database file without its
-/// log is never older than this. The log of so long a time is folded in some tens of milliseconds.
+/// The maximum time between checkpoints while there are new commits. A copy of the database file without its log is
+/// never older than this. Checkpointing that much log takes some tens of milliseconds.
 const FOLD_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The state that the writer shares with all.
+/// The state that the writer shares with the handles.
 #[derive(Debug, Default)]
 pub(super) struct WriterState {
-    /// Commits made so far.
+    /// The number of commits so far.
     pub(super) commits: watch::Sender<u64>,
-    /// The reason that the last commit failed. `None`: it did not.
+    /// The error of the last commit. `None` if it succeeded.
     pub(super) write_error: watch::Sender<Option<Error>>,
-    /// The file that commits go to. `None`: nothing is written.
+    /// The file that receives the commits. `None` for a read-only store.
     pub(super) identity: Option<FileIdentity>,
-    /// A test has it that the disk is full.
+    /// Simulates a full disk in tests.
     #[cfg(test)]
     pub(super) full: std::sync::atomic::AtomicBool,
-    /// A test has it that the disk has so much room for the log, in bytes; 0: enough.
+    /// The space for the log on a simulated disk in tests, in bytes; 0 for no limit.
     #[cfg(test)]
     pub(super) room: std::sync::atomic::AtomicU64,
 }
@@ -62,23 +62,23 @@ impl WriterState {
 
 /// A message to the writer.
 pub(super) enum Message {
-    /// Write this.
+    /// A write to perform.
     Write(Box<dyn WriteJob>),
-    /// Write what is waiting, then end.
+    /// A request to finish the queued writes and end.
     Close,
 }
 
-/// One write. It may be run several times, each time against an unchanged database.
+/// A single write. It may run several times, each time on an unchanged database.
 pub(super) trait WriteJob: Send {
-    /// Does the work within a transaction; an error rolls the transaction back.
+    /// Performs the write within a transaction. An error rolls the transaction back.
     fn run(&mut self, connection: &Connection) -> Result<(), Error>;
-    /// Answers the caller.
+    /// Sends the result to the caller.
     fn finish(self: Box<Self>, committed: Result<(), Error>);
-    /// The work's size, in reports.
+    /// Returns the size of the write, in reports.
     fn weight(&self) -> usize;
 }
 
-/// The usual [`WriteJob`]: a closure, its outcome, and the caller that waits for it.
+/// The usual [`WriteJob`]: a closure, its outcome, and the channel to the caller.
 pub(super) struct Write<T, F> {
     work: F,
     weight: usize,
@@ -91,7 +91,7 @@ where
     T: Send + 'static,
     F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
 {
-    /// The write as a job, and where its answer will arrive.
+    /// Returns the write as a job, and the receiver of its result.
     pub(super) fn job(
         weight: usize,
         work: F,
@@ -105,7 +105,7 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Wri
     fn run(&mut self, connection: &Connection) -> Result<(), Error> {
         let outcome = (self.work)(connection);
         match &outcome {
-            // A refused request has written nothing: the others' commit goes on.
+            // A refused request has written nothing, so the commit of the others continues.
             Err(error) if !error.is_refusal() => return Err(error.clone()),
             Ok(_) | Err(_) => self.outcome = Some(outcome),
         }
@@ -114,10 +114,10 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Wri
 
     fn finish(self: Box<Self>, committed: Result<(), Error>) {
         let Self { work, outcome, reply, .. } = *self;
-        // What the work holds is the caller's again before the answer is there.
+        // The caller must own the data of `work` again before it receives the result.
         drop(work);
         let answer = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed)));
-        // The caller may have gone; the write stands all the same.
+        // The caller may have given up; the write remains valid.
         drop(reply.send(answer));
     }
 
@@ -126,8 +126,8 @@ impl<T: Send, F: FnMut(&Connection) -> Result<T, Error> + Send> WriteJob for Wri
     }
 }
 
-/// Writes until told to close or until every handle is gone, then leaves a checkpointed database. `callers`: where
-/// those wait who are to be answered.
+/// Writes until a close is requested or every handle is dropped, then checkpoints and closes the database. `callers`
+/// is the runtime on which the callers wait.
 pub(super) fn run(
     opened: Opened,
     mut queue: mpsc::Receiver<Message>,
@@ -152,12 +152,12 @@ pub(super) fn run(
     end(connection, lock);
 }
 
-/// PURE: returns whether the log is to be folded after a commit: after the first, then once in a while.
+/// PURE: returns whether a checkpoint is due after a commit: after the first, then once per interval.
 fn is_fold_due(folded_at: Option<Instant>, now: Instant) -> bool {
     folded_at.is_none_or(|at| now.saturating_duration_since(at) >= FOLD_INTERVAL)
 }
 
-/// Commits `first` together with whatever waits behind it.
+/// Commits `first` together with the writes that are queued behind it.
 fn write_group(
     connection: &mut Connection,
     first: Box<dyn WriteJob>,
@@ -182,8 +182,8 @@ fn write_group(
         Ok(())
     });
     match result {
-        // Alone, each has its own fate; the commonest reason is one write too large for a nearly full disk.
-        // On a full disk the log, folded into the file, may leave room for all of them.
+        // Retried alone, each write succeeds or fails independently. The most common cause is a write too large for a
+        // nearly full disk. On a full disk, a checkpoint may free enough space in the log for all writes.
         Err(error)
             if group.len() > 1 || (!group.is_empty() && is_room_made(connection, &error)) =>
         {
@@ -192,7 +192,7 @@ fn write_group(
                 job.finish(result);
             }
         }
-        // The transaction did not even begin.
+        // The transaction could not be started.
         Err(error) if group.is_empty() => {
             note(shared, false, &Err(error.clone()));
             if let Some(job) = waiting {
@@ -203,7 +203,7 @@ fn write_group(
             note(shared, connection.total_changes() > before, &result);
             let answer = move || group.into_iter().for_each(|job| job.finish(result.clone()));
             match callers {
-                // Woken from this thread, each of them would cost it a call of the system's.
+                // Waking each caller from this thread would cost one system call per caller.
                 Some(callers) => drop(callers.spawn(async move { answer() })),
                 None => answer(),
             }
@@ -216,13 +216,13 @@ fn next_job(queue: &mut mpsc::Receiver<Message>) -> Option<Box<dyn WriteJob>> {
         Message::Write(job) => Some(job),
         Message::Close => {
             queue.close();
-            // What was sent before is still in the queue.
+            // Writes that were sent before the close are still in the queue.
             next_job(queue)
         }
     }
 }
 
-/// Runs `work` in a transaction of its own and makes it durable. Every caller hears how that went.
+/// Runs `work` in its own transaction, makes it durable, and publishes the outcome.
 fn commit(
     connection: &mut Connection,
     shared: &WriterState,
@@ -234,13 +234,13 @@ fn commit(
     result
 }
 
-/// Tries a write, and tells no one.
+/// Runs `work` in a transaction without publishing the outcome.
 fn attempt(
     connection: &mut Connection,
     shared: &WriterState,
     work: impl FnOnce(&Connection) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    // Immediate: a stranger's lock shows here, before any work is done.
+    // Immediate: a lock of another process fails here, before any work is done.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     work(&transaction)?;
     #[cfg(test)]
@@ -248,17 +248,17 @@ fn attempt(
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         return Err(rusqlite::Error::SqliteFailure(full, None).into());
     }
-    // A file that is gone would take the commit, and everything acknowledged would be lost.
+    // A commit to a removed file would succeed, and all its acknowledged data would be lost.
     shared.identity.as_ref().map_or(Ok(()), FileIdentity::check)?;
     transaction.commit()?;
     Ok(())
 }
 
-/// Has everyone know how a commit went.
+/// Publishes the outcome of a commit.
 fn note(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
     match result {
         Ok(()) => {
-            // A commit that changes nothing does not touch the disk and proves nothing.
+            // A commit without changes does not touch the disk, so it proves nothing.
             if changed {
                 shared.commits.send_modify(|commits| *commits += 1);
                 if shared.write_error().is_some() {
@@ -276,15 +276,15 @@ fn note(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
     }
 }
 
-/// Folds what of the log no reader needs into the file, and waits for none. Nothing depends on it.
+/// Checkpoints the part of the log that no reader needs, without waiting. It may fail safely.
 fn fold(connection: &Connection) {
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        tracing::debug!(%error, "the database's log could not be folded into its file yet");
+        tracing::debug!(%error, "the database's write-ahead log could not be checkpointed yet");
     }
 }
 
-/// Gives back the log's room after a commit that failed since the disk is full. `false`: that was not why, the log is
-/// empty, a reader still needs it, or the file cannot take it.
+/// Frees the log's space after a commit failed on a full disk. Returns `false` if the failure has another cause, the
+/// log is empty, a reader still needs the log, or the database file cannot grow.
 fn is_room_made(connection: &Connection, error: &Error) -> bool {
     if error.class() != Some(Class::Full) {
         return false;
@@ -294,8 +294,8 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
         Some(std::fs::metadata(format!("{path}-wal")).ok()?.len())
     };
     let before = log_bytes();
-    // A reader in the way is not waited for: the sender of the commit waits already. A row tells whether there was one;
-    // the log's size tells that, too.
+    // It does not wait for readers, because the caller of the commit is already waiting. SQLite returns a row that
+    // tells whether a reader blocked the checkpoint; the size of the log shows that, too.
     let folded = connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
@@ -303,7 +303,7 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
     folded.is_ok() && restored.is_ok() && log_bytes() < before
 }
 
-/// The error and its sources in one line.
+/// Returns the error and its source in one line.
 fn error_chain(error: &Error) -> String {
     use std::error::Error as _;
     match error.source() {
@@ -315,13 +315,13 @@ fn error_chain(error: &Error) -> String {
 fn end(connection: Connection, lock: File) {
     let checkpoint = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     if let Err(error) = checkpoint {
-        // Nothing is lost: the next to open the file reads the log beside it.
-        tracing::warn!(%error, "the database's log could not be folded into its file");
+        // No data is lost: SQLite reads the log the next time that the file is opened.
+        tracing::warn!(%error, "the database's write-ahead log could not be checkpointed");
     }
     if let Err((_, error)) = connection.close() {
         tracing::warn!(%error, "the database could not be closed");
     }
-    // Last, so that the next manager finds the file at rest.
+    // Released last, so that the next manager opens a file that is no longer written.
     drop(lock);
 }
 
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_folded_after_the_first_commit_and_again_each_minute() {
+    fn the_log_is_checkpointed_after_the_first_commit_and_every_minute() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! The steps of all attempts, and the machines that they ran on: for charts of who ran where and when.
+//! Queries for charts of attempts over time: the steps of all attempts, and the machines on which they ran.
 
 use rusqlite::params;
 
@@ -14,37 +14,37 @@ pub(super) const HOSTS: &str = "SELECT a.key, a.trial, a.name, \
      WHERE a.key > ? AND r.lane = 0 AND r.kind <> 'metric' AND r.kind = 'started' \
      ORDER BY a.key LIMIT ?";
 
-/// Rows that are read at once, so that no reader holds a connection for long.
+/// The number of rows per read, so that no reader holds a connection for long.
 const ROWS: u32 = 10_000;
 
-/// A step of an attempt's life.
+/// A step in the life of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptStep {
-    /// The trial's own number in the store.
+    /// The trial's key in the store.
     pub trial: i64,
-    /// When, in milliseconds since the Unix epoch, by the manager's clock.
+    /// The time in milliseconds since the Unix epoch, by the manager's clock.
     pub at_ms: i64,
-    /// The state that the trial came to.
+    /// The trial's new state.
     pub state: JobState,
-    /// The attempt, as the manager named it.
+    /// The attempt's identifier, as the manager chose it.
     pub attempt: String,
-    /// Why, for a person.
+    /// The reason, as text for users.
     pub message: Option<String>,
 }
 
 /// The machine of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptHost {
-    /// The trial's own number in the store.
+    /// The trial's key in the store.
     pub trial: i64,
-    /// The attempt, as its agent named it.
+    /// The attempt's identifier, as its agent reported it.
     pub attempt: String,
-    /// The machine or pod. Absence means that the agent named none.
+    /// The machine or pod. `None` if the agent did not report any.
     pub host: Option<String>,
 }
 
 impl Store {
-    /// The steps of all attempts, in the order in which they were stored.
+    /// Returns the steps of all attempts, in the order in which they were stored.
     pub async fn attempt_steps(&self) -> Result<Vec<AttemptStep>, Error> {
         let mut steps = Vec::new();
         let mut after = 0;
@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// The machines of all attempts whose agents have reported their start.
+    /// Returns the machines of all attempts whose agents have reported their start.
     pub async fn attempt_hosts(&self) -> Result<Vec<AttemptHost>, Error> {
         let mut hosts = Vec::new();
         let mut after = 0;

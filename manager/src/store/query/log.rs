@@ -1,4 +1,4 @@
-//! SQL of a trial's output: a part of one stream, found by its position. It decodes nothing.
+//! SQL that reads a part of a trial's output by its position. The bytes are not decoded.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use trial_protocol::{Stream, TrialJobId};
@@ -8,8 +8,8 @@ use super::super::reports::stream_word;
 use super::super::{Error, Store};
 use super::{AttemptRow, Voices, attempts, known};
 
-// An earlier build stored chunks that end beyond 2^63-1: SQLite cannot add such numbers, and no agent prints so much. The
-// rest of such a stream is shown.
+// An earlier build stored chunks that end beyond 2^63-1, which SQLite cannot compute and no real trial reaches. The
+// other chunks of such a stream are shown.
 const START: &str = "SELECT offset_bytes FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes <= ? \
      AND offset_bytes <= 9223372036854775807 - length(bytes) ORDER BY offset_bytes DESC LIMIT 1";
@@ -23,36 +23,36 @@ const BACKWARDS: &str = "SELECT offset_bytes, length(bytes) AS size FROM log_chu
      WHERE attempt = ? AND stream = ? AND offset_bytes <= 9223372036854775807 - length(bytes) \
      ORDER BY offset_bytes DESC";
 
-/// The statements above, for the test that looks at their plans.
+/// The statements above, for the test that checks their query plans.
 #[cfg(test)]
 pub(super) const STATEMENTS: [&str; 4] = [START, FROM, END, BACKWARDS];
 
 /// A part of an attempt's output on one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPart {
-    /// Where the part begins in the stream, in bytes.
+    /// The position in the stream at which the part begins, in bytes.
     pub from: u64,
-    /// The bytes that are there. Where bytes between them are missing, a line says how many.
+    /// The stored bytes. Where bytes are missing, a line with their number is inserted.
     pub bytes: Vec<u8>,
-    /// Where to go on reading, in bytes of the stream.
+    /// The position in the stream at which the next part begins, in bytes.
     pub next: u64,
-    /// Where the stream ends, as far as it was delivered.
+    /// The end of the stream, as far as it has been delivered.
     pub end: u64,
-    /// When the lines came, at most once a second.
+    /// The times of the lines, at most one per second.
     pub times: Vec<LineTime>,
 }
 
-/// When a line of a part of the output came.
+/// The time of a line in a part of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineTime {
-    /// The line, counted from 0 at the part's beginning. The first one may have begun before the part.
+    /// The number of the line, from 0 at the beginning of the part. The first line may have begun before the part.
     pub line: u64,
-    /// When the agent saw it.
+    /// The time at which the agent read the line.
     pub observed_at_ms: i64,
 }
 
 impl Store {
-    /// At most about `limit` bytes of an attempt's output from position `from` on.
+    /// Returns at most about `limit` bytes of an attempt's output, starting at position `from`.
     pub async fn log_part(
         &self,
         attempt: i64,
@@ -63,8 +63,8 @@ impl Store {
         self.read(move |c| part(c, attempt, stream, from, limit)).await
     }
 
-    /// The attempt whose output is a trial's: the current one, or what an old keeper sent of it where its agent has sent
-    /// none. `None`: neither was heard of.
+    /// Returns the attempt that provides a trial's output: the current attempt, or the old keeper's if only the
+    /// keeper has sent output. `None` if neither has reported.
     pub async fn writing(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.read(move |c| {
@@ -89,7 +89,8 @@ impl Store {
         .await
     }
 
-    /// Where the last so many bytes that are there begin: a progress bar may have left gaps of megabytes between them.
+    /// Returns the position at which the last `bytes` stored bytes begin. A progress bar may have left gaps of
+    /// megabytes between them.
     pub async fn log_tail(&self, attempt: i64, stream: Stream, bytes: u64) -> Result<u64, Error> {
         self.read(move |c| {
             let mut left = bytes;
@@ -108,7 +109,8 @@ impl Store {
     }
 }
 
-/// Returns the first line that begins in `added`, counted from the end of what stands before it. `None`: no line begins there.
+/// Returns the first line that begins in `added`, counted from the last line of `before`. `None` if no line begins
+/// there.
 fn line_begun(before: &[u8], added: &[u8]) -> Option<u64> {
     if before.last().is_none_or(|byte| *byte == b'\n') {
         return (!added.is_empty()).then_some(0);
@@ -147,7 +149,7 @@ fn part(
     while let Some(row) = rows.next()? {
         let offset = unsigned(row, "offset_bytes")?;
         let bytes = row.get_ref("bytes")?.as_blob().unwrap_or_default();
-        // The first piece may begin before what is wanted.
+        // The first chunk may begin before the requested position.
         let skipped = usize::try_from(part.next.saturating_sub(offset)).unwrap_or(usize::MAX);
         let Some(bytes) = bytes.get(skipped..).filter(|bytes| !bytes.is_empty()) else { continue };
         let offset = offset.max(part.next);
@@ -168,7 +170,7 @@ fn part(
         lines += newlines(taken);
         part.bytes.extend_from_slice(taken);
         part.next = offset + u64::try_from(taken.len()).unwrap_or(0);
-        // What tells of a gap takes no room from what is there.
+        // The line about a gap does not count towards the limit.
         room -= taken.len();
         if room == 0 {
             break;

@@ -71,7 +71,7 @@ impl Bed {
 }
 
 #[tokio::test]
-async fn a_trial_is_seen_with_what_its_reports_amount_to() {
+async fn a_trial_is_listed_with_a_summary_of_its_reports() {
     use MetricKind::{Final, Intermediate};
     let bed = Bed::new().await;
     let verdict = Verdict {
@@ -79,7 +79,7 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
         class: trial_protocol::Class::None,
         confidence: trial_protocol::Confidence::Certain,
         exit: Some(TrialExit::Code(0)),
-        message: "it exited with 0".to_owned(),
+        message: "the command exited with 0".to_owned(),
         stop: None,
         duration_ms: Some(5),
         evidence: Evidence::default(),
@@ -98,7 +98,7 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
     assert_eq!(bed.store.changes(2, 10).await.unwrap(), []);
 
     let glances = bed.store.glances(vec![1, 2, 99], Vec::new()).await.unwrap();
-    assert_eq!(glances.len(), 2, "one that is not there is left out");
+    assert_eq!(glances.len(), 2, "an unknown trial is skipped");
     let latest: Vec<_> =
         glances[0].latest.iter().map(|metric| (metric.name.as_str(), metric.sequence)).collect();
     assert_eq!(latest, [("acc", 1), ("loss", 0)]);
@@ -118,7 +118,7 @@ async fn a_trial_is_seen_with_what_its_reports_amount_to() {
 }
 
 #[tokio::test]
-async fn an_old_keeper_s_lines_stand_for_an_agent_s_that_has_none() {
+async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
     let bed = Bed::new().await;
     let writing = async || {
         let voice = bed.store.writing(&trial("t")).await.unwrap().map(|row| row.attempt);
@@ -145,7 +145,7 @@ async fn an_old_keeper_s_lines_stand_for_an_agent_s_that_has_none() {
 }
 
 #[tokio::test]
-async fn an_old_keeper_s_word_stands_for_an_agent_s_that_has_none() {
+async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
     use MetricKind::{Final, Intermediate};
     let bed = Bed::new().await;
     let started = || ReportBody::Note { code: "n".to_owned(), message: String::new() };
@@ -165,13 +165,17 @@ async fn an_old_keeper_s_word_stands_for_an_agent_s_that_has_none() {
     bed.say_as("a-legacy", Lane::Facts, keeper).await;
     let (finals, latest, through, voice) = seen().await;
     assert_eq!((finals, latest, voice.as_str()), (vec![0.7], vec![0.5], "a-legacy"));
-    assert!(through > Some(0), "whoever waits for news notices");
-    // The agent sees the same output, a little later.
+    assert!(through > Some(0), "a caller that waits for changes is woken");
+    // The agent reads the same output a little later.
     let agent =
         vec![started(), metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
     bed.say_as("a", Lane::Facts, agent).await;
     let (finals, latest, now, voice) = seen().await;
-    assert_eq!((finals, latest, voice.as_str()), (vec![0.7], vec![0.5], "a"), "each once");
+    assert_eq!(
+        (finals, latest, voice.as_str()),
+        (vec![0.7], vec![0.5], "a"),
+        "no metric is counted twice"
+    );
     assert!(now > through);
 }
 
@@ -227,7 +231,7 @@ async fn a_gap_in_the_output_is_reported() {
     let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
     assert_eq!(part.next, 20);
-    // The end is what is there of it, and is not cut short by what is said of the gap.
+    // The tail consists of stored bytes only; the line about the gap does not shorten it.
     for (bytes, from, text) in [
         (0, 20, ""),
         (3, 17, "nd\n"),
@@ -249,7 +253,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
     let bed = Bed::new().await;
     let path = bed.folder.path().join("db");
     let reader = Store::open_to_read(&path).unwrap();
-    assert_eq!(reader.trials().await.unwrap().len(), 2, "beside the manager");
+    assert_eq!(reader.trials().await.unwrap().len(), 2, "while the manager runs");
     let change = TrialChange {
         state: crate::job_state::JobState::Running,
         at_ms: 1,
@@ -271,7 +275,7 @@ async fn a_store_that_is_only_read_refuses_writes() {
 }
 
 #[test]
-fn an_older_database_learns_what_sums_its_trials_up() {
+fn a_migration_marks_the_reports_that_summarise_a_trial() {
     let mut connection = Connection::open_in_memory().unwrap();
     migrate(&mut connection, 0, &MIGRATIONS[..1]).unwrap();
     let insert = "INSERT INTO trial VALUES (1, 't', 0, NULL, '{}', 'a', 'RUNNING', NULL, 0, NULL, NULL, NULL, NULL);
@@ -292,7 +296,7 @@ fn an_older_database_learns_what_sums_its_trials_up() {
 }
 
 #[tokio::test]
-async fn of_a_trial_that_prints_for_ever_the_start_and_the_end_are_kept() {
+async fn the_start_and_the_end_of_an_endless_output_are_kept() {
     const MIB: u64 = 1 << 20;
     let bed = Bed::new().await;
     let said =
@@ -306,7 +310,7 @@ async fn of_a_trial_that_prints_for_ever_the_start_and_the_end_are_kept() {
     assert_eq!(String::from_utf8(part.bytes).unwrap(), expected);
 }
 
-/// The statements of what is shown, and of what is asked for each batch.
+/// Returns the statements of the pages, and those that run for each batch.
 fn statements() -> impl Iterator<Item = &'static str> {
     let shown = [
         CHANGES,
@@ -328,7 +332,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
 
 /// A statement that reads a whole table is slow once the table is large.
 #[test]
-fn every_statement_goes_by_an_index() {
+fn every_statement_uses_an_index() {
     let mut connection = Connection::open_in_memory().unwrap();
     migrate(&mut connection, 0, MIGRATIONS).unwrap();
     for sql in statements() {
@@ -338,10 +342,10 @@ fn every_statement_goes_by_an_index() {
         let steps = statement.query_map(values, |row| row.get::<_, String>("detail")).unwrap();
         for step in steps {
             let step = step.unwrap();
-            // (The few attempts of one trial may be sorted.)
+            // The few attempts of one trial may be sorted.
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
             assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
-            // These pass over no metric, of which there may be millions.
+            // These statements must not read the metrics, of which there may be millions.
             let own = [(SUMS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
             let own = own.iter().find(|(few, _)| *few == sql);
             assert!(own.is_none_or(|(_, index)| step.contains(index)), "{sql}\n  {step}");
@@ -349,7 +353,7 @@ fn every_statement_goes_by_an_index() {
     }
 }
 
-/// A statement that is compiled anew for each value costs several times as much.
+/// Recompiling a statement for each value costs several times as much as running it.
 #[test]
 fn every_statement_is_compiled_once() {
     let mut connection = Connection::open_in_memory().unwrap();

@@ -1,4 +1,4 @@
-//! Commits: shared, all or nothing, and never acknowledged when they failed.
+//! Commits: they are shared, they are atomic, and a failed commit is never acknowledged.
 
 use std::sync::mpsc;
 
@@ -10,7 +10,7 @@ use crate::store::{Class, Error, QUEUE};
 
 const BOUND: std::time::Duration = std::time::Duration::from_mins(1);
 
-/// Keeps the writer busy until the sender is dropped.
+/// Keeps the writer busy until the returned sender is dropped.
 async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
     let (release, gate) = mpsc::channel::<()>();
     let (held, mut holds) = tokio::sync::mpsc::unbounded_channel();
@@ -28,7 +28,7 @@ async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), 
     (release, write)
 }
 
-/// Returns once `count` writes wait for the writer.
+/// Waits until `count` writes are queued.
 async fn queued(bed: &Bed, count: usize) {
     while bed.store.queue().capacity() > QUEUE - count {
         tokio::task::yield_now().await;
@@ -86,7 +86,7 @@ fn large(attempt: &str) -> trial_protocol::ReportBatch {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_named_and_what_failed_is_not_there() {
+async fn a_write_to_a_full_disk_fails_and_stores_nothing() {
     let bed = Bed::with_trial().await;
     bed.store.leave_room(2).await.unwrap();
     let failed = bed.store.ingest(large("a"), 1).await.unwrap_err();
@@ -103,7 +103,7 @@ async fn a_full_disk_is_named_and_what_failed_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_store_that_can_be_written_again_is_healthy_without_a_write() {
+async fn a_store_detects_without_a_write_that_the_disk_has_recovered() {
     let bed = Bed::with_trial().await;
     let store = bed.store.clone();
     let trying = tokio::spawn(async move { store.retry_while_failing().await });
@@ -119,7 +119,7 @@ async fn a_store_that_can_be_written_again_is_healthy_without_a_write() {
 }
 
 #[tokio::test]
-async fn a_database_that_was_moved_takes_nothing_until_it_is_back() {
+async fn a_moved_database_refuses_writes_until_it_is_back() {
     let bed = Bed::with_trial().await;
     let (path, away) = (bed.path(), bed.path().with_extension("away"));
     for replaced in [false, true] {
@@ -133,7 +133,7 @@ async fn a_database_that_was_moved_takes_nothing_until_it_is_back() {
         assert!(matches!(write_error, Some(Error::Displaced { .. })), "{write_error:?}");
         let refused = bed.store.ingest(large("a"), 1).await.unwrap_err();
         assert!(matches!(refused, Error::Displaced { .. }) && refused.may_pass(), "{refused}");
-        assert!(bed.store.write_error().is_some(), "it stays ill");
+        assert!(bed.store.write_error().is_some(), "the error remains");
         std::fs::rename(&away, &path).unwrap();
         bed.store.probe().await.unwrap();
         assert!(bed.store.write_error().is_none());
@@ -142,7 +142,7 @@ async fn a_database_that_was_moved_takes_nothing_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
+async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = Bed::with_trial().await;
     bed.store.leave_room(2).await.unwrap();
     let (release, held) = hold_the_writer(&bed).await;
@@ -151,7 +151,7 @@ async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
         tokio::spawn(async move { store.ingest(batch, 1).await })
     };
     let unknown = trial_protocol::ReportBatch {
-        trial: TrialJobId::new("nobody").unwrap(),
+        trial: TrialJobId::new("unknown").unwrap(),
         ..batch("a", Lane::Facts, vec![])
     };
     let jobs = [
@@ -174,7 +174,7 @@ async fn a_write_that_fails_does_not_take_its_neighbours_with_it() {
 }
 
 #[tokio::test]
-async fn closing_writes_what_waits_and_refuses_what_comes_after() {
+async fn closing_performs_queued_writes_and_refuses_later_ones() {
     let bed = Bed::with_trial().await;
     let other = bed.store.clone();
     let (release, held) = hold_the_writer(&bed).await;
@@ -190,14 +190,14 @@ async fn closing_writes_what_waits_and_refuses_what_comes_after() {
     closing.await.unwrap();
     waiting.await.unwrap().unwrap();
     assert!(matches!(other.insert_trial(new_trial("x", 2)).await.unwrap_err(), Error::Closed));
-    assert!(!bed.path().with_extension("db-wal").exists(), "the log is folded into the file");
+    assert!(!bed.path().with_extension("db-wal").exists(), "the log is checkpointed");
     drop(other);
     let bed = bed.reopened().await;
     assert_eq!(bed.store.trials().await.unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn a_full_disk_is_given_the_log_s_room_before_a_write_fails() {
+async fn a_full_disk_is_relieved_by_a_checkpoint_before_a_write_fails() {
     let bed = Bed::with_trial().await;
     bed.store.bound_log(300_000);
     for attempt in ["a", "b", "c", "d", "e", "f", "g", "h"] {
@@ -207,9 +207,9 @@ async fn a_full_disk_is_given_the_log_s_room_before_a_write_fails() {
 }
 
 #[tokio::test]
-async fn the_file_alone_holds_an_experiment_from_its_first_commit_on() {
+async fn the_file_without_its_log_contains_the_experiment_after_the_first_commit() {
     let bed = Bed::with_trial().await;
-    // The log is folded after a commit and before the next.
+    // The checkpoint follows the first commit and precedes the next.
     bed.store.probe().await.unwrap();
     let copy = bed.folder.path().join("alone.db");
     std::fs::copy(bed.path(), &copy).unwrap();

@@ -1,4 +1,4 @@
-//! However batches are cut, repeated, mixed and delayed: the same store, and every report fresh once.
+//! Batches may be split, repeated, mixed and delayed: the store is the same, and each report is new exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use trial_protocol::{Lane, Report, ReportBody, Stream};
 
 use super::{Bed, attempt, batch, ended, log, metric, report, sample, trial};
 
-/// A lane of an attempt, with all that it will ever say.
+/// A lane of an attempt, with all its reports.
 type Source = ((&'static str, Lane), Vec<Report>);
 
-/// Returns the reports of two attempts, with gaps where reports were shed.
+/// Returns the reports of two attempts. Gaps represent dropped reports.
 fn sources() -> Vec<Source> {
     let facts = |from: u64| {
         (0..8).map(move |n| report(from + n + n / 2, metric(n, 0.5))).chain([report(100, ended(0))])
@@ -25,7 +25,7 @@ fn sources() -> Vec<Source> {
     ]
 }
 
-/// A delivery: which source, and which part of it.
+/// Deliveries: the source, the first report and the number of reports of each.
 fn deliveries() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
     prop::collection::vec((0..4_usize, 0..9_usize, 0..5_usize), 0..30)
 }
@@ -64,7 +64,7 @@ async fn deliver(deliveries: Vec<(usize, usize, usize)>) {
     for ((name, lane), reports) in &sources {
         let mut once = fresh[&(*name, *lane)].clone();
         once.sort_by_key(|report| report.seq);
-        assert_eq!(&once, reports, "each fresh exactly once");
+        assert_eq!(&once, reports, "each report is new exactly once");
 
         let is_log = |report: &&Report| matches!(report.body, ReportBody::Log(_));
         let rows = bed.store.reports(&t, *lane).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which files are opened, which are refused and how, and how an old one is brought up to date.
+//! The files that are opened, those that are refused and with which error, and the migration of old files.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::store::schema::{self, MIGRATIONS};
 use crate::store::{Error, Store};
 
 #[tokio::test]
-async fn files_that_cannot_be_ours_are_refused_by_name() {
+async fn foreign_files_are_refused_with_their_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("text"), "this is a text of some length, and no database".repeat(100)).unwrap();
@@ -34,7 +34,7 @@ async fn files_that_cannot_be_ours_are_refused_by_name() {
     let cats = Connection::open(path("stranger")).unwrap();
     let tables: i64 =
         cats.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
-    assert_eq!(tables, 1, "a stranger's file is left alone");
+    assert_eq!(tables, 1, "a foreign file is not changed");
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_damaged_file_is_refused() {
     let path = bed.path();
     bed.store.close().await;
     let mut bytes = fs::read(&path).unwrap();
-    // From the fourth page on: the header and the schema stay readable.
+    // Damages the file from the fourth page on: the header and the schema remain readable.
     bytes[3 * 4096..].fill(0x5a);
     fs::write(&path, bytes).unwrap();
 
@@ -55,13 +55,13 @@ async fn a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_second_manager_is_kept_out_until_the_first_has_gone() {
+async fn a_second_manager_cannot_open_the_database_until_the_first_closes_it() {
     let bed = Bed::new();
     let path = bed.path();
     assert!(matches!(Store::open(&path).unwrap_err(), Error::InUse { .. }));
     bed.store.close().await;
     drop(Store::open(&path).unwrap());
-    // Dropping the last handle is a close, too.
+    // Dropping the last handle closes the store, too.
     drop(Store::open(&path).unwrap());
 }
 
@@ -75,13 +75,13 @@ fn an_empty_file_becomes_a_database() {
     assert_eq!(schema::recognise(&connection, &path).unwrap(), newest());
 }
 
-/// The version of a database of this build.
+/// Returns the schema version of this build.
 fn newest() -> i64 {
     MIGRATIONS.len().try_into().unwrap()
 }
 
 #[test]
-fn only_the_steps_that_are_missing_are_taken() {
+fn only_missing_migrations_are_applied() {
     let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x)", "INSERT INTO one VALUES ('kept')"];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
@@ -99,7 +99,7 @@ fn only_the_steps_that_are_missing_are_taken() {
 }
 
 #[test]
-fn a_step_that_fails_leaves_the_database_as_it_was() {
+fn a_failed_migration_leaves_the_database_unchanged() {
     let mut connection = Connection::open_in_memory().unwrap();
     let steps = ["CREATE TABLE one (x)", "CREATE TABLE two (x); CREATE TABLE one (x)"];
     schema::migrate(&mut connection, 0, &steps).unwrap_err();
@@ -113,7 +113,7 @@ fn a_step_that_fails_leaves_the_database_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_database_from_before_code_was_recorded_takes_it() {
+async fn a_migrated_old_database_can_record_code_and_images() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
     let mut old = Connection::open(&path).unwrap();
@@ -138,7 +138,7 @@ async fn a_database_from_before_code_was_recorded_takes_it() {
     store.record_code(own(&second), version("2")).await.unwrap();
     store.record_code(own(&second), version("1")).await.unwrap();
     let found = store.code_of(&second, &attempt("a1")).await.unwrap();
-    assert_eq!(found, Some(version("2")), "the first record stays");
+    assert_eq!(found, Some(version("2")), "the first record is kept");
     assert_eq!(store.image_of(&second, &attempt("a1")).await.unwrap(), None);
     for image in ["first@sha256:1", "later@sha256:2"] {
         let images = vec![(second.clone(), attempt("a1"), image.to_owned())];
@@ -151,9 +151,9 @@ async fn a_database_from_before_code_was_recorded_takes_it() {
     assert_eq!(trials, [[0], [1]]);
 }
 
-/// The first release's schema is what its databases have: a migration that has shipped never changes.
+/// Databases of the first release have this schema, so a released migration must never change.
 #[test]
-fn steps_that_have_shipped_are_not_edited() {
+fn released_migrations_do_not_change() {
     let digest = ring::digest::digest(&ring::digest::SHA256, MIGRATIONS[0].as_bytes());
     assert_eq!(
         BASE64_STANDARD.encode(digest),

@@ -1,4 +1,4 @@
-//! One search, from its creation to what a reader finds after a restart.
+//! A complete search: its creation, its trials, and the data that a reader finds after a restart.
 
 use serde_json::json;
 use trial_protocol::{
@@ -34,19 +34,19 @@ fn change(state: JobState, at_ms: i64) -> TrialChange {
 }
 
 #[tokio::test]
-async fn a_search_is_found_again_as_it_was_left() {
+async fn a_search_survives_a_restart_unchanged() {
     let bed = Bed::new();
     let store = &bed.store;
     assert_eq!(store.experiment().await.unwrap(), None);
     store.create_experiment(experiment()).await.unwrap();
     let again = store.create_experiment(experiment()).await.unwrap_err();
-    assert_eq!(again.to_string(), "experiment e is in the database already");
+    assert_eq!(again.to_string(), "experiment e already exists in the database");
     store.set_experiment_state("STOPPED", 4000, 5000).await.unwrap();
 
     store.insert_trial(new_trial("b", 1)).await.unwrap();
     store.insert_trial(new_trial("t", 0)).await.unwrap();
     let again = store.insert_trial(new_trial("t", 2)).await.unwrap_err();
-    assert_eq!(again.to_string(), "trial t is in the database already");
+    assert_eq!(again.to_string(), "trial t already exists in the database");
     let t = trial("t");
     store.change_trial(&t, change(JobState::Running, 1100)).await.unwrap();
     let lost =
@@ -98,7 +98,7 @@ async fn a_search_is_found_again_as_it_was_left() {
 }
 
 #[tokio::test]
-async fn a_new_attempt_forgets_how_the_last_one_ended() {
+async fn a_new_attempt_clears_the_end_of_the_previous_one() {
     let bed = Bed::with_trial().await;
     let t = trial("t");
     bed.store.change_trial(&t, change(JobState::Running, 10)).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_new_attempt_forgets_how_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn missing_rows_are_named() {
+async fn errors_name_the_missing_row() {
     let bed = Bed::new();
     let t = trial("t");
     let nothing = bed.store.set_experiment_state("DONE", 0, 0).await.unwrap_err();
@@ -133,14 +133,14 @@ async fn missing_rows_are_named() {
     for error in unknown {
         assert_eq!(error.to_string(), "there is no trial t");
     }
-    assert!(bed.store.write_error().is_none(), "a wrong request is no illness");
+    assert!(bed.store.write_error().is_none(), "a wrong request is not a failure of the store");
 }
 
 #[tokio::test]
 async fn reports_are_read_back_by_attempt_and_seq() {
     let bed = Bed::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
-    // The second attempt speaks before the first has said all.
+    // The second attempt reports before the first has sent all its reports.
     let first = vec![report(0, metric(0, 0.5)), report(3, metric(1, f64::NAN))];
     assert_eq!(store.ingest(batch("z", Lane::Facts, first), 10).await.unwrap().through, Some(3));
     let second = vec![report(0, metric(0, 0.7)), report(1, ended(1))];
@@ -182,7 +182,7 @@ async fn reports_are_read_back_by_attempt_and_seq() {
 }
 
 #[tokio::test]
-async fn the_bulk_lane_is_kept_too() {
+async fn the_bulk_lane_is_stored() {
     let bed = Bed::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     let binary = ReportBody::Log(LogChunk {
@@ -206,17 +206,21 @@ async fn the_bulk_lane_is_kept_too() {
     assert_eq!(store.log(&t, Stream::Stderr).await.unwrap(), []);
     let rest = store.reports(&t, Lane::Bulk).await.unwrap();
     let rest: Vec<_> = rest.into_iter().map(|row| (row.seq, row.kind)).collect();
-    assert_eq!(rest, [(1, "sample".to_owned()), (3, "log".to_owned())], "unreadable, yet not lost");
+    assert_eq!(
+        rest,
+        [(1, "sample".to_owned()), (3, "log".to_owned())],
+        "an unreadable chunk is kept as a report"
+    );
     let state = store.attempt_state(&t, &attempt("a")).await.unwrap();
     assert_eq!(state.bulk_through, Some(3));
     let end = store.log_end(&t, &attempt("a"), Stream::Stdout).await.unwrap();
     assert_eq!(end, 7);
     assert_eq!(store.log_end(&t, &attempt("b"), Stream::Stdout).await.unwrap(), 0);
-    assert_eq!(state.facts_through, None, "the lanes are counted apart");
+    assert_eq!(state.facts_through, None, "each lane has its own count");
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_remembered_and_never_set_back() {
+async fn a_heartbeat_never_moves_the_time_of_the_last_report_back() {
     let bed = Bed::with_trial().await;
     let (store, t) = (&bed.store, trial("t"));
     for (at_ms, heard) in [(10, 10), (30, 30), (20, 30)] {
@@ -228,20 +232,20 @@ async fn a_heartbeat_is_remembered_and_never_set_back() {
 }
 
 #[tokio::test]
-async fn when_a_trial_ran_is_its_agents_to_say() {
+async fn the_agents_times_of_a_trial_take_precedence() {
     const NOTICED: i64 = 9_000;
-    // The trial was made at 1000, and seen to run at 2000.
+    // The trial was created at 1000, and the manager saw it run at 2000.
     #[rustfmt::skip]
     let table = [
-        // what its agent says            started       ran             is kept
+        // the agent's report             started       duration        stored times
         ("nothing",                       None,         None,           (2_000, NOTICED)),
-        ("it ended long before",          Some(1_500),  Some(3_000),    (1_500, 4_500)),
-        ("how long alone",                None,         Some(3_000),    (2_000, 5_000)),
-        ("its clock is behind",           Some(10),     Some(3_000),    (1_000, 4_000)),
-        ("its clock is ahead",            Some(99_000), Some(3_000),    (NOTICED, NOTICED)),
-        ("more than there was",           Some(1_500),  Some(u64::MAX), (1_500, NOTICED)),
+        ("an end long ago",               Some(1_500),  Some(3_000),    (1_500, 4_500)),
+        ("only a duration",               None,         Some(3_000),    (2_000, 5_000)),
+        ("a clock that is behind",        Some(10),     Some(3_000),    (1_000, 4_000)),
+        ("a clock that is ahead",         Some(99_000), Some(3_000),    (NOTICED, NOTICED)),
+        ("a duration that is too long",   Some(1_500),  Some(u64::MAX), (1_500, NOTICED)),
     ];
-    for (says, started_at_ms, duration_ms, expected) in table {
+    for (case, started_at_ms, duration_ms, expected) in table {
         let bed = Bed::new();
         let store = &bed.store;
         store.create_experiment(experiment()).await.unwrap();
@@ -253,8 +257,11 @@ async fn when_a_trial_ran_is_its_agents_to_say() {
         store.change_trial(&t, end).await.unwrap();
         let row = store.trial(&t).await.unwrap().unwrap();
         let (started, ended) = (row.started_at_ms.unwrap(), row.ended_at_ms.unwrap());
-        assert_eq!((started, ended), expected, "{says}");
+        assert_eq!((started, ended), expected, "{case}");
         let noticed = store.events(&t).await.unwrap().pop().unwrap();
-        assert_eq!(noticed.at_ms, NOTICED, "{says}: when it was noticed stays in the timeline");
+        assert_eq!(
+            noticed.at_ms, NOTICED,
+            "{case}: the timeline keeps the time of the manager's record"
+        );
     }
 }

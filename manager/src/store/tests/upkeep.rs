@@ -1,4 +1,4 @@
-//! Backups are whole, and check-ups find what is broken.
+//! Backups are complete, and checks find damage.
 
 use std::fs;
 
@@ -12,18 +12,18 @@ async fn lived_in() -> Bed {
     let bed = Bed::with_trial().await;
     let reports = vec![report(0, metric(0, 0.5)), report(1, ended(0))];
     bed.store.ingest(batch("a", Lane::Facts, reports), 1).await.unwrap();
-    // Its last intermediate result is its final one, as of a trial that the assessor gave up.
+    // The last intermediate result is the final one, as for a trial that the assessor stopped.
     let ReportBody::Metric(last) = metric(0, 0.5) else { unreachable!() };
     bed.store.derive(&trial("t"), &AttemptId::new("a").unwrap(), last, 2).await.unwrap();
     bed
 }
 
 #[tokio::test]
-async fn a_verdict_of_the_manager_s_outranks_the_agent_s_whenever_that_comes() {
-    for (says, before, after) in [
-        ("the agent's came before", vec![report(0, metric(0, 0.5)), report(1, ended(1))], vec![]),
-        ("the agent's comes later", vec![report(0, metric(0, 0.5))], vec![report(1, ended(1))]),
-        ("the agent was never heard", vec![], vec![]),
+async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_first() {
+    for (case, before, after) in [
+        ("the agent reports first", vec![report(0, metric(0, 0.5)), report(1, ended(1))], vec![]),
+        ("the agent reports later", vec![report(0, metric(0, 0.5))], vec![report(1, ended(1))]),
+        ("the agent has sent no report", vec![], vec![]),
     ] {
         let bed = Bed::with_trial().await;
         let tell = |reports: Vec<_>| async {
@@ -38,17 +38,17 @@ async fn a_verdict_of_the_manager_s_outranks_the_agent_s_whenever_that_comes() {
         }
         tell(after).await;
         let words = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
-        assert!(words[0].ended, "{says}");
-        assert_eq!(words[0].verdict.as_ref(), Some(&own), "{says}");
+        assert!(words[0].ended, "{case}");
+        assert_eq!(words[0].verdict.as_ref(), Some(&own), "{case}");
         let key = bed.store.changes(0, 9).await.unwrap()[0].trial;
         let glance = bed.store.glances(vec![key], Vec::new()).await.unwrap().remove(0);
-        assert_eq!(glance.verdict.as_deref(), Some(&own), "{says}");
+        assert_eq!(glance.verdict.as_deref(), Some(&own), "{case}");
         let told = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
         let ends: Vec<_> = told.iter().filter(|row| row.kind == "ended").collect();
-        assert!(ends.last().unwrap().is_own() && !told[0].is_own() | (told.len() == 1), "{says}");
+        assert!(ends.last().unwrap().is_own() && !told[0].is_own() | (told.len() == 1), "{case}");
         let path = bed.path();
         bed.store.close().await;
-        assert_eq!(Store::check_file(&path).unwrap(), Vec::<String>::new(), "{says}");
+        assert_eq!(Store::check_file(&path).unwrap(), Vec::<String>::new(), "{case}");
     }
 }
 
@@ -68,7 +68,7 @@ async fn a_backup_of_a_running_store_opens_as_a_store() {
 }
 
 #[tokio::test]
-async fn a_backup_overwrites_nothing_and_leaves_no_half() {
+async fn a_backup_overwrites_no_file_and_leaves_no_partial_file() {
     let bed = lived_in().await;
     let taken = bed.folder.path().join("taken");
     fs::write(&taken, "precious").unwrap();
@@ -86,20 +86,20 @@ async fn a_backup_overwrites_nothing_and_leaves_no_half() {
     names.sort();
     assert_eq!(names, ["taken", "trialkeeper.db", "trialkeeper.db.lock"]);
 
-    // Nor does it need a running manager.
+    // A backup does not need a running manager.
     let copy = bed.folder.path().join("copy.db");
     Store::backup_file(&path, &copy).unwrap();
     assert_eq!(Store::check_file(&copy).unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_check_up_finds_what_is_broken() {
+async fn a_check_finds_damage() {
     #[rustfmt::skip]
     let table = [
         ("UPDATE report SET body = 'no JSON' WHERE seq = 0",      "1 reports are not JSON"),
-        ("UPDATE attempt SET facts_through = 0",                  "1 attempts have more reports than they are noted to have"),
-        ("UPDATE attempt SET ended = 0",                          "1 attempts are noted to have ended, or not to have, against their reports"),
-        ("UPDATE attempt SET trial = 77",                         "1 rows point to rows that are not there"),
+        ("UPDATE attempt SET facts_through = 0",                  "1 attempts have more reports than their records show"),
+        ("UPDATE attempt SET ended = 0",                          "1 attempts are recorded as ended or not ended, but their reports differ"),
+        ("UPDATE attempt SET trial = 77",                         "1 rows refer to missing rows"),
         ("UPDATE trial SET state = 'TIRED'",                      "the database's state cannot be read: \"TIRED\" is not a trial job state"),
         ("UPDATE trial SET parameters = '{'",                     "the database's parameters cannot be read: EOF while parsing an object at line 1 column 1"),
     ];
@@ -125,7 +125,7 @@ async fn only_databases_of_the_manager_are_checked() {
 }
 
 #[tokio::test]
-async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old_database() {
+async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_database() {
     let bed = Bed::with_trial().await;
     let most = u64::try_from(i64::MAX).unwrap();
     let base64 = |offset_bytes| {
@@ -149,7 +149,7 @@ async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old
     }
     let speaker = bed.store.writing(&trial("t")).await.unwrap().unwrap();
     let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
-    assert_eq!(part.end, most, "the longest stream is read");
+    assert_eq!(part.end, most, "the longest stream is readable");
     assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
 
     let stranger = Connection::open(bed.path()).unwrap();
@@ -161,7 +161,7 @@ async fn a_log_chunk_that_ends_beyond_all_numbers_is_refused_and_found_in_an_old
         "{found:?}"
     );
     let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
-    assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the rest is shown");
+    assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the other chunk is shown");
     let tail = bed.store.log_tail(speaker.key, Stream::Stdout, 1).await.unwrap();
     assert_eq!(tail, 1);
 }
