@@ -1,15 +1,15 @@
-//! Tuners and assessors outside the manager: NNI's own dispatcher with any Python algorithm, or a program that speaks
-//! the ask-and-tell protocol (`docs/ask-and-tell.md`).
+//! External tuners and assessors: NNI's own dispatcher with any Python algorithm, or a program that implements the
+//! ask-and-tell protocol (`docs/ask-and-tell.md`).
 //!
-//! The messages are pure ([`nni`], [`ask_and_tell`], over the [`history`]); [`launch`] starts the program, [`process`] listens and
-//! starts it again when it dies. The experiment holds an [`ExternalAdviser`]: it gives orders and hears answers, in
-//! its own time.
+//! The protocols are pure ([`nni`] and [`ask_and_tell`], with the [`history`]). [`launch`] starts the program;
+//! [`process`] exchanges messages with it and restarts it after a crash. The experiment owns an [`ExternalAdviser`],
+//! to which it sends orders and from which it receives events asynchronously.
 //!
 //! # Invariants
 //!
-//! 1. The history outlives the program: a new one learns everything before it is asked anything.
-//! 2. A trial's end follows its final result, and reaches the program once.
-//! 3. A program that is lost takes no trial with it.
+//! 1. The history outlives the program: a restarted program receives the entire history before its first request.
+//! 2. A trial's end follows its final result, and is sent to the program once.
+//! 3. The failure of a program never ends a trial.
 
 mod answer_deadline;
 mod ask_and_tell;
@@ -39,10 +39,10 @@ use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 pub use crate::search::tuner::Sample;
 
-/// The interpreter where `pythonInterpreter` names none: `PATH` finds it.
+/// The interpreter if `pythonInterpreter` is not set; it is looked up in `PATH`.
 pub const DEFAULT_PYTHON: &str = "python3";
 
-/// An algorithm that NNI's dispatcher makes.
+/// An algorithm that NNI's dispatcher creates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Algorithm {
     /// The source.
@@ -51,22 +51,22 @@ pub struct Algorithm {
     pub class_args: Map<String, Value>,
 }
 
-/// Where the dispatcher finds an algorithm.
+/// The source from which the dispatcher loads an algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClassSource {
-    /// Among NNI's own, by its name.
+    /// One of NNI's built-in algorithms, by its name.
     BuiltIn(String),
     /// A class, as `module.Class`.
     Class {
         /// `className`.
         class: String,
-        /// `codeDirectory`, absolute: where its module lies, unless it is installed.
+        /// `codeDirectory`, an absolute path: the folder of the module, unless the module is installed.
         code: PathBuf,
     },
 }
 
 impl Algorithm {
-    /// The algorithm as a section of an experiment file.
+    /// Returns the algorithm as a section of an experiment file.
     pub fn section(&self) -> Value {
         let mut section = match &self.source {
             ClassSource::BuiltIn(name) => json!({ "name": name }),
@@ -80,7 +80,7 @@ impl Algorithm {
         section
     }
 
-    /// Returns its name for the user.
+    /// Returns the algorithm's name for users.
     pub fn name(&self) -> &str {
         match &self.source {
             ClassSource::BuiltIn(name) => name,
@@ -94,83 +94,83 @@ impl Algorithm {
 pub enum Program {
     /// `python -m nni`, as NNI's manager starts it.
     Nni {
-        /// The interpreter: a path, or a name to look for in `PATH`.
+        /// The interpreter: a path, or a name that is looked up in `PATH`.
         python: String,
-        /// The tuner. `None`: the manager has its own.
+        /// The tuner. `None` if the manager has a tuner of its own.
         tuner: Option<Algorithm>,
-        /// The assessor. `None`: none, or the manager's own.
+        /// The assessor. `None` if there is none, or the manager has one of its own.
         assessor: Option<Algorithm>,
-        /// `true` if the tuner is an advisor: one that stops trials, too, and minds every message.
+        /// `true` if the tuner is an advisor, which also stops trials and processes every message.
         advisor: bool,
     },
-    /// A program that speaks ask-and-tell on its standard input and output.
+    /// A program that implements ask-and-tell on its standard input and output.
     AskAndTell {
         /// The program and its arguments.
         command: Vec<String>,
-        /// The description of the search in its greeting.
+        /// The description of the search in the greeting.
         greeting: Map<String, Value>,
     },
 }
 
-/// The program to start, and its place.
+/// A program to start, and its environment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
     /// The program.
     pub program: Program,
-    /// The experiment.
+    /// The experiment's identifier.
     pub experiment: String,
-    /// The search space, as written.
+    /// The search space as the user wrote it.
     pub space: Value,
-    /// Folder of the program: its output, its log, its checkpoints. Made if absent.
+    /// The folder for the program's output, log and checkpoints. It is created if necessary.
     pub dir: PathBuf,
-    /// Where an ask-and-tell command is run.
+    /// The working directory of an ask-and-tell command.
     pub code: PathBuf,
-    /// GPUs that a Python algorithm may use. `None`: none.
+    /// The GPUs that a Python algorithm may use. `None` for no GPU.
     pub gpus: Option<Vec<u64>>,
-    /// The time that it may owe an answer without a word before it is replaced.
+    /// The time that a program may take for an answer without sending anything. Then it is restarted.
     pub patience: Duration,
-    /// Variables that the program is started without.
+    /// The variables that are removed from the program's environment.
     pub secret_variables: Vec<String>,
 }
 
-/// A message of the experiment.
+/// A message from the experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Order {
-    /// Parameters are wanted for this proposal.
+    /// A request for the parameters of this proposal.
     Propose {
         /// The proposal.
         id: u64,
     },
-    /// A trial tries these parameters, now or since before the manager was started.
+    /// A trial that tries these parameters. It may have started before this manager did.
     Launched {
         /// The trial.
         trial: TrialJobId,
-        /// The proposal. `None`: a person's parameters.
+        /// The proposal. `None` if a user chose the parameters.
         proposal: Option<u64>,
         /// The parameters of the trial.
         parameters: Parameters,
     },
-    /// A running trial has an intermediate result.
+    /// An intermediate result of a running trial.
     Step {
         /// The trial.
         trial: TrialJobId,
-        /// Position among its intermediate results, from 0.
+        /// The position among the trial's intermediate results, from 0.
         sequence: u64,
         /// The result.
         value: MetricValue,
     },
-    /// A trial ended.
+    /// The end of a trial.
     Ended {
         /// The trial.
         trial: TrialJobId,
-        /// How.
+        /// The final state.
         state: JobState,
-        /// Its result, where that is usable.
+        /// The result, if it is usable.
         result: Option<MetricValue>,
     },
-    /// Results from before the search began.
+    /// Results from before the search.
     Import(Vec<Sample>),
-    /// The search space is another from now on.
+    /// A new search space.
     Space(Value),
 }
 
@@ -184,43 +184,42 @@ pub enum AdviserEvent {
         /// The answer.
         proposal: Proposal,
     },
-    /// After [`Proposal::Wait`]: it can propose now.
+    /// The program can propose again after [`Proposal::Wait`].
     Ready,
-    /// A trial is hopeless.
+    /// A request to stop a hopeless trial.
     Kill {
         /// The trial.
         trial: TrialJobId,
-        /// Why, if the program says.
+        /// The reason, if the program gives one.
         reason: Option<String>,
     },
-    /// The adviser does not do its work, or was started again; the manager tells a user. `None`: the adviser answers
-    /// again.
+    /// A problem for the user: the adviser does not answer, or was restarted. `None` if the adviser answers again.
     Trouble(Option<String>),
-    /// The program is lost for good; nothing more will be said.
+    /// The program has failed permanently. No event follows.
     Lost {
         /// The failure, and the remedy.
         message: String,
     },
 }
 
-/// A tuner or an assessor outside, as the experiment holds it.
+/// An external tuner or assessor, as the experiment uses it.
 #[derive(Debug)]
 pub struct ExternalAdviser {
     orders: mpsc::UnboundedSender<Order>,
     said: mpsc::UnboundedReceiver<AdviserEvent>,
     task: JoinHandle<()>,
-    /// `true` if it proposes.
+    /// `true` if the adviser proposes parameters.
     pub tunes: bool,
-    /// `true` if it wants to see intermediate results.
+    /// `true` if the adviser needs intermediate results.
     pub assesses: bool,
-    /// Its name for the user.
+    /// The adviser's name for users.
     pub name: String,
-    /// The name of the one that gives trials up: the assessor, or else the advisor or the command that does both.
+    /// The name of the part that stops trials: the assessor, or else the advisor or command that does both.
     pub assessor_name: String,
 }
 
 impl ExternalAdviser {
-    /// Starts the program. That it cannot be started is said, like all else, later.
+    /// Starts the program. A failure to start is reported later as an event.
     pub fn start(setting: Setting) -> Self {
         let (tunes, assesses, name, assessor_name) = match &setting.program {
             Program::Nni { tuner, assessor, advisor, .. } => {
@@ -235,19 +234,20 @@ impl ExternalAdviser {
                 (true, true, command.join(" "), command.join(" "))
             }
         };
-        // One order per event of a trial, one answer per order: bounded by what happens.
+        // Unbounded, because the number of messages is limited: one order per event of a trial, and one answer per
+        // order.
         let (orders, ordered) = mpsc::unbounded_channel();
         let (say, said) = mpsc::unbounded_channel();
         let task = tokio::spawn(process::supervise(setting, ordered, say));
         Self { orders, said, task, tunes, assesses, name, assessor_name }
     }
 
-    /// Gives an order. One that comes too late is no error.
+    /// Sends an order. An order after the end of the program is ignored.
     pub fn order(&self, order: Order) {
         drop(self.orders.send(order));
     }
 
-    /// Waits for what the program says; for ever, once it is lost.
+    /// Waits for the next event. Never returns once the program has failed permanently.
     pub async fn heard(&mut self) -> AdviserEvent {
         match self.said.recv().await {
             Some(said) => said,
@@ -255,10 +255,10 @@ impl ExternalAdviser {
         }
     }
 
-    /// Lets the program end, and waits for it.
+    /// Ends the program and waits for its exit.
     pub async fn close(self) {
         drop(self.orders);
-        // A task that panicked has nothing left to end: its child is killed when it is dropped.
+        // If the task panicked, its child was killed when it was dropped.
         drop(self.task.await);
     }
 }

@@ -1,30 +1,31 @@
-//! PURE: the deadlines of a program that owes an answer. At the first one the user is told; at the second one the
-//! program is taken for dead. Time comes in as a value.
+//! PURE: the deadlines of a program that owes an answer. At the first deadline, the user is notified. At the second,
+//! the program is considered dead. Callers pass the time as a value.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The latest moment at which a user is told that no answer comes.
+/// The maximum time until the user is notified that an answer is missing.
 const SLOW: Duration = Duration::from_mins(1);
 
-/// The next action on a program.
+/// The next action for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SilenceAction {
     Nothing,
-    /// The user is told, once for each answer that does not come.
+    /// Notify the user, once for each missing answer.
     Tell,
-    /// The program is taken for dead.
+    /// Treat the program as dead.
     End,
 }
 
-/// The state of a program's silence.
+/// The state of a program that may owe answers.
 #[derive(Debug)]
 pub(super) struct SilenceTimer {
     limit: Duration,
-    /// Since when an answer is awaited: since the first question that is open, or the last answer.
+    /// The start of the wait for an answer: the time of the first open request, or of the last answer.
     owed_since: Option<Instant>,
-    /// The last word of any kind. A program that speaks is not dead, whatever it owes.
+    /// The time of the last message of any kind. A program that sends messages is not dead, even if it owes an
+    /// answer.
     last_word: Instant,
     told: bool,
 }
@@ -34,12 +35,12 @@ impl SilenceTimer {
         Self { limit, owed_since: None, last_word: now, told: false }
     }
 
-    /// Returns the time after which the user is told.
+    /// Returns the time after which the user is notified.
     pub(super) fn slow(&self) -> Duration {
         SLOW.min(self.limit / 2)
     }
 
-    /// So many answers are owed now; `answered`: one has come since this was last said.
+    /// Updates the number of missing answers. `answered` means that an answer arrived since the last update.
     pub(super) fn owes(&mut self, owed: usize, answered: bool, now: Instant) {
         if owed == 0 {
             self.owed_since = None;
@@ -49,22 +50,22 @@ impl SilenceTimer {
         self.told &= owed > 0 && !answered;
     }
 
-    /// The program has said something.
+    /// Records that the program has sent a message.
     pub(super) fn heard(&mut self, now: Instant) {
         self.last_word = now;
     }
 
-    /// For how long nothing was said that is awaited.
+    /// Returns the time for which an expected message has been missing.
     pub(super) fn silence(&self, now: Instant) -> Duration {
         self.owed_since.map_or(Duration::ZERO, |since| now - since.max(self.last_word))
     }
 
-    /// Returns whether the user was told, and nothing has come since.
+    /// Returns whether the user was notified and no answer has arrived since.
     pub(super) fn hangs(&self) -> bool {
         self.told
     }
 
-    /// Returns the next action. A program that is not `ready` has a limit of its own.
+    /// Returns the next action. A program that is not `ready` has a separate time limit.
     pub(super) fn look(&mut self, ready: bool, now: Instant) -> SilenceAction {
         let Some(since) = self.owed_since else { return SilenceAction::Nothing };
         if ready && self.silence(now) >= self.limit {
@@ -93,7 +94,7 @@ mod tests {
         assert_eq!(
             patience.look(true, after(5_000, start)),
             SilenceAction::Nothing,
-            "nothing is owed"
+            "no answer is missing"
         );
         patience.owes(1, false, after(5_000, start));
         let table = [
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn another_question_buys_no_time_and_an_answer_does() {
+    fn an_answer_extends_the_deadline_and_another_request_does_not() {
         let start = Instant::now();
         let mut patience = SilenceTimer::new(Duration::from_secs(10), start);
         patience.owes(1, false, start);
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!(
             patience.look(true, after(9, start)),
             SilenceAction::Tell,
-            "half of a short limit"
+            "at half of a short limit"
         );
         patience.heard(after(9, start));
         patience.owes(1, true, after(9, start));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_speaks_or_is_not_ready_is_reported_and_not_ended() {
+    fn a_program_that_sends_messages_or_is_not_ready_is_reported_and_not_ended() {
         let start = Instant::now();
         let mut patience = SilenceTimer::new(Duration::from_secs(10), start);
         patience.owes(1, false, start);

@@ -9,10 +9,10 @@ use super::{AdviserEvent, Order};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 
-/// Version of the protocol, in the greeting.
+/// The version of the protocol in the greeting.
 const PROTOCOL: u64 = 1;
 
-/// A conversation with one program.
+/// A conversation with a program.
 #[derive(Debug)]
 pub(super) struct AskAndTell {
     greeting: Map<String, Value>,
@@ -38,7 +38,7 @@ impl AskAndTell {
 
     fn answer(id: u64, proposal: Proposal, history: &mut History) -> Result<Turn, String> {
         let Some(place) = history.asks.iter().position(|ask| *ask == id) else {
-            return Err(format!("an answer for proposal {id}, which is not wanted"));
+            return Err(format!("an answer for proposal {id}, which was not requested"));
         };
         history.asks.remove(place);
         Ok(Turn { said: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
@@ -78,13 +78,14 @@ impl Conversation for AskAndTell {
         let line = match serde_json::from_str(text) {
             Ok(line) => line,
             Err(error) => {
-                // A line that is no message of the protocol may be meant for another reader; a proposal was asked for.
+                // A line that is not a message of the protocol may be for another reader, and is only reported. An
+                // unusable proposal is an error.
                 let given: Value = serde_json::from_str(text).unwrap_or_default();
                 let proposal = given["type"] == "proposal" && given["id"].is_u64();
                 let Some(parameters) = given.get("parameters").filter(|_| proposal) else {
                     return Err(error.to_string());
                 };
-                let what = format!("what is no object: {parameters}");
+                let what = format!("parameters that are not an object: {parameters}");
                 return Ok(Turn { broken: Some(what), ..Turn::default() });
             }
         };
@@ -119,7 +120,7 @@ impl Conversation for AskAndTell {
     }
 }
 
-/// An order as a line.
+/// Returns an order as a line of the protocol.
 fn lines(order: &Order, history: &History) -> String {
     let known = |trial| history.past(trial);
     match order {
@@ -178,7 +179,7 @@ fn ended(past: &Past) -> String {
     .to_string()
 }
 
-/// The number that counts: a JSON number, or one of the three words; `null` if there is none.
+/// Returns a value as a JSON number, or as `NaN`, `Infinity` or `-Infinity`; `null` if the value is not numeric.
 fn number(value: &MetricValue) -> Value {
     value.number().map_or(Value::Null, |number| MetricValue::from(number).as_json().clone())
 }

@@ -1,4 +1,4 @@
-//! PURE: everything that an adviser's program was told, so that its successor can be told it again.
+//! PURE: the messages that were sent to an adviser's program, so that a restarted program can receive them again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,13 +9,13 @@ use super::{Order, Sample};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 
-/// One trial, as far as it is known.
+/// The known history of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Past {
     pub(super) trial: TrialJobId,
     pub(super) proposal: Option<u64>,
     pub(super) parameters: Parameters,
-    /// Intermediate results by their position.
+    /// The intermediate results by position.
     pub(super) steps: BTreeMap<u64, MetricValue>,
     pub(super) end: Option<PastEnd>,
 }
@@ -27,16 +27,16 @@ pub(super) struct PastEnd {
     pub(super) result: Option<MetricValue>,
 }
 
-/// The messages that were sent, and the requests that were not answered.
+/// The messages that were sent, and the requests that are unanswered.
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) space: Value,
     pub(super) imported: Vec<Sample>,
     pub(super) trials: Vec<Past>,
     places: HashMap<TrialJobId, usize>,
-    /// Proposals that are wanted, oldest first.
+    /// The requested proposals, oldest first.
     pub(super) asks: VecDeque<u64>,
-    /// Proposals that were asked for, and that the program has nothing for just now.
+    /// The requested proposals that the program cannot answer at present.
     pub(super) refused: VecDeque<u64>,
 }
 
@@ -52,7 +52,7 @@ impl History {
         }
     }
 
-    /// Takes an order in; `false` if it says nothing new, and must not be passed on.
+    /// Records an order. Returns `false` if the order repeats known facts and must not be forwarded.
     pub(super) fn take(&mut self, order: &Order) -> bool {
         match order {
             Order::Propose { id } => self.asks.push_back(*id),
@@ -87,7 +87,7 @@ impl History {
         true
     }
 
-    /// Returns the past of a trial.
+    /// Returns the history of a trial.
     pub(super) fn past(&self, trial: &TrialJobId) -> Option<&Past> {
         self.trials.get(*self.places.get(trial)?)
     }
@@ -96,12 +96,12 @@ impl History {
         self.trials.get_mut(*self.places.get(trial)?)
     }
 
-    /// The proposal that parameters are for: the one that is wanted longest.
+    /// Removes and returns the oldest requested proposal, to which the next parameters belong.
     pub(super) fn next_ask(&mut self) -> Option<u64> {
         self.refused.pop_front().or_else(|| self.asks.pop_front())
     }
 
-    /// The program has nothing to propose for the one that is wanted longest.
+    /// Moves the oldest requested proposal to the refused ones, because the program has no parameters for it.
     pub(super) fn refuse(&mut self) {
         if let Some(id) = self.asks.pop_front() {
             self.refused.push_back(id);
@@ -109,45 +109,46 @@ impl History {
     }
 }
 
-/// The messages to send, and the answers that were understood.
+/// The result of a step of the conversation: the messages to send, and the events that were received.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Turn {
-    /// To the program.
+    /// The messages to the program.
     pub(super) say: Vec<String>,
-    /// To the experiment.
+    /// The events for the experiment.
     pub(super) said: Vec<super::AdviserEvent>,
-    /// Remarks of the program for its user.
+    /// The program's remarks for its user.
     pub(super) notes: Vec<String>,
-    /// It has come far enough to be asked.
+    /// `true` if the program is ready for requests.
     pub(super) ready: bool,
-    /// It has proposed what cannot be tried, and nothing better is to be hoped for: "what is no object: 7".
+    /// A description of proposed parameters that cannot be tried, for example "parameters that are not an object: 7".
+    /// A new request would not help.
     pub(super) broken: Option<String>,
-    /// Its assessor, and not its tuner, has spoken: it is through with something that it was told.
+    /// `true` if the message is from the assessor: it has finished some of its work.
     pub(super) seen: bool,
 }
 
-/// One way to talk to a program. A new one for every process.
+/// A protocol for a program. Every process has a new conversation.
 pub(super) trait Conversation: Send {
-    /// The first words.
+    /// Returns the first messages.
     fn greet(&mut self, history: &mut History) -> Turn;
 
-    /// Passes an order on that the history has taken in.
+    /// Returns the messages for an order that the history has recorded.
     fn tell(&mut self, order: &Order, history: &mut History) -> Turn;
 
-    /// Takes in what the program says. An error is what was not understood.
+    /// Processes a message of the program. The error describes a message that was not understood.
     fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
 
-    /// Returns the number of messages that its assessor is not through with, as far as it says so.
+    /// Returns the number of messages that the assessor has not yet processed, if the program reports it.
     fn unseen(&self) -> usize {
         0
     }
 
-    /// For a moment nothing was ordered.
+    /// Returns the messages to send after a short time without orders.
     fn idle(&mut self) -> Turn;
 
-    /// Returns the messages that wake a program that has not answered for some time.
+    /// Returns the messages to send to a program that has not answered for some time.
     fn nudge(&mut self) -> Turn;
 
-    /// The last words.
+    /// Returns the last messages.
     fn part(&mut self) -> Turn;
 }

@@ -1,4 +1,4 @@
-//! Starts an adviser's program: its folder, its command line, its environment, and the wire to it.
+//! Starts an adviser's program with its folder, its command line, its environment and its connection.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,23 +18,23 @@ use super::wire::Wire;
 use super::{ClassSource, Program, Setting};
 use crate::util::ids;
 
-/// The code that runs instead of `-m nni`, with the same arguments; it says itself why.
+/// The code that runs instead of `-m nni`, with the same arguments. Its own comments give the reason.
 const NNI: &str = include_str!("nni.py");
 
-/// A program that has just been started.
+/// A program that was just started.
 pub(super) struct Launched {
     pub(super) child: Child,
     pub(super) wire: Wire,
     pub(super) what: String,
-    /// The package that provides a module that Python does not find.
+    /// The advice for a module that Python does not find.
     pub(super) lacks: String,
     pub(super) conversation: Box<dyn Conversation>,
-    /// The file of its output, and its length before.
+    /// The file of the program's output, and its length before the start.
     pub(super) output: (PathBuf, u64),
     pub(super) log: (PathBuf, u64),
 }
 
-/// Starts a program: the first one if none has died.
+/// Starts a program. `deaths` is the number of earlier processes that died.
 pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, String> {
     let in_dir = |error: io::Error| {
         format!("cannot prepare {} for the tuner: {error}", setting.dir.display())
@@ -81,12 +81,12 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
         (Some(input), Some(output)) => Wire::pipes(input, output),
         _ => wire,
     };
-    info!("{what} is started");
+    info!("started {what}");
     let (output, log) = ((output, output_at), (log, log_at));
     Ok(Launched { child, wire, what, lacks, conversation, output, log })
 }
 
-/// Returns the command that runs NNI's dispatcher. It still lacks its output and the URL of the channel.
+/// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
 fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
     let (logs, checkpoints) = (dir.join("log"), dir.join("checkpoint"));
     let mut command = Command::new(python);
@@ -103,7 +103,7 @@ fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
     command
 }
 
-/// A program that is ready to be started, and the way to talk to it.
+/// A command that is ready to run, and its connection.
 struct Prepared {
     command: Command,
     wire: Wire,
@@ -111,14 +111,14 @@ struct Prepared {
     conversation: Box<dyn Conversation>,
 }
 
-/// Returns NNI's description of an experiment, as its dispatcher's argument has it.
+/// Returns NNI's description of an experiment, as an argument for its dispatcher.
 fn experiment_parameters(
     setting: &Setting,
     tuner: Option<&super::Algorithm>,
     assessor: Option<&super::Algorithm>,
 ) -> String {
     let mut params = json!({ "experimentName": setting.experiment });
-    // The dispatcher insists on a tuner; this one is never asked.
+    // The dispatcher requires a tuner. This one never receives a request.
     params["tuner"] = tuner.map_or(json!({"name": "Random"}), super::Algorithm::section);
     if let Some(assessor) = assessor {
         params["assessor"] = assessor.section();
@@ -126,8 +126,8 @@ fn experiment_parameters(
     BASE64_STANDARD.encode(params.to_string())
 }
 
-/// Starts a program without the manager's secrets, in a group of its own: a Ctrl-C at the terminal is the manager's to
-/// handle.
+/// Starts a program without the manager's secrets. It has its own process group, so that only the manager handles a
+/// Ctrl-C at the terminal.
 fn spawn(
     setting: &Setting,
     mut command: Command,
@@ -141,15 +141,17 @@ fn spawn(
     command.stderr(Stdio::from(errors)).process_group(0).kill_on_drop(true);
     command.spawn().map_err(|error| {
         let advice = match &setting.program {
-            Program::Nni { .. } => "set `pythonInterpreter` to one that has `nni`",
+            Program::Nni { .. } => {
+                "set `pythonInterpreter` to an interpreter with the package `nni`"
+            }
             Program::AskAndTell { .. } => "correct `tuner.command`",
         };
         format!("{what} cannot be started: {error}; {advice}")
     })
 }
 
-/// The packages that NNI's algorithms need besides: the names of its packages for `pip` (its `setup.py`,
-/// `extras_require`). NNI names none for `NetworkMorphism`, whose modules import `torch`.
+/// The additional packages that NNI's algorithms need, as arguments of `pip` (its `setup.py`, `extras_require`). NNI
+/// lists none for `NetworkMorphism`, whose modules import `torch`.
 const PACKAGES: [(&str, &str); 5] = [
     ("SMAC", "'nni[smac]'"),
     ("PPO", "'nni[ppotuner]'"),
@@ -158,7 +160,7 @@ const PACKAGES: [(&str, &str); 5] = [
     ("NetworkMorphism", "torch"),
 ];
 
-/// Returns the package that provides a module that the program's Python does not find.
+/// Returns the advice for a module that the program's Python does not find.
 fn brings(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
@@ -167,9 +169,9 @@ fn brings(program: &Program) -> String {
     });
     match extra {
         Some((name, packages)) => {
-            format!("; `{python} -m pip install {packages}` brings what {name} needs")
+            format!("; `{python} -m pip install {packages}` installs the packages for {name}")
         }
-        None => format!("; it must be installed for {python}, or lie in `codeDirectory`"),
+        None => format!("; install it for {python}, or put it into `codeDirectory`"),
     }
 }
 
@@ -182,7 +184,7 @@ fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
 }
 
-/// Bytes of a file; 0 if there is none.
+/// Returns the size of a file in bytes; 0 if the file does not exist.
 pub(super) fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len())
 }
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_algorithm_of_nni_that_needs_more_packages_names_the_pip_line() {
+    fn the_advice_for_each_nni_algorithm_contains_its_pip_command() {
         #[rustfmt::skip]
         let table = [
             ("SMAC",            "`py -m pip install 'nni[smac]'`"),
@@ -203,15 +205,15 @@ mod tests {
             ("DNGO",            "`py -m pip install 'nni[dngo]'`"),
             ("BOHB",            "`py -m pip install 'nni[bohb]'`"),
             ("NetworkMorphism", "`py -m pip install torch`"),
-            ("Metis",           "installed for py"),
+            ("Metis",           "install it for py"),
         ];
-        for (name, says) in table {
+        for (name, expected) in table {
             let source = ClassSource::BuiltIn(name.to_owned());
             let tuner = Some(Algorithm { source, class_args: Map::new() });
             let python = "py".to_owned();
             let program = Program::Nni { python, tuner, assessor: None, advisor: false };
             let advice = brings(&program);
-            assert!(advice.contains(says), "{name}: {advice}");
+            assert!(advice.contains(expected), "{name}: {advice}");
         }
     }
 }

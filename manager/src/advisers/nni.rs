@@ -1,24 +1,24 @@
-//! PURE: the dialogue of the manager and NNI's dispatcher (NNI 3.0: `nni/runtime/msg_dispatcher.py`,
+//! PURE: the protocol between the manager and NNI's dispatcher (NNI 3.0: `nni/runtime/msg_dispatcher.py`,
 //! `nni/runtime/tuner_command_channel`).
 //!
-//! # Order
+//! # Order of messages
 //!
-//! The dispatcher has two queues and two threads: a trial's end (`EN`) and its intermediate results go through
-//! one, everything else through the other. An end that overtakes its final result makes NNI's tuners fail.
-//! So an end is held back until the dispatcher has answered a request for parameters (`GE`) that was sent
-//! after the result: then the result is through. Where no parameters are wanted, some are requested all the
-//! same, and kept for the next proposal.
+//! The dispatcher has two queues and two threads. A trial's end (`EN`) and its intermediate results pass through one
+//! queue, all other messages through the other. If an end overtakes its final result, NNI's tuners fail. So the
+//! manager holds an end back until the dispatcher has answered a request for parameters (`GE`) that was sent after
+//! the result. The answer proves that the result has been processed. If no parameters are needed, the manager
+//! requests some anyway and keeps them for the next proposal.
 //!
-//! # Numbers
+//! # Identifiers of proposals
 //!
-//! The dispatcher numbers its proposals itself, from 0 for every process, and advisors name them; here they
-//! are bound to the proposals that were asked for, oldest first. A trial of an earlier process has no such
-//! number: it is told of with the number `null`, as NNI's manager tells of a person's trial.
+//! The dispatcher numbers its proposals itself, from 0 in every process, and advisors give them names. The manager
+//! assigns these identifiers to its requested proposals, oldest first. A trial of an earlier process has no such
+//! identifier: the manager sends `null`, as NNI's manager does for a trial with a user's parameters.
 //!
-//! # Looks
+//! # Work of the assessor
 //!
-//! NNI's dispatcher says of its assessor's work only when a trial is to be stopped. TrialKeeper's (`nni.py`) also
-//! counts, as `_done_`, the ends and intermediate results that the assessor is through with.
+//! NNI's dispatcher reports its assessor's work only if a trial should stop. TrialKeeper's dispatcher (`nni.py`) also
+//! sends, as `_done_`, the number of ends and intermediate results that the assessor has processed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -32,7 +32,7 @@ use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
 
-/// The algorithms that the dispatcher has been made for.
+/// The algorithms that the dispatcher runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Duties {
     pub(super) tunes: bool,
@@ -40,23 +40,23 @@ pub(super) struct Duties {
     pub(super) advisor: bool,
 }
 
-/// A conversation with one dispatcher.
+/// A conversation with a dispatcher.
 #[derive(Debug)]
 pub(super) struct Dialogue {
     duties: Duties,
     ready: bool,
-    /// Requests sent, and answers heard.
+    /// The numbers of requests that were sent, and of answers that were received.
     requests: u64,
     answers: u64,
-    /// Ends, and how many answers each waits for.
+    /// The ends that are held back, each with the number of answers for which it waits.
     held: VecDeque<(u64, String)>,
-    /// Proposals that were not asked for yet.
+    /// Received parameters for which no proposal is requested yet.
     stock: VecDeque<(Value, Parameters)>,
-    /// The dispatcher's ids of the manager's proposals.
+    /// The dispatcher's identifiers of the manager's proposals.
     names: HashMap<u64, Value>,
-    /// Ends and intermediate results that were said.
+    /// The number of ends and intermediate results that were sent.
     shown: u64,
-    /// The number of them that are dealt with. `None`: this dispatcher does not count.
+    /// The number of those messages that the assessor has processed. `None` if this dispatcher does not report it.
     dealt_with: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ struct Frame {
     content: Option<String>,
 }
 
-/// A parameter record of the dispatcher.
+/// The parameters of a proposal, as the dispatcher sends them.
 #[derive(Deserialize)]
 struct Record {
     parameter_id: Value,
@@ -100,14 +100,14 @@ impl Dialogue {
         frame("GE", "1")
     }
 
-    /// The name that the dispatcher knows a trial by. `None`: it does not know it.
+    /// Returns the dispatcher's identifier of a trial. `None` if the dispatcher did not propose the trial.
     fn name(&self, past: &Past) -> Option<&Value> {
         self.names.get(&past.proposal?)
     }
 
     fn step(&mut self, past: &Past, sequence: u64, value: &Value) -> Option<String> {
         let name = self.name(past).cloned();
-        // An advisor takes what it has not proposed itself for an error.
+        // An advisor fails on trials that it did not propose.
         if !self.duties.assesses || (self.duties.advisor && name.is_none()) {
             return None;
         }
@@ -115,11 +115,11 @@ impl Dialogue {
         Some(metric(past, name.as_ref(), "PERIODICAL", sequence, value))
     }
 
-    /// A trial's final result, and its end, which must not overtake it.
+    /// Returns a trial's final result. Its end, which must not overtake the result, is held back.
     fn end(&mut self, past: &Past, end: &PastEnd) -> Vec<String> {
         let name = self.name(past).cloned();
         let mut say = Vec::new();
-        // NNI's tuners drop a trial that ended badly; a result besides would be one too many.
+        // NNI's tuners remove a trial that has failed, so an additional result would be wrong.
         let result = end.result.as_ref().filter(|_| end.state == JobState::Succeeded);
         if let Some(value) = result.filter(|_| self.duties.tunes) {
             match &name {
@@ -129,12 +129,12 @@ impl Dialogue {
                 None if past.proposal.is_some() => {
                     say.push(import([(&past.parameters, value.as_json())].into_iter()));
                 }
-                // A person's trial: NNI's tuners ignore it unless they say that they do not.
+                // A trial with a user's parameters: NNI's tuners ignore it by default.
                 None => say.push(metric(past, None, "FINAL", 0, value.as_json())),
             }
         }
-        // For a trial that the dispatcher did not propose itself, its tuner may fail on a bad end; its
-        // assessor learns from good ones only, and an advisor from none.
+        // For a trial that the dispatcher did not propose, its tuner may fail on an unsuccessful end. Its assessor
+        // uses only successful trials, and an advisor none.
         let good = end.state == JobState::Succeeded && !self.duties.advisor;
         let concerned = self.duties.assesses || past.proposal.is_none();
         if name.is_none() && !(good && concerned) {
@@ -157,13 +157,13 @@ impl Dialogue {
             self.shown += 1;
             say.push(end);
         } else {
-            // Only a request that is still to be sent proves anything by its answer.
+            // Only the answer to a request that is not sent yet proves that the result has been processed.
             self.held.push_back((self.requests + 1, end));
         }
         say
     }
 
-    /// The ends whose results are through.
+    /// Removes and returns the ends of trials whose results have been processed.
     fn released(&mut self) -> Vec<String> {
         let mut say = Vec::new();
         while let Some((after, _)) = self.held.front()
@@ -175,7 +175,7 @@ impl Dialogue {
         say
     }
 
-    /// Everything that happened before this dispatcher was there.
+    /// Returns the messages for everything that happened before this dispatcher started.
     fn replay(&mut self, history: &mut History) -> Vec<String> {
         let mut say = Vec::new();
         if self.duties.tunes {
@@ -191,8 +191,9 @@ impl Dialogue {
             }
         }
         if self.duties.assesses && !self.duties.advisor {
-            // Earlier results of those that run come first: what an assessor found good must not look bad beside trials
-            // that ended later. Their latest come last: they are judged beside all that have ended.
+            // The earlier results of running trials are sent first: results that an assessor accepted must not be
+            // compared with trials that ended later. Their latest results are sent last, to be compared with all
+            // ended trials.
             let (run, ended): (Vec<_>, Vec<_>) =
                 history.trials.iter().partition(|past| past.end.is_none());
             let latest = |past: &Past| past.steps.last_key_value().map(|(sequence, _)| *sequence);
@@ -206,7 +207,7 @@ impl Dialogue {
                     say.extend(self.step(past, *sequence, value.as_json()));
                 }
                 if let Some(end) = &past.end {
-                    // Its result was imported above.
+                    // The result was imported above.
                     say.extend(self.end(past, &PastEnd { state: end.state, result: None }));
                 }
             }
@@ -222,16 +223,18 @@ impl Dialogue {
         say
     }
 
-    /// Parameters have come: for a proposal that is wanted, or for one that will be.
+    /// Processes received parameters. They belong to a requested proposal, or are kept for the next request.
     fn proposed(&mut self, content: &str, history: &mut History) -> Turn {
         let broken = |what| Turn { broken: Some(what), ..Turn::default() };
         let Record { parameter_id, parameters } = match serde_json::from_str(content) {
             Ok(record) => record,
-            // Python writes NaN where it has one, and asking again brings no better.
-            Err(error) => return broken(format!("what cannot be read ({error}): {content}")),
+            // Python may write NaN, which is not valid JSON. Another request would not help.
+            Err(error) => {
+                return broken(format!("parameters that cannot be read ({error}): {content}"));
+            }
         };
         let Value::Object(parameters) = parameters else {
-            return broken(format!("what is no object: {parameters}"));
+            return broken(format!("parameters that are not an object: {parameters}"));
         };
         self.answers = self.requests.min(self.answers + 1);
         let mut turn = Turn { say: self.released(), ..Turn::default() };
@@ -257,7 +260,7 @@ impl Conversation for Dialogue {
     fn tell(&mut self, order: &Order, history: &mut History) -> Turn {
         let mut turn = Turn::default();
         if !self.ready {
-            return turn; // The history will say it.
+            return turn; // The replay of the history will contain the order.
         }
         match order {
             Order::Propose { .. } => match self.stock.pop_front() {
@@ -287,7 +290,7 @@ impl Conversation for Dialogue {
                 turn.say.push(import(known));
             }
             Order::Space(space) => {
-                // These were not asked for yet, and they are of another space.
+                // These proposals are from the old space and were not requested yet.
                 self.stock.clear();
                 turn.say.push(frame("SS", &space.to_string()));
             }
@@ -324,7 +327,7 @@ impl Conversation for Dialogue {
                 Ok(Turn { seen: true, ..Turn::default() })
             }
             "ER" => Ok(Turn { notes: vec![content], ..Turn::default() }),
-            // What follows its farewell is its exit.
+            // After the farewell, the process exits.
             "_bye_" | "_nop_" => Ok(Turn::default()),
             other => Err(format!("a message of the unknown type `{other}`")),
         }
@@ -344,7 +347,7 @@ impl Conversation for Dialogue {
     }
 
     fn nudge(&mut self) -> Turn {
-        // The dispatcher looks whether one of its threads has failed only when it is spoken to.
+        // The dispatcher checks its threads for failures only when it receives a message.
         Turn { say: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
     }
 
@@ -355,7 +358,7 @@ impl Conversation for Dialogue {
     }
 }
 
-/// A metric as the trial's SDK writes it: the value is JSON within JSON.
+/// Returns a metric as the trial's SDK writes it: the value is JSON within JSON.
 fn metric(past: &Past, name: Option<&Value>, kind: &str, sequence: u64, value: &Value) -> String {
     let content = json!({
         "parameter_id": name,
@@ -367,7 +370,7 @@ fn metric(past: &Past, name: Option<&Value>, kind: &str, sequence: u64, value: &
     frame("ME", &content.to_string())
 }
 
-/// Results from elsewhere. The value is a text, which the dispatcher reads as JSON.
+/// Returns the message with imported results. Each value is a text, which the dispatcher parses as JSON.
 fn import<'a>(known: impl Iterator<Item = (&'a Parameters, &'a Value)>) -> String {
     let list: Vec<Value> = known
         .map(|(parameters, value)| json!({"parameter": parameters, "value": python_json(value)}))
@@ -375,7 +378,8 @@ fn import<'a>(known: impl Iterator<Item = (&'a Parameters, &'a Value)>) -> Strin
     frame("FD", &Value::Array(list).to_string())
 }
 
-/// JSON as Python reads it: floats that JSON cannot hold, which stand as strings here, are bare words.
+/// Writes JSON as Python reads it. Floats that JSON cannot represent, which are strings in `value`, become bare
+/// words.
 pub(super) fn python_json(value: &Value) -> String {
     let members = |members: &Map<String, Value>| {
         let members = members

@@ -1,5 +1,5 @@
-//! Checks that the classes and programs of a tuner or an assessor outside the manager are there, and runs none of them.
-//! The user should learn before the search begins that one is missing.
+//! Checks that the classes and programs of an external tuner or assessor exist, without running them. Users thus
+//! learn of a missing one before the search begins.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,17 +11,18 @@ use tokio::time::timeout;
 
 use super::{Algorithm, ClassSource};
 
-/// The time that modules may take to load: those of deep learning take their time.
+/// The maximum time for loading modules. Deep learning modules load slowly.
 const IMPORT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Loads NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`): arguments are the folder and the name, or nothing.
+/// Imports NNI, and a class as NNI does (nni 3.0, `nni/runtime/common.py`). The arguments are the folder and the
+/// class name, or nothing.
 const LOAD: &str = "import importlib, sys, nni
 if sys.argv[2:]:
     sys.path.append(sys.argv[1])
     module, _, name = sys.argv[2].rpartition('.')
     getattr(importlib.import_module(module), name)";
 
-/// Loads what `python` is to run of `algorithm`; an error says what Python said.
+/// Imports with `python` the modules that `algorithm` needs. The error contains Python's message.
 pub async fn look(
     python: &str,
     algorithm: &Algorithm,
@@ -40,24 +41,25 @@ pub async fn look(
     let ran = ran.map_err(|_| format!("{python} took more than {} s", IMPORT_TIMEOUT.as_secs()))?;
     let output = ran.map_err(|error| {
         format!(
-            "{python} cannot be started: {error}; set `pythonInterpreter` to one that has `nni`"
+            "{python} cannot be started: {error}; set `pythonInterpreter` to an interpreter with the package `nni`"
         )
     })?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
     Err(format!("{python} cannot load {}: {last}", algorithm.name()))
 }
 
-/// Looks for the program of `words` as starting it from the folder `code` does (execvp(3)).
+/// Looks up the program of `words` as execvp(3) does when it is started in the folder `code`.
 pub fn look_for(words: &[String], code: &Path) -> Result<(), String> {
     look_for_program(words.first().map_or("", String::as_str), code)
         .map_err(|problem| format!("{problem}; correct `tuner.command`"))
 }
 
-/// Looks for a program as a shell in the folder `code` would: from `PATH`, or from `code` if it has a slash.
+/// Looks up a program as a shell in the folder `code` would: in `PATH`, or relative to `code` if its name contains a
+/// slash.
 pub fn look_for_program(program: &str, code: &Path) -> Result<(), String> {
     let runs = |file: &Path| file.is_file() && access(file, AccessFlags::X_OK).is_ok();
     let (found, from) = if program.contains('/') {
@@ -70,5 +72,5 @@ pub fn look_for_program(program: &str, code: &Path) -> Result<(), String> {
     if found {
         return Ok(());
     }
-    Err(format!("`{program}` is no program that can be run (from {from})"))
+    Err(format!("`{program}` is not an executable program (searched in {from})"))
 }

@@ -1,5 +1,5 @@
-//! An adviser's program as a supervised child. It is started, spoken with, and started again when it dies, with
-//! everything it has to know. This module does not decide what the messages say.
+//! Supervises an adviser's program as a child process: starts it, exchanges messages with it, and restarts it with
+//! the entire history after a crash. The content of the messages is defined elsewhere.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -21,56 +21,56 @@ use super::wire::{Incoming, Wire};
 use super::{AdviserEvent, Order, Setting};
 use crate::search::tuner::Proposal;
 
-/// The interval at which a clock is looked at while something is awaited.
+/// The interval at which deadlines are checked while an answer is expected.
 const BEAT: Duration = Duration::from_millis(200);
-/// The time that a program may take to be ready to be asked: Python's larger libraries load slowly.
+/// The time that a program may take to become ready. Python's larger libraries load slowly.
 const START: Duration = Duration::from_mins(2);
-/// The time in which parameters may still come after "nothing more", if the end of a trial brings them.
+/// The time in which parameters may still arrive after the answer "no more", if the end of a trial provides them.
 const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
-/// The interval at which a program that owes an answer is spoken to.
+/// The interval at which a program that owes an answer receives a message.
 const NUDGE: Duration = Duration::from_secs(3);
-/// The time that a program may take to end: NNI's looks every 3 s whether it should.
+/// The time that a program may take to exit. NNI checks for the end every 3 s.
 const PARTING: Duration = Duration::from_secs(6);
-/// The number of processes in a row, and in all, that may die without an answer.
+/// The numbers of processes that may die without an answer, in a row and in total.
 const FRUITLESS: u32 = 3;
 const DEATHS: u32 = 20;
 
-/// The end of a process.
+/// The end of a process or of its supervision.
 enum ProcessEnd {
-    /// The experiment wants no more of it.
+    /// The experiment has closed the adviser.
     Wanted,
-    /// By itself.
+    /// The process died, or was ended because it failed.
     Died {
         why: String,
-        /// `true` if it was ever ready to be asked.
+        /// `true` if the program had become ready.
         ready: bool,
-        /// `true` if it had proposed anything.
+        /// `true` if the program had proposed parameters.
         fruitful: bool,
     },
 }
 
-/// The receiver of the program's messages.
+/// The sender of events to the experiment.
 struct MessageReceiver {
     said: mpsc::UnboundedSender<AdviserEvent>,
-    /// The program whose word ends a reported trouble.
+    /// The part of the program whose answer clears the reported problem.
     troubled: Option<Debtor>,
-    /// `true` if a process was ready to be asked: whatever an earlier manager told of is over.
+    /// `true` if a process has become ready. Problems that an earlier manager reported are then cleared.
     begun: bool,
 }
 
-/// The side that owes something.
+/// The part of a program that owes an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Debtor {
-    /// The tuner: parameters.
+    /// The tuner owes parameters.
     Tuner,
-    /// The assessor: a look at results.
+    /// The assessor has results to process.
     Assessor,
-    /// Either: the process has ended.
+    /// Both parts, because the process has ended.
     Either,
 }
 
 impl MessageReceiver {
-    /// A listener that has gone needs no word.
+    /// Sends an event. A closed receiver is ignored.
     fn hear(&self, word: AdviserEvent) {
         drop(self.said.send(word));
     }
@@ -80,7 +80,7 @@ impl MessageReceiver {
         self.hear(AdviserEvent::Trouble(Some(message)));
     }
 
-    /// One of the two does what it should; `alone`: nothing is owed by the other.
+    /// Clears the problem of a part that answers again. `alone` means that the other part owes nothing.
     fn well(&mut self, who: Debtor, alone: bool) {
         let over = |whose| whose == who || (whose == Debtor::Either && alone);
         if self.troubled.is_some_and(over) {
@@ -90,7 +90,7 @@ impl MessageReceiver {
     }
 }
 
-/// Keeps a program running until the orders end.
+/// Keeps a program running until the experiment closes the orders.
 pub(super) async fn supervise(
     setting: Setting,
     mut orders: mpsc::UnboundedReceiver<Order>,
@@ -100,7 +100,7 @@ pub(super) async fn supervise(
     let mut history = History::new(setting.space.clone());
     let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
-        // What is known already need not be said twice.
+        // Orders that are already waiting become part of the history, so that they are not sent twice.
         loop {
             match orders.try_recv() {
                 Ok(order) => drop(history.take(&order)),
@@ -124,17 +124,18 @@ pub(super) async fn supervise(
         }
         if fruitless >= FRUITLESS || deaths >= DEATHS {
             let message = format!(
-                "{why}; it has failed {deaths} times and is left alone; its output is in {place}"
+                "{why}; it has failed {deaths} times and is not restarted; its output is in {place}"
             );
             return lost(message, &mut history, orders, &listener).await;
         }
-        let message =
-            format!("{why}; it is started again and told what it knew (its output is in {place})");
+        let message = format!(
+            "{why}; it is restarted with the history of the search (its output is in {place})"
+        );
         listener.trouble(Debtor::Either, message);
     }
 }
 
-/// Nothing more will come of the program: says so, and lets the orders pass.
+/// Reports that the program has failed permanently, and records the remaining orders.
 async fn lost(
     message: String,
     history: &mut History,
@@ -147,15 +148,15 @@ async fn lost(
     }
 }
 
-/// One process and the way to it.
+/// A process and its connection.
 struct ProgramSession {
     child: Child,
     wire: Wire,
     conversation: Box<dyn Conversation>,
     what: String,
-    /// The package that provides a module that Python does not find.
+    /// The advice for a module that Python does not find.
     lacks: String,
-    /// The file of its output, and its length before.
+    /// The file of the program's output, and its length before the start.
     output: (PathBuf, u64),
     log: (PathBuf, u64),
     ready: bool,
@@ -164,12 +165,12 @@ struct ProgramSession {
     last_order: Instant,
     last_word: Instant,
     last_nudge: Instant,
-    /// The number of answers that it owes.
+    /// The number of answers that the tuner owes.
     owed: usize,
-    /// The number of looks.
+    /// The number of messages that the assessor has not processed.
     unseen: usize,
     limit: Duration,
-    /// With its tuner, and with its assessor: two threads, of which one may hang.
+    /// The deadlines of the tuner and of the assessor. They are two threads, and each may hang.
     answers: SilenceTimer,
     looks: SilenceTimer,
 }
@@ -201,7 +202,7 @@ impl ProgramSession {
         })
     }
 
-    /// Passes orders on and hears answers until one side ends it.
+    /// Forwards orders and receives messages until one side ends.
     async fn converse(
         &mut self,
         history: &mut History,
@@ -242,7 +243,7 @@ impl ProgramSession {
                             return self.end(&why).await;
                         }
                     }
-                    // Why, its exit says.
+                    // The exit of the process gives the reason.
                     Incoming::Closed => {}
                 },
                 status = self.child.wait() => return self.exited(status.ok()),
@@ -258,7 +259,7 @@ impl ProgramSession {
         }
     }
 
-    /// Takes in a message. The error says why the program cannot be kept: it proposes what the search space does not have.
+    /// Processes a message. The error is the reason to end the program: it proposed unusable parameters.
     fn hear(
         &mut self,
         text: &str,
@@ -283,7 +284,7 @@ impl ProgramSession {
         Ok(())
     }
 
-    /// Looks at the clock.
+    /// Checks the deadlines.
     async fn beat(
         &mut self,
         history: &mut History,
@@ -306,7 +307,8 @@ impl ProgramSession {
             }
         }
         let silence = self.answers.silence(now).max(self.looks.silence(now));
-        // One that is not ready yet may have failed on the search space, and does not know it.
+        // A program that is not ready may have failed on the search space, and detects that only when it receives a
+        // message.
         if (silence >= NUDGE || !self.ready) && now - self.last_nudge >= NUDGE {
             self.last_nudge = now;
             let turn = self.conversation.nudge();
@@ -314,12 +316,17 @@ impl ProgramSession {
         }
         let limit = self.limit.as_secs_f64();
         for (whose, due, lacks, silent) in [
-            (Debtor::Tuner, self.answers.look(self.ready, now), "proposed anything", "said a word"),
+            (
+                Debtor::Tuner,
+                self.answers.look(self.ready, now),
+                "proposed anything",
+                "sent a message",
+            ),
             (
                 Debtor::Assessor,
                 self.looks.look(self.ready, now),
-                "looked at a result",
-                "looked at a result",
+                "processed a result",
+                "processed a result",
             ),
         ] {
             match due {
@@ -327,8 +334,8 @@ impl ProgramSession {
                 SilenceAction::Tell => {
                     let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
                     let mut message = format!(
-                        "{what} has been asked, and has not {lacks} for {slow} s; the trials that run go on, and it is \
-                         started again after {limit} s without a word (`tunerPatience`)"
+                        "{what} has been asked, and has not {lacks} for {slow} s; running trials continue, and it is \
+                         restarted after {limit} s without a message (`tunerPatience`)"
                     );
                     message.push_str(&self.last_output());
                     listener.trouble(whose, message);
@@ -342,7 +349,7 @@ impl ProgramSession {
         None
     }
 
-    /// Says and passes on what a turn of the conversation brought.
+    /// Sends the messages and forwards the events of a turn.
     fn take(&mut self, turn: Turn, history: &History, listener: &mut MessageReceiver) {
         let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
         self.ready |= ready;
@@ -363,7 +370,7 @@ impl ProgramSession {
         self.owed = owed;
         let unseen = self.conversation.unseen();
         self.looks.owes(unseen, seen, Instant::now());
-        // Its first word says only that it counts.
+        // The first message only shows that this dispatcher reports the count.
         if seen && self.unseen > 0 {
             listener.well(Debtor::Assessor, owed == 0);
             self.fruitful |= unseen == 0 && owed == 0;
@@ -379,7 +386,8 @@ impl ProgramSession {
         }
     }
 
-    /// A process that cannot be spoken with any more is ended, unless it is on its way out, with a reason.
+    /// Waits for the exit of a process whose connection has failed, for the sake of its exit status. Kills it if it
+    /// does not exit.
     async fn give_up(&mut self, why: &str) -> ProcessEnd {
         let ended = timeout(PARTING, self.child.wait()).await;
         if let Ok(status) = ended {
@@ -388,13 +396,13 @@ impl ProgramSession {
         self.end(why).await
     }
 
-    /// A process that does not do what it should is ended.
+    /// Ends a process that does not work as required.
     async fn end(&mut self, why: &str) -> ProcessEnd {
         self.kill().await;
         self.died(why)
     }
 
-    /// Returns the end of the process: what happened, and what its program said last of an error.
+    /// Returns the end of the process with the reason and the last error message of the program.
     fn died(&self, how: &str) -> ProcessEnd {
         let reason = [&self.output, &self.log].into_iter().find_map(|(path, at)| reason(path, *at));
         let advice = match &reason {
@@ -414,19 +422,19 @@ impl ProgramSession {
 
     fn exited(&self, status: Option<ExitStatus>) -> ProcessEnd {
         let status = status.map_or_else(|| "unknown".to_owned(), |status| status.to_string());
-        self.died(&format!("ended by itself ({status})"))
+        self.died(&format!("ended unexpectedly ({status})"))
     }
 
-    /// The last lines that the process wrote, as the end of a message; empty where it wrote none.
+    /// Returns the last lines of the process's output, as the end of a message; empty if there is no output.
     fn last_output(&self) -> String {
         let (path, at) = &self.output;
         let text = written_since(path, *at).or_else(|| written_since(&self.log.0, self.log.1));
         text.map_or_else(String::new, |text| last_lines(&text))
     }
 
-    /// Lets the process end, and sees to it.
+    /// Asks the process to exit, and kills it if it does not.
     async fn part(&mut self) {
-        // One that hangs would not hear it, and the stop must not wait for that.
+        // A hanging program would not process the message, and the stop must not wait for it.
         if self.answers.hangs() || self.looks.hangs() {
             return self.kill().await;
         }
@@ -438,7 +446,7 @@ impl ProgramSession {
             loop {
                 tokio::select! {
                     _ = self.child.wait() => break,
-                    // Its farewell must not fill the way.
+                    // Reads the farewell, so that it does not block the connection.
                     _ = self.wire.next() => {}
                 }
             }
@@ -450,7 +458,7 @@ impl ProgramSession {
 
     async fn kill(&mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // What it started itself goes with it. One that has ended is no error.
+            // Kills the processes that the program started, too. A process that has ended is not an error.
             let _gone = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
         drop(self.child.wait().await);
@@ -460,7 +468,7 @@ impl ProgramSession {
 /// The number of lines of a silent program's output that a message shows.
 const LAST_LINES: usize = 3;
 
-/// The last lines of a text, as the end of a message; empty where it has none.
+/// Returns the last lines of a text, as the end of a message; empty if the text has none.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last: Vec<String> =
@@ -468,7 +476,8 @@ fn last_lines(text: &str) -> String {
     if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
 }
 
-/// The last 64 KiB that were written to a file since `at`. `None`: nothing was, or it cannot be read.
+/// Returns the last 64 KiB that were written to a file since `at`. `None` if nothing was written, or the file is
+/// unreadable.
 fn written_since(path: &Path, at: u64) -> Option<String> {
     const LAST: u64 = 64 << 10;
     let mut file = File::open(path).ok()?;
@@ -480,7 +489,7 @@ fn written_since(path: &Path, at: u64) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// The line with which a Python program says what went wrong, of what was written to a file since `at`.
+/// Returns the line of a file that contains a Python program's error message, if it was written since `at`.
 fn reason(path: &Path, at: u64) -> Option<String> {
     let text = written_since(path, at)?;
     let error = |line: &&str| {
@@ -493,7 +502,7 @@ fn reason(path: &Path, at: u64) -> Option<String> {
     found.map(|line| shown(line.trim()))
 }
 
-/// The beginning of a foreign text, fit for one line.
+/// Returns the beginning of a foreign text on a single line.
 fn shown(text: &str) -> String {
     let line: String =
         text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,4 @@
-//! Asks an interpreter where NNI keeps its configuration under it. Runs neither NNI nor an algorithm.
+//! Asks a Python interpreter for the folder of NNI's configuration. Runs neither NNI nor an algorithm.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The time that the interpreter may take. It imports nothing but its standard library.
+/// The maximum time for the interpreter's answer. It imports only its standard library.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The longest answer: a path.
+/// The maximum size of the answer, which is a path.
 const MAX_ANSWER_BYTES: u64 = 8192;
 
-/// Prints the folder as NNI finds it (nni 3.0, `nni/runtime/config.py`), and makes none; nothing where NNI is not installed.
+/// Prints the folder as NNI determines it (nni 3.0, `nni/runtime/config.py`), without creating it. Prints `none` if
+/// NNI is not installed.
 const FIND: &str = "import os, sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,8 @@ if find_spec('nni'):
 else:
     sys.stdout.buffer.write(b'none')";
 
-/// Finds NNI's configuration folder under `python`, which may not exist yet. An error says why there is none.
+/// Returns NNI's configuration folder for `python`, which may not exist yet. The error gives the reason for a missing
+/// folder.
 pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
     let shown = python.display();
     let mut child = Command::new(python)
@@ -36,7 +38,7 @@ pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
         .map_err(|error| format!("{shown} cannot be started: {error}"))?;
     let (send, answer) = mpsc::channel();
     if let Some(output) = child.stdout.take() {
-        // Ends with the child, or when nothing holds the pipe any more.
+        // The thread ends with the child, or once all writers have closed the pipe.
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             let read = output.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes).map(|_| bytes);
@@ -44,7 +46,7 @@ pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
         });
     }
     let answer = answer.recv_timeout(ANSWER_TIMEOUT);
-    // It has answered, or is too late; in either case it has nothing left to do.
+    // The child has answered or exceeded the time limit, so it is no longer needed.
     drop(child.kill());
     drop(child.wait());
     let bytes = match answer {
@@ -54,15 +56,15 @@ pub fn find_nni_config(python: &Path) -> Result<PathBuf, String> {
     folder_of(&bytes).map_err(|problem| format!("{shown} {problem}"))
 }
 
-/// The folder that [`FIND`] printed.
+/// Parses the folder that [`FIND`] printed.
 fn folder_of(answer: &[u8]) -> Result<PathBuf, &'static str> {
     use std::os::unix::ffi::OsStrExt as _;
     match answer.strip_prefix(b"found ") {
         Some(path) if path.starts_with(b"/") => Ok(std::ffi::OsStr::from_bytes(path).into()),
         None if answer == b"none" => {
-            Err("has no package `nni`; set `pythonInterpreter` to one that has it")
+            Err("has no package `nni`; set `pythonInterpreter` to an interpreter with this package")
         }
-        Some(_) | None => Err("does not say where NNI keeps its configuration"),
+        Some(_) | None => Err("did not print the folder of NNI's configuration"),
     }
 }
 
@@ -71,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_path_or_says_that_nni_is_absent() {
+    fn an_answer_is_a_path_or_reports_that_nni_is_missing() {
         #[rustfmt::skip]
         let table: [(&[u8], Result<&str, &str>); 5] = [
             (b"found /home/a/.config/nni", Ok("/home/a/.config/nni")),
-            (b"none",                      Err("has no package `nni`; set `pythonInterpreter` to one that has it")),
-            (b"",                          Err("does not say where NNI keeps its configuration")),
-            (b"found relative",            Err("does not say where NNI keeps its configuration")),
-            (b"\xff\xfe",                  Err("does not say where NNI keeps its configuration")),
+            (b"none",                      Err("has no package `nni`; set `pythonInterpreter` to an interpreter with this package")),
+            (b"",                          Err("did not print the folder of NNI's configuration")),
+            (b"found relative",            Err("did not print the folder of NNI's configuration")),
+            (b"\xff\xfe",                  Err("did not print the folder of NNI's configuration")),
         ];
         for (answer, expected) in table {
             assert_eq!(folder_of(answer), expected.map(PathBuf::from), "{answer:?}");
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_that_cannot_be_started_is_named() {
+    fn the_error_names_an_interpreter_that_cannot_be_started() {
         let problem = find_nni_config(Path::new("/nowhere/python")).unwrap_err();
         assert!(problem.starts_with("/nowhere/python cannot be started: "), "{problem}");
     }

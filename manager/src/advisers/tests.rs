@@ -1,4 +1,4 @@
-//! What is said, and in which order: against recorded conversations of NNI 3.0, and against anything.
+//! The messages and their order, compared with recorded conversations of NNI 3.0, and with arbitrary input.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn parameters(x: f64) -> Parameters {
     json!({ "x": x }).as_object().unwrap().clone()
 }
 
-/// Passes an order on as the supervisor does.
+/// Sends an order as the supervisor does.
 fn order(dialogue: &mut dyn Conversation, history: &mut History, order: &Order) -> Turn {
     if history.take(order) { dialogue.tell(order, history) } else { Turn::default() }
 }
@@ -69,10 +69,16 @@ const RECORDINGS: [&str; 5] = [
 #[test]
 fn proposals_outside_the_search_space_are_reported() {
     let table = [
-        (r#"{"parameter_id": 0, "parameters": [1, 2]}"#, "what is no object: [1,2]"),
-        (r#"{"parameter_id": 0, "parameters": null}"#, "what is no object: null"),
-        (r#"{"parameter_id": 0, "parameters": {"x": NaN}}"#, "what cannot be read ("),
-        (r#"{"parameters": {"x": 1}}"#, "what cannot be read (missing field `parameter_id`"),
+        (
+            r#"{"parameter_id": 0, "parameters": [1, 2]}"#,
+            "parameters that are not an object: [1,2]",
+        ),
+        (r#"{"parameter_id": 0, "parameters": null}"#, "parameters that are not an object: null"),
+        (r#"{"parameter_id": 0, "parameters": {"x": NaN}}"#, "parameters that cannot be read ("),
+        (
+            r#"{"parameters": {"x": 1}}"#,
+            "parameters that cannot be read (missing field `parameter_id`",
+        ),
     ];
     for (content, expected) in table {
         let mut history = History::new(json!({}));
@@ -116,14 +122,14 @@ fn recorded_dispatchers_are_understood() {
                 "KI" => assert!(matches!(turn.said[..], [AdviserEvent::Kill { .. }]), "{frame}"),
                 "ID" => assert!(turn.ready),
                 "_bye_" => assert_eq!(turn, Turn::default()),
-                other => panic!("a recording holds {other}"),
+                other => panic!("a recording contains {other}"),
             }
         }
     }
     assert!(heard > 20, "{heard}");
 }
 
-/// The names of an object's members, sorted.
+/// Returns the names of an object's members, sorted.
 fn members(text: &str) -> Vec<String> {
     let object: Value = serde_json::from_str(text).unwrap();
     let mut names: Vec<_> = object.as_object().unwrap().keys().cloned().collect();
@@ -132,7 +138,7 @@ fn members(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn we_say_what_nni_s_manager_says() {
+fn the_messages_equal_those_of_nnis_manager() {
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut dialogue = Dialogue::new(BOTH);
     let mut said = dialogue.greet(&mut history).say;
@@ -157,7 +163,7 @@ fn we_say_what_nni_s_manager_says() {
         let alike = recorded
             .iter()
             .find(|(from, frame)| from == "manager->dispatcher" && frame["type"] == ours["type"]);
-        let (_, theirs) = alike.unwrap_or_else(|| panic!("NNI never says {text}"));
+        let (_, theirs) = alike.unwrap_or_else(|| panic!("NNI never sends {text}"));
         assert_eq!(members(text), members(&theirs.to_string()), "{text}");
         if let (Some(ours), Some(theirs)) = (ours["content"].as_str(), theirs["content"].as_str())
             && ours.starts_with('{')
@@ -181,15 +187,19 @@ fn an_end_never_overtakes_its_result() {
     order(&mut dialogue, &mut history, &launched("bbbbb", 1, 0.5));
     let good = ended("aaaaa", JobState::Succeeded, Some(1.0));
     assert_eq!(kinds(&order(&mut dialogue, &mut history, &good).say), ["ME"]);
-    assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "said twice");
+    assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "a repeated order");
     let bad = ended("bbbbb", JobState::Failed, None);
-    assert_eq!(kinds(&order(&mut dialogue, &mut history, &bad).say), ["EN"], "nothing to wait for");
-    // Parameters are not asked for; some are requested to see the result through.
+    assert_eq!(
+        kinds(&order(&mut dialogue, &mut history, &bad).say),
+        ["EN"],
+        "no result is outstanding"
+    );
+    // No parameters are needed. A request is sent anyway, to prove that the result was processed.
     assert_eq!(kinds(&dialogue.idle().say), ["GE"]);
-    assert_eq!(dialogue.idle(), Turn::default(), "one request will do");
+    assert_eq!(dialogue.idle(), Turn::default(), "one request is enough");
     let turn = dialogue.hear(&proposal(2, 0.25), &mut history).unwrap();
     assert_eq!((kinds(&turn.say), turn.said), (vec!["EN".to_owned()], vec![AdviserEvent::Ready]));
-    // What came is not lost.
+    // The received parameters are kept for the next request.
     let turn = order(&mut dialogue, &mut history, &Order::Propose { id: 2 });
     let proposal = Proposal::Parameters(parameters(0.25));
     assert_eq!((turn.say, turn.said), (vec![], vec![AdviserEvent::Proposed { id: 2, proposal }]));
@@ -203,20 +213,20 @@ fn results_that_an_assessor_has_not_judged_are_counted() {
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
     let step = |sequence| Order::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
     order(&mut dialogue, &mut history, &step(0));
-    assert_eq!(dialogue.unseen(), 0, "NNI's own does not count");
+    assert_eq!(dialogue.unseen(), 0, "NNI's own dispatcher does not report a count");
     let turn = dialogue.hear(r#"{"type": "_done_", "content": "0"}"#, &mut history).unwrap();
     assert_eq!((turn.seen, dialogue.unseen()), (true, 1));
     order(&mut dialogue, &mut history, &step(1));
     order(&mut dialogue, &mut history, &ended("aaaaa", JobState::Failed, None));
     dialogue.hear(r#"{"type": "_done_", "content": "1"}"#, &mut history).unwrap();
-    assert_eq!(dialogue.unseen(), 1, "no end of a trial that it does not know");
+    assert_eq!(dialogue.unseen(), 1, "the end of a trial that it did not propose is not sent");
     dialogue.hear(r#"{"type": "_done_", "content": "2"}"#, &mut history).unwrap();
     assert_eq!(dialogue.unseen(), 0);
     assert!(dialogue.hear(r#"{"type": "_done_", "content": "x"}"#, &mut history).is_err());
 }
 
 #[test]
-fn a_refused_proposal_may_still_come() {
+fn a_refused_proposal_may_still_be_answered() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
     dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
@@ -230,7 +240,7 @@ fn a_refused_proposal_may_still_come() {
 }
 
 #[test]
-fn a_new_dispatcher_learns_everything() {
+fn a_restarted_dispatcher_receives_the_history() {
     let mut history = History::new(json!({}));
     let orders = [
         Order::Import(vec![Sample { parameters: parameters(0.1), value: 0.2.into() }]),
@@ -252,15 +262,15 @@ fn a_new_dispatcher_learns_everything() {
     assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.say);
     assert!(turn.say[0].contains("0.7") && turn.say[0].contains("0.2"), "{}", turn.say[0]);
     let of_c = |at: usize| turn.say[at].contains("ccccc");
-    assert!(of_c(1) && of_c(4), "the latest of one that runs comes last: {:#?}", turn.say);
+    assert!(of_c(1) && of_c(4), "the latest result of a running trial is last: {:#?}", turn.say);
     assert!(turn.say[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[2]);
-    // The result of a trial that another dispatcher proposed is told as one from elsewhere.
+    // The result of a trial that another dispatcher proposed is sent as an imported one.
     let turn = order(&mut dialogue, &mut history, &ended("ccccc", JobState::Succeeded, Some(0.9)));
     assert_eq!(kinds(&turn.say), ["FD"]);
 }
 
 #[test]
-fn an_advisor_hears_only_of_its_own_trials() {
+fn an_advisor_receives_only_its_own_trials() {
     let mut history = History::new(json!({}));
     for next in [launched("aaaaa", 0, 0.5), ended("aaaaa", JobState::Succeeded, Some(0.7))] {
         history.take(&next);
@@ -274,7 +284,7 @@ fn an_advisor_hears_only_of_its_own_trials() {
 }
 
 #[test]
-fn the_door_says_what_its_page_says() {
+fn ask_and_tell_messages_equal_the_documented_ones() {
     let greeting = json!({"experiment": "abc", "seed": 1}).as_object().unwrap().clone();
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut door = AskAndTell::new(greeting);
@@ -302,26 +312,26 @@ fn the_door_says_what_its_page_says() {
     );
     #[rustfmt::skip]
     let table = [
-        (r#"{"type": "proposal", "id": 9, "parameters": {}}"#, Err("an answer for proposal 9, which is not wanted")),
+        (r#"{"type": "proposal", "id": 9, "parameters": {}}"#, Err("an answer for proposal 9, which was not requested")),
         (r#"{"type": "proposal", "id": 1}"#,                   Err("missing field `parameters`")),
         (r#"{"type": "wat"}"#,                                 Err("unknown variant `wat`")),
         ("hello",                                              Err("expected value")),
         (r#"{"type": "wait", "id": 1}"#, Ok(AdviserEvent::Proposed { id: 1, proposal: Proposal::Wait })),
-        (r#"{"type": "exhausted", "id": 1}"#,                  Err("which is not wanted")),
+        (r#"{"type": "exhausted", "id": 1}"#,                  Err("which was not requested")),
         (r#"{"type": "stop", "trial": "aaaaa", "reason": "bad"}"#,
             Ok(AdviserEvent::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
     ];
     for (line, expected) in table {
         match (door.hear(line, &mut history), expected) {
             (Ok(turn), Ok(said)) => assert_eq!(turn.said, [said], "{line}"),
-            (Err(problem), Err(says)) => assert!(problem.contains(says), "{line}: {problem}"),
+            (Err(problem), Err(part)) => assert!(problem.contains(part), "{line}: {problem}"),
             (found, _) => panic!("{line}: {found:?}"),
         }
     }
 }
 
 #[test]
-fn python_reads_what_json_cannot_say() {
+fn python_reads_numbers_that_json_cannot_represent() {
     let value = json!({"default": "NaN", "all": ["-Infinity", 1.5, "it's"], "none": null});
     assert_eq!(
         python_json(&value),
@@ -331,7 +341,7 @@ fn python_reads_what_json_cannot_say() {
 
 proptest! {
     #[test]
-    fn no_text_breaks_a_conversation(texts in prop::collection::vec(foreign(), 0..20)) {
+    fn no_text_causes_a_panic(texts in prop::collection::vec(foreign(), 0..20)) {
         let mut history = History::new(json!({}));
         history.take(&Order::Propose { id: 0 });
         let talkers: [Box<dyn Conversation>; 2] =
@@ -346,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn ends_wait_and_none_is_lost(moves in prop::collection::vec(0_u8..4, 0..60)) {
+    fn each_end_follows_its_result_exactly_once(moves in prop::collection::vec(0_u8..4, 0..60)) {
         let mut history = History::new(json!({}));
         let mut dialogue = Dialogue::new(BOTH);
         dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
@@ -378,7 +388,7 @@ proptest! {
             requests += u64::try_from(kinds(&turn.say).iter().filter(|kind| *kind == "GE").count()).unwrap();
             said.extend(turn.say);
         }
-        // Every trial's result came first, its end later, each once.
+        // The result of each trial is sent first and its end later, each exactly once.
         for number in 1..=ended_trials {
             let name = format!("t{number}\\\"");
             let of: Vec<String> = said.iter().filter(|text| text.contains(&name)).cloned().collect();
@@ -387,7 +397,7 @@ proptest! {
     }
 }
 
-/// Texts that look like frames and lines, and texts that do not.
+/// Returns texts that look like frames and lines, and texts that do not.
 fn foreign() -> impl Strategy<Value = String> {
     let kind = prop::sample::select(vec![
         "ID", "TR", "NO", "KI", "ER", "SP", "_bye_", "XX", "ready", "proposal", "wait", "stop",
@@ -414,7 +424,7 @@ fn foreign() -> impl Strategy<Value = String> {
 }
 
 #[tokio::test]
-async fn the_adviser_that_gives_trials_up_is_named() {
+async fn the_name_of_the_part_that_stops_trials_is_published() {
     use super::{Algorithm, ClassSource, ExternalAdviser, Program, Setting};
     let class = |name: &str| {
         let source = ClassSource::Class { class: name.to_owned(), code: "/".into() };

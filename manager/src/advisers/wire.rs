@@ -1,7 +1,7 @@
-//! The wire to an adviser's program: a WebSocket that the program opens, or its standard input and output. The wire
-//! does not understand the messages.
+//! The connection to an adviser's program: a WebSocket that the program opens, or its standard input and output. This
+//! module does not interpret the messages.
 //!
-//! A task of its own writes the messages: a program that does not listen holds up no other.
+//! A separate task writes the messages, so that a program that does not read blocks only that task.
 
 use std::io;
 use std::time::Duration;
@@ -18,36 +18,37 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
-/// The time that a client may take, once it has connected, to name the path that it wants.
+/// The time that a client may take to request its path after it has connected.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Bytes of one line at most: no proposal is longer, and a program that prints without end must not fill the memory.
+/// The maximum size of a line in bytes. Every proposal is shorter, and a program that prints without end must not
+/// fill the memory.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// The way to one program.
+/// The connection to a program.
 pub(super) enum Wire {
-    /// It has not connected yet; a task waits for it.
+    /// The program has not connected yet; a task waits for the connection.
     Listening(JoinSet<Option<Socket>>),
-    /// It has connected.
+    /// The program has connected.
     Socket(Box<SplitStream<Socket>>, MessageWriter),
-    /// Its standard input and output.
+    /// The program's standard input and output.
     Pipes(Lines<ChildStdout>, MessageWriter),
-    /// Nothing more will come.
+    /// The connection is closed.
     Closed,
 }
 
 /// A WebSocket to a program on this machine.
 type Socket = WebSocketStream<TcpStream>;
 
-/// The messages to send, and the task that sends them. Dropped, it says no more.
+/// The queue of messages, and the task that sends them. Dropping it ends the task.
 pub(super) struct MessageWriter {
-    /// `None`: nothing will be added. As few as there are orders while a program hangs.
+    /// `None` once the queue is closed. Unbounded, because there are few orders while a program hangs.
     texts: Option<mpsc::UnboundedSender<String>>,
     _writer: JoinSet<()>,
 }
 
 impl MessageWriter {
-    /// That the way is closed is noticed where the next word is awaited, so a writer ends without a word.
+    /// Starts the task. It ends silently on an error, because the reader detects a closed connection.
     fn new<F>(write: impl FnOnce(mpsc::UnboundedReceiver<String>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -59,18 +60,19 @@ impl MessageWriter {
     }
 }
 
-/// The kind of input that came.
+/// An incoming message or event.
 pub(super) enum Incoming {
-    /// It has connected: the conversation can begin.
+    /// The program has connected, and the conversation can begin.
     Connected,
     /// A text.
     Text(String),
-    /// The way is closed, from the other side or by an error.
+    /// The connection is closed, by the program or after an error.
     Closed,
 }
 
 impl Wire {
-    /// Opens a door on the loopback interface, and says where it is. Only who knows `secret` is let in.
+    /// Listens on the loopback interface, and returns the URL. Only a client that requests the path with `secret` is
+    /// accepted.
     pub(super) async fn door(secret: &str) -> io::Result<(Self, String)> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let path = format!("/{secret}/tuner");
@@ -80,7 +82,7 @@ impl Wire {
         Ok((Self::Listening(waiting), url))
     }
 
-    /// The pipes of a program that has just been started.
+    /// Returns the connection to the pipes of a program that was just started.
     pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
         let mouth = MessageWriter::new(|mut unsaid| async move {
             let mut input = input;
@@ -93,7 +95,7 @@ impl Wire {
         Self::Pipes(Lines::new(output), mouth)
     }
 
-    /// Waits for what comes next. May be dropped at any time without a loss.
+    /// Waits for the next message. Cancel safe.
     pub(super) async fn next(&mut self) -> Incoming {
         let came = match self {
             Self::Listening(waiting) => match waiting.join_next().await {
@@ -130,7 +132,7 @@ impl Wire {
         }
     }
 
-    /// Says something, as soon as the program listens.
+    /// Queues a message, which is sent as soon as the program reads.
     pub(super) fn say(&self, text: String) {
         if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self
             && let Some(texts) = &mouth.texts
@@ -139,7 +141,7 @@ impl Wire {
         }
     }
 
-    /// Says no more than was said: a program that reads its standard input comes to its end.
+    /// Closes the queue of messages. A program that reads its standard input then receives the end of the input.
     pub(super) fn hush(&mut self) {
         if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self {
             mouth.texts = None;
@@ -147,7 +149,7 @@ impl Wire {
     }
 }
 
-/// Lines of a foreign program, whatever bytes they hold.
+/// The lines of a foreign program, which may contain arbitrary bytes.
 pub(super) struct Lines<R> {
     reader: BufReader<R>,
     /// The beginning of the next message.
@@ -159,8 +161,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { reader: BufReader::new(reader), begun: Vec::new() }
     }
 
-    /// The next line, without its end; `None` at the end, after an error, and for one that is too long. May be dropped
-    /// at any time without a loss.
+    /// Returns the next line without its terminator. `None` at the end, after an error, and for a line that is too
+    /// long. Cancel safe.
     async fn next(&mut self) -> Option<String> {
         loop {
             let chunk = self.reader.fill_buf().await.ok()?;
@@ -180,7 +182,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// Waits for the one who knows the path; others are sent away.
+/// Waits for a client that requests `path`; all others are rejected.
 async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
     loop {
         let (stream, _) = listener.accept().await.ok()?;
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn foreign_bytes_are_lines_and_one_without_end_is_given_up() {
+    async fn invalid_bytes_are_replaced_and_an_endless_line_ends_the_input() {
         assert_eq!(lines(b"a\n\n\xff b\nlast").await, ["a", "", "\u{fffd} b", "last"]);
         let endless = [b"a\n".as_slice(), &vec![b'x'; MAX_LINE_BYTES + 1]].concat();
         assert_eq!(lines(&endless).await, ["a"]);

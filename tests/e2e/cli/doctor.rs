@@ -77,8 +77,8 @@ fn a_command_whose_program_does_not_exist_is_found_before_the_search() {
     bed.script("code/train", "#!/bin/sh\n");
     #[rustfmt::skip]
     let table = [
-        ("pyhton3 train.py",   Some("FAIL  trial  `pyhton3` is no program that can be run (from PATH)")),
-        ("./tarin",            Some("FAIL  trial  `./tarin` is no program that can be run (from ")),
+        ("pyhton3 train.py",   Some("FAIL  trial  `pyhton3` is not an executable program (searched in PATH)")),
+        ("./tarin",            Some("FAIL  trial  `./tarin` is not an executable program (searched in ")),
         ("./train --fast",     None),
         ("sh train",           None),
         ("cd x && ./anything", None),
@@ -132,9 +132,9 @@ fn doctor_searches_a_tuner_s_program_in_its_working_directory() {
         ("./search", None),
         // The program exists but is not a tuner.
         ("sh", Some("ok    tuner  sh can be run\nFAIL  tuner  ")),
-        ("search", Some("(from PATH); correct `tuner.command`")),
-        ("./no-program", Some("`./no-program` is no program that can be run (from ")),
-        ("/", Some("`/` is no program")),
+        ("search", Some("(searched in PATH); correct `tuner.command`")),
+        ("./no-program", Some("`./no-program` is not an executable program (searched in ")),
+        ("/", Some("`/` is not an executable program")),
     ] {
         let search = Search::new("true", 1)
             .with("tuner", json!({"command": [program]}))

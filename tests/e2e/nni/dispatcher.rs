@@ -262,7 +262,7 @@ fn a_killed_dispatcher_is_restarted_with_its_history() {
     gate.open(4);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(6, 0);
-    assert!(outcome.stderr.contains("is started again"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("is restarted"), "{}", outcome.stderr);
     let imports = recorded(&bed, "import");
     assert_eq!(imports[0], json!(["import", [0.1, 0.2]]), "{}", bed.read("record"));
     // The trial that was running at the kill is imported, too.

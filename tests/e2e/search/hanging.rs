@@ -121,7 +121,7 @@ fn a_late_answer_of_a_tuner_is_reported_and_used() {
     let gates = gates(&bed);
     let running = start(&bed, &gates, "10s");
     let report = wait_for_trouble(&running, "has not proposed anything for 5 s");
-    assert!(report.contains("after 10 s without a word (`tunerPatience`)"), "{report}");
+    assert!(report.contains("after 10 s without a message (`tunerPatience`)"), "{report}");
     assert!(report.ends_with("; it last wrote: waiting for the gate"), "{report}");
     assert!(running.stderr().contains(&report), "{}", running.stderr());
     assert_eq!(bed.read("gate.begun").lines().count(), 1, "the running trial must continue");
@@ -150,8 +150,8 @@ fn a_tuner_that_never_answers_is_restarted_with_its_history() {
     gates.0.open(3);
     let outcome = Outcome::of(running.finish(BOUND));
     outcome.expect_done(3, 0);
-    assert!(outcome.stderr.contains("has not said a word for 2 s"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("is started again and told what it knew"));
+    assert!(outcome.stderr.contains("has not sent a message for 2 s"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("is restarted with the history of the search"));
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
     assert_eq!(xs, [0.0, 0.1, 0.2], "a proposal is repeated");
     let record = bed.read("record");
@@ -172,7 +172,7 @@ fn a_search_is_stopped_while_its_tuner_hangs() {
     assert_eq!(outcome.state, "STOPPED", "{outcome:#?}");
     // The tuner was killed at once: the manager neither waited for its patience to end nor sent `end`, and it
     // started no other process.
-    assert!(!outcome.stderr.contains("started again and told"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("restarted with the history"), "{}", outcome.stderr);
     assert_eq!((recorded(&bed, "hello").len(), recorded(&bed, "end").len()), (1, 0));
     bed.wait_until_empty();
 }
@@ -219,7 +219,7 @@ fn nni_s_dispatcher_is_replaced_when_its_tuner_hangs() {
         .run(&bed);
     outcome.expect_done(3, 0);
     assert!(bed.path("hung").exists());
-    assert!(outcome.stderr.contains("has not said a word for 4 s"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("has not sent a message for 4 s"), "{}", outcome.stderr);
     let xs: Vec<_> = outcome.trials.iter().map(|trial| trial.parameters["x"].clone()).collect();
     assert_eq!(xs, [0.1, 0.2, 0.3], "the new tuner did not get the first result");
     bed.wait_until_empty();
@@ -245,14 +245,14 @@ fn a_hanging_assessor_is_reported_and_restarted() {
         .with("tuner", class("mine.Hanging", "no"))
         .with("assessor", class("strict.Hanging", "hung"));
     let running = bed.start(search.command(&bed).env("GATE", gate.path()));
-    wait_for_trouble(&running, "has not looked at a result for 2 s");
+    wait_for_trouble(&running, "has not processed a result for 2 s");
     // The second assessor gets the result again. The gate is closed, so the first trial can only end by being
     // stopped.
     let given_up = || read(&running, "/api/v1/trials")?.contains("EARLY_STOPPED").then_some(());
     wait_for("the assessor's decision", BOUND, given_up);
     gate.open(1);
     let outcome = Outcome::of(running.finish(BOUND));
-    assert!(outcome.stderr.contains("has not looked at a result for 4 s"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("has not processed a result for 4 s"), "{}", outcome.stderr);
     let states: Vec<_> = outcome.trials.iter().map(|trial| trial.state.as_str()).collect();
     assert_eq!(states, ["EARLY_STOPPED", "SUCCEEDED"], "{outcome:#?}");
     bed.wait_until_empty();
