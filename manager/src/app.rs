@@ -1,5 +1,5 @@
-//! Composition: builds the parts of a manager that runs one experiment, starts them, and ends them in
-//! order. It decides nothing.
+//! Composition: builds the parts of a manager that runs one experiment, starts them, and ends them in order. It
+//! decides nothing.
 
 mod advisers;
 mod error;
@@ -53,79 +53,79 @@ use crate::util::clock::{Clock, SystemClock};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
-/// Events that may wait for the experiment before those who report have to wait.
+/// The maximum number of events that wait for the experiment. Beyond it, their senders wait.
 const EVENTS: usize = 1024;
 
-/// The experiment to run, and the way to run it.
+/// The settings with which a manager runs an experiment.
 #[derive(Debug)]
 pub struct Settings {
-    /// Folder that holds one folder per experiment; made if absent.
+    /// The folder that contains one folder per experiment. It is created if necessary.
     pub data_dir: PathBuf,
-    /// Address to listen on. `None`: what the trials need.
+    /// The address to listen on. `None` chooses the address that the trials need.
     pub host: Option<String>,
-    /// Port to listen on; 0 picks a free one.
+    /// The port to listen on; 0 picks a free one.
     pub port: u16,
-    /// The agent program. `None`: `trialkeeper` beside this program, else in `PATH`.
+    /// The agent program. `None` uses `trialkeeper` beside this program, or else in `PATH`.
     pub agent: Option<PathBuf>,
-    /// Port for images that still carry NNI's own keeper, which knows neither tokens nor encryption.
-    /// `None`: there is no such listener.
+    /// The port for images that still contain NNI's own keeper, which supports neither tokens nor encryption. `None`
+    /// for no such listener.
     pub legacy_port: Option<u16>,
-    /// The time that an agent may be silent before its trial is `LOST`.
+    /// The time without a report after which a trial is `LOST`.
     pub lease: Duration,
-    /// A certificate of the user's. `None`: the manager makes one where it listens beyond this machine.
+    /// The user's certificate. `None` creates a certificate if the manager listens beyond this machine.
     pub certificate: Option<OwnCertificate>,
-    /// The manager's address for trials on other machines. `None`: what the experiment file says, else a guess.
+    /// The manager's address for trials on other machines. `None` uses the experiment file, or else a guess.
     pub advertise: Option<String>,
-    /// Port of this machine's loopback interface on which another server hands requests to [`Running::machine`]. `None`:
-    /// there is none.
+    /// The port on this machine's loopback interface at which another server passes requests to [`Running::machine`].
+    /// `None` if there is no such server.
     pub machine_port: Option<u16>,
-    /// A path below which everything is served, too, with a slash at its head and none at its end.
+    /// A path prefix under which all routes are served additionally, with a leading slash and without a trailing one.
     pub url_prefix: Option<String>,
 }
 
-/// A new experiment, or one to go on with.
+/// The experiment to run: a new one, or an interrupted one.
 #[derive(Debug)]
 pub enum What {
-    /// A new one.
+    /// A new experiment.
     New(Box<ExperimentSpec>),
-    /// A new one with an id of the user's choice, whose folder must not be there.
+    /// A new experiment with an id of the user's choice. Its folder must not exist.
     Named(ExperimentId, Box<ExperimentSpec>),
-    /// A new one with an id that was chosen elsewhere, whose folder may be there.
+    /// A new experiment with an id that another program chose. Its folder may exist.
     NewAs(ExperimentId, Box<ExperimentSpec>),
-    /// The experiment of this id, which was interrupted.
+    /// The interrupted experiment with this id.
     Resume(String),
 }
 
-/// An experiment that is done.
+/// A finished experiment.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its id.
+    /// The experiment's id.
     pub id: ExperimentId,
     /// The specification.
     pub spec: ExperimentSpec,
-    /// Everything it recorded.
+    /// The experiment's store.
     pub store: Store,
 }
 
-/// An experiment that runs.
+/// A running experiment.
 pub struct Running {
-    /// Its id.
+    /// The experiment's id.
     pub id: ExperimentId,
     /// The specification.
     pub spec: ExperimentSpec,
-    /// Its folder.
+    /// The experiment's folder.
     pub dir: ExperimentDir,
-    /// Base URL of the manager, as this machine reaches it.
+    /// The base URL of the manager for this machine.
     pub url: String,
-    /// Base URL of the manager for trials on other machines.
+    /// The base URL of the manager for trials on other machines.
     pub advertised: Option<String>,
     /// The notices.
     pub notices: mpsc::UnboundedReceiver<Notice>,
-    /// Talks to the experiment.
+    /// The handle to the experiment's task.
     pub handle: Handle,
-    /// Everything it records.
+    /// The experiment's store.
     pub store: Store,
-    /// Answers requests that reach this machine's loopback interface without encryption; for the server on
+    /// The routes that answer unencrypted requests on this machine's loopback interface, for the server on
     /// [`Settings::machine_port`].
     pub machine: axum::Router,
     conducted: tokio::task::JoinHandle<Result<ExperimentState, store::Error>>,
@@ -134,17 +134,17 @@ pub struct Running {
     notifier: Option<notifications::Notifier>,
 }
 
-/// An experiment that has come to its end and is still served.
+/// An experiment that has ended and is still served.
 pub struct Ended {
-    /// Its state.
+    /// The final state.
     pub state: ExperimentState,
-    /// Everything it recorded.
+    /// The experiment's store.
     pub store: Store,
     server: Served,
 }
 
-/// Starts a manager for one experiment. A new one that cannot begin leaves no folder behind: what is wrong with it is
-/// mended in its file, and the next one has another id.
+/// Starts a manager for one experiment. If a new experiment cannot start, its folder is removed: the user corrects
+/// the experiment file, and the next experiment has another id.
 pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let (id, new, is_ours) = match what {
         What::New(spec) => (ids::experiment(), Some(spec), true),
@@ -161,13 +161,16 @@ pub async fn start(settings: Settings, what: What) -> Result<Running, Error> {
     let dir = ExperimentDir::new(&settings.data_dir, &id);
     let begun = Box::pin(begin(settings, id, dir.clone(), new)).await;
     if is_ours && begun.is_err() {
-        // What cannot be removed does no harm.
+        // A folder that cannot be removed does no harm.
         drop(std::fs::remove_dir_all(dir.path()));
     }
     begun
 }
 
-#[expect(clippy::too_many_lines, reason = "it puts a manager together: each line makes one part")]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a sequence that creates one part of the manager per line"
+)]
 async fn begin(
     settings: Settings,
     id: ExperimentId,
@@ -209,7 +212,7 @@ async fn begin(
     };
     let service = checked.start(context).await?;
     spec.trial_concurrency = concurrency(service.as_ref(), spec.trial_concurrency);
-    // It is built once.
+    // The cell is set only once.
     drop(runs.set(Arc::clone(&service)));
     let (notify, notices) = mpsc::unbounded_channel();
     let waker = notifications::OutboxWaker::default();
@@ -249,7 +252,8 @@ async fn begin(
     })
 }
 
-/// Returns the number of trials that run at a time: as many as are wanted, or as the training service has room for.
+/// Returns the number of trials that run at a time: the configured number, or less if the training service has less
+/// room.
 fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     match service.room() {
         Some(room) if room < wanted => {
@@ -260,7 +264,7 @@ fn concurrency(service: &dyn TrainingService, wanted: usize) -> usize {
     }
 }
 
-/// Looks whether trials can be run as the experiment says, and starts nothing.
+/// Checks whether trials can run as the experiment specifies, without starting anything.
 pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), Error> {
     let context =
         CheckContext { id: &ids::experiment(), spec, agent: agent.as_deref(), is_new: true };
@@ -268,7 +272,7 @@ pub async fn look(agent: Option<PathBuf>, spec: &ExperimentSpec) -> Result<(), E
     Ok(())
 }
 
-/// Tries a case of the conformance story on a plugin.
+/// Runs a case of the conformance test on a plugin.
 pub async fn try_case(
     case: Case,
     spec: &PluginSpec,
@@ -278,20 +282,20 @@ pub async fn try_case(
     Ok(conformance::try_case(case, spec, agent).await.map_err(BoxError::from)?)
 }
 
-/// Asks a tuner outside the manager for one set of parameters: its name, and what is wrong with it. `None`: the tuner is
-/// built in.
+/// Asks an external tuner for one set of parameters, and returns its name and its problem, if any. `None` if the
+/// tuner is built in.
 pub async fn ask_tuner(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     advisers::ask(spec).await
 }
 
-/// Looks whether a tuner and an assessor outside the manager can be run: each one's name, and what is wrong.
+/// Checks whether the external tuner and assessor can run, and returns the name and the problem of each.
 pub async fn look_outside(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     advisers::look(spec).await
 }
 
 impl Running {
-    /// Waits for the experiment's end and ends the jobs' watchers. Notifications go out, also for an end that is a
-    /// failure. The server goes on: an agent may still be sending its last report.
+    /// Waits for the experiment's end and ends the watchers of its jobs. Notifications are sent, also after a
+    /// failure. The server continues, because an agent may still send its last report.
     pub async fn end(self) -> Result<Ended, Error> {
         let conducted = self.conducted.await;
         if let Some(notifier) = self.notifier {
@@ -306,7 +310,8 @@ impl Running {
             }
             conducted => conducted?,
         };
-        // Jobs of an experiment that goes on are the next manager's; what has stopped or is done has none.
+        // The next manager takes over the jobs of an experiment that continues. An experiment that has ended or
+        // stopped has no jobs.
         if !state.is_active() {
             self.service.close().await;
         }
@@ -315,7 +320,8 @@ impl Running {
 }
 
 impl Ended {
-    /// Ends the server. A follower of a stream of events gets the end and may look once more, for a moment.
+    /// Stops the servers. Clients that follow a stream of events receive its end, and may send another request for a
+    /// moment.
     pub async fn stop_serving(&mut self) {
         self.server.stop().await;
     }

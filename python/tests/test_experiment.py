@@ -300,7 +300,7 @@ def test_an_id_of_ones_own_is_taken_once(tmp_path):
     assert experiment.run().folder == tmp_path / "mine"
     again = of(REPORT, tmp_path, id="mine", max_trial_number=1)
     refusal = (
-        f"there is an experiment mine already, in {tmp_path}/mine: `trial-manager resume mine` goes on with it"
+        f"experiment mine already exists in {tmp_path}/mine: continue it with `trial-manager resume mine`"
     )
     with pytest.raises(tk.ConfigurationError, match=re.escape(refusal)):
         again.run()

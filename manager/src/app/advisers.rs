@@ -1,5 +1,4 @@
-//! Builds an experiment's tuner and assessor, and starts the programs of those outside the manager. It asks them
-//! nothing.
+//! Builds an experiment's tuner and assessor, and starts the programs of external ones. It sends them no request.
 
 use serde_json::{Map, json};
 use trial_protocol::ExperimentId;
@@ -16,7 +15,7 @@ use crate::util::errors::chain;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
-/// Looks whether what is outside the manager can be run: each one's name, and what is wrong with it.
+/// Checks whether the external tuner and assessor can run, and returns the name and the problem of each.
 pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), String>)> {
     let tuner = match &spec.tuner {
         TunerChoice::Nni { algorithm, .. } => Some(algorithm),
@@ -41,9 +40,9 @@ pub(super) async fn look(spec: &ExperimentSpec) -> Vec<(String, Result<(), Strin
     found
 }
 
-/// Starts a tuner outside the manager, asks it for one set of parameters, and lets it end. `None`: the tuner is built in.
-/// A tuner that owes the answer for as long as `run` waits before it tells the user is a fault. The folder of its output
-/// is kept then.
+/// Starts an external tuner, asks it for one set of parameters, and ends it. `None` if the tuner is built in. A tuner
+/// fails if it does not answer within the time after which `run` would warn the user. The folder of its output is
+/// kept then.
 pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     if let TunerChoice::Native(_) = spec.tuner {
         return None;
@@ -51,7 +50,7 @@ pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), Str
     let name = spec.tuner.name().to_owned();
     let folder = match tempfile::Builder::new().prefix("trial-manager-doctor-").tempdir() {
         Ok(folder) => folder,
-        Err(error) => return Some((name, Err(format!("no folder can be made for it: {error}")))),
+        Err(error) => return Some((name, Err(format!("cannot create a folder for it: {error}")))),
     };
     let id = ids::experiment();
     let dir = ExperimentDir::new(folder.path(), &id);
@@ -71,13 +70,13 @@ pub(super) async fn ask(spec: &ExperimentSpec) -> Option<(String, Result<(), Str
     };
     tuner.close().await;
     if found.is_err() {
-        // The message says where the output is.
+        // The message contains the path of the output.
         drop(folder.keep());
     }
     Some((name, found))
 }
 
-/// Makes the advisers that `spec` names.
+/// Creates the advisers that `spec` configures.
 pub(super) fn build(
     spec: &ExperimentSpec,
     id: &ExperimentId,

@@ -1,4 +1,4 @@
-//! The reasons that an experiment could not be run, and whether the user can mend them.
+//! The reasons for which an experiment cannot run, and whether the user can correct them.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,61 +15,61 @@ use crate::store;
 use crate::token;
 use crate::training_service::platform::BoxError;
 
-/// The reason that an experiment could not be run.
+/// The reason for which an experiment cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The experiment's configuration, as stored.
+    /// The stored configuration of the experiment is invalid.
     #[error("the stored configuration of the experiment is not valid")]
     Config(#[from] config::Error),
-    /// The arguments of the tuner or the assessor.
-    #[error("the tuner or the assessor cannot be made")]
+    /// The arguments of the tuner or the assessor are invalid.
+    #[error("cannot create the tuner or the assessor")]
     Arguments(#[from] tuner::Error),
-    /// An id that cannot be one.
+    /// The id is invalid.
     #[error(transparent)]
     Id(#[from] IdError),
-    /// There is no such experiment.
+    /// The experiment does not exist.
     #[error(
-        "there is no experiment {id} under {}; --data-dir looks elsewhere",
+        "there is no experiment {id} in {}; choose another folder with --data-dir",
         .data_dir.display()
     )]
     NoSuchExperiment {
         /// The id.
         id: ExperimentId,
-        /// Where.
+        /// The data directory.
         data_dir: PathBuf,
     },
-    /// The id of a new experiment has a folder already.
+    /// The folder of the new experiment already exists.
     #[error(
-        "there is an experiment {id} already, in {}: `trial-manager resume {id}` goes on with it; for a new one take \
+        "experiment {id} already exists in {}: continue it with `trial-manager resume {id}`; for a new one, choose \
          another --id, or remove that folder",
         .folder.display()
     )]
     IdTaken {
         /// The id.
         id: ExperimentId,
-        /// Its folder.
+        /// The folder of the experiment.
         folder: PathBuf,
     },
-    /// The experiment's folder is there, and its database says nothing.
+    /// The experiment's folder exists, but its database is empty.
     #[error(
-        "the record of experiment {id} is lost: {} holds no experiment, as it does when trialkeeper.db-wal was removed or \
-         left behind; put that file back, or a backup in the place of trialkeeper.db. What the trials printed is in their \
+        "the record of experiment {id} is lost: {} contains no experiment. This happens if trialkeeper.db-wal was removed or \
+         left behind. Restore that file, or replace trialkeeper.db by a backup. The output of the trials is in their \
          folders beside it",
         .database.display()
     )]
     RecordLost {
         /// The id.
         id: ExperimentId,
-        /// Its database.
+        /// The experiment's database.
         database: PathBuf,
     },
-    /// Nothing is left to do but to show the results.
+    /// The experiment is done, and only its results can be shown.
     #[error("experiment {} is done; there is nothing to resume", .finished.id)]
     AlreadyDone {
-        /// Where its results are.
+        /// The experiment with its results.
         finished: Box<Finished>,
     },
-    /// A folder or file under the data directory.
+    /// A file or folder of the data directory cannot be written.
     #[error("cannot write {}; {}", .path.display(), data_dir_hint(.source.kind()))]
     DataDir {
         /// The path.
@@ -78,17 +78,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another process serves it already.
+    /// Another process already serves the experiment or the home.
     #[error(
-        "{what} is served already, on {url}; open that, or end the other `trial-manager serve` first"
+        "{what} is already served on {url}; open that address, or stop the other `trial-manager serve` first"
     )]
     AlreadyServed {
         /// The experiment or the home.
         what: String,
-        /// Its address.
+        /// The address of the other server.
         url: String,
     },
-    /// The address.
+    /// The manager cannot listen on the address.
     #[error("cannot listen on {host}:{port}{}", hint(.source.kind()))]
     Listen {
         /// The address.
@@ -102,27 +102,27 @@ pub enum Error {
     /// The training service cannot run trials.
     #[error(transparent)]
     Platform(#[from] BoxError),
-    /// The address for trials on other machines.
+    /// The address for trials on other machines is invalid or unknown.
     #[error(transparent)]
     Advertise(#[from] reach::BadAddress),
-    /// The certificate for encrypted connections.
+    /// The certificate for encrypted connections cannot be used.
     #[error("connections from other machines cannot be encrypted")]
     Tls(#[from] api::tls::Error),
-    /// The code for trials elsewhere.
+    /// The code for trials on other machines cannot be packed.
     #[error("the trials' code cannot be packed")]
     Code(#[from] code_archive::Error),
-    /// The trial tokens' secret, or the user's token.
-    #[error("cannot make the experiment's tokens")]
+    /// The secret for the trials' tokens, or the user's token, cannot be created.
+    #[error("cannot create the experiment's tokens")]
     Secret(#[from] token::Error),
-    /// The store.
+    /// The store failed.
     #[error("the experiment's store failed")]
     Store(#[from] store::Error),
-    /// The request cannot be done as things stand.
+    /// The request is not possible in the present state.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The experiment was to stop, and a disk failed: nothing could be recorded, so nothing was stopped.
+    /// The experiment should stop, but the database could not be written, so nothing was stopped.
     #[error(
-        "the experiment was left as it is, since nothing could be recorded; trials that run go on, and \
+        "the experiment was not stopped, because its database cannot be written; running trials continue, and \
          `trial-manager resume {id}` takes them over"
     )]
     Left {
@@ -132,25 +132,27 @@ pub enum Error {
         #[source]
         source: store::Error,
     },
-    /// The experiment was to end, and its database is gone: there is nothing to go on with.
+    /// The database is missing, so the experiment cannot continue.
     #[error(
-        "the experiment has ended without its database; `trial-manager resume {id}` goes on once a backup lies in its \
-         place, and what trials printed since is in their own folders, if those are left"
+        "the experiment has ended because its database is missing; restore a backup and run `trial-manager resume \
+         {id}`; the later output of the trials is in their folders, if those still exist"
     )]
     Displaced {
         /// The id.
         id: ExperimentId,
-        /// Where the database was.
+        /// The store's error, which contains the path of the database.
         #[source]
         source: store::Error,
     },
-    /// A part of the manager came to an unexpected end.
-    #[error("a part of the manager ended unexpectedly; `resume` goes on with the experiment")]
+    /// A part of the manager ended unexpectedly.
+    #[error(
+        "a part of the manager ended unexpectedly; `trial-manager resume` continues the experiment"
+    )]
     Lost,
 }
 
 impl Error {
-    /// Returns whether the user can mend it by giving other input, as opposed to a fault while running.
+    /// Returns whether the user can correct the error by changing the input. Otherwise it is a failure at run time.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_)
@@ -181,19 +183,19 @@ impl Error {
     }
 }
 
-/// Returns what helps against a folder that cannot be written. An experiment that exists cannot move to another one.
+/// Returns the remedy for a folder that cannot be written. An existing experiment cannot move to another folder.
 fn data_dir_hint(kind: io::ErrorKind) -> &'static str {
     if matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-        "no space is left there: free some, and try again"
+        "no space is left there: free some space and try again"
     } else {
         "choose a writable folder with --data-dir"
     }
 }
 
-/// Returns the remedy for an address that cannot be listened on.
+/// Returns the remedy for an address on which the manager cannot listen.
 fn hint(kind: io::ErrorKind) -> &'static str {
     if kind == io::ErrorKind::AddrNotAvailable {
-        "; --host is to be an address of this machine"
+        "; --host must be an address of this machine"
     } else {
         "; --port 0 picks a free port"
     }
@@ -204,10 +206,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_not_answered_with_another_folder() {
+    fn the_remedy_for_a_full_disk_is_not_another_folder() {
         for (kind, advice) in [
-            (io::ErrorKind::StorageFull, "free some"),
-            (io::ErrorKind::QuotaExceeded, "free some"),
+            (io::ErrorKind::StorageFull, "free some space"),
+            (io::ErrorKind::QuotaExceeded, "free some space"),
             (io::ErrorKind::PermissionDenied, "--data-dir"),
             (io::ErrorKind::ReadOnlyFilesystem, "--data-dir"),
         ] {

@@ -1,4 +1,4 @@
-//! Serves the home of a data directory: all its experiments on one address.
+//! Serves the home of a data directory: all its experiments at one address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::util::errors::chain;
 use crate::util::files::{private_folder, write_file};
 use crate::util::layout::{ExperimentDir, HomeDir};
 
-/// Opens experiments over their stores, which are only read.
+/// Opens stored experiments for reading only.
 struct StoredExperiments {
     data_dir: PathBuf,
     port: u16,
@@ -54,7 +54,7 @@ impl ExperimentSource for StoredExperiments {
     }
 }
 
-/// Serves the home of a data directory. Its address is also in a file in its folder, where managers find it.
+/// Serves the home of a data directory. A file in the home's folder contains the address, for managers.
 pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewing, Error> {
     let dir = HomeDir::new(data_dir);
     let taken = |url: String| {
@@ -84,7 +84,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewin
     };
     let home = Home::new(data_dir.to_owned(), gate, Box::new(source), clock);
     let router = api::home::router(home.clone());
-    // A page that comes first waits for it.
+    // The first page waits for the result of this task.
     tokio::spawn(async move { home.refresh().await });
     if let Some(local) = listen_locally(&dir.socket()) {
         let (router, stopped) = (router.clone(), stop.clone().cancelled_owned());

@@ -1,4 +1,4 @@
-//! Actions on an experiment without a manager: its cluster is cleaned, and its trials are marked to run once more.
+//! Actions on an experiment without a manager: cleaning its cluster, and marking its trials for another run.
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use crate::util::clock::{Clock as _, SystemClock};
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
-/// Deletes everything that an experiment left outside its folder. `cluster` is where it ran, if the experiment's store
-/// does not name it or is lost.
+/// Deletes everything that an experiment left outside its folder. `cluster` is the cluster on which it ran, if the
+/// experiment's store does not name one or is lost.
 pub async fn clean(
     dir: &ExperimentDir,
     id: &ExperimentId,
@@ -45,10 +45,10 @@ async fn stored_spec(
     Ok(row.map(|row| config::from_canonical(&row.canonical)).transpose()?)
 }
 
-/// Marks ended trials to run once more, all or none: the next `resume` finds them waiting. Those that wait already are
-/// left alone.
+/// Marks ended trials for another run, all or none; the next `resume` starts them. Trials that already wait are not
+/// changed.
 pub async fn again(dir: &ExperimentDir, trials: &[TrialJobId]) -> Result<(), Refused> {
-    // A writer keeps managers away, and is kept away by one.
+    // Opening the store for writing excludes managers. It fails if a manager is running.
     let store = Store::open(&dir.database())?;
     let marked = mark(&store, trials).await;
     store.close().await;
@@ -67,12 +67,12 @@ async fn mark(store: &Store, trials: &[TrialJobId]) -> Result<(), Refused> {
         if !row.state.is_final() {
             return Err(Refused::NotEnded { trial: trial.clone(), state: row.state });
         }
-        // As after a failure that is tried again: the manager finds the number of the attempt that is to come.
+        // As after a temporary failure, the manager determines the number of the next attempt.
         let change = TrialChange {
             state: JobState::Waiting,
             at_ms,
             message: Some(
-                "it is to run once more, on request: the next `trial-manager resume` runs it"
+                "waiting for another run, on request: the next `trial-manager resume` runs it"
                     .to_owned(),
             ),
             exit_code: None,

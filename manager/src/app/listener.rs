@@ -9,28 +9,28 @@ use crate::api::auth::Reach;
 use crate::api::tls::Tls;
 use crate::util::files::private_folder;
 
-/// A certificate that the user gives. The files are read again when they change.
+/// A certificate of the user. The files are read again when they change.
 #[derive(Debug)]
 pub struct OwnCertificate {
-    /// The certificate and the chain behind it, in PEM form.
+    /// The certificate and its chain, in PEM form.
     pub certificate: PathBuf,
-    /// Its key, in PEM form.
+    /// The private key, in PEM form.
     pub key: PathBuf,
-    /// The authority that agents are to check it against. `None`: the public ones.
+    /// The authority with which agents verify the certificate. `None` for the public authorities.
     pub ca: Option<PathBuf>,
 }
 
-/// The way to the manager.
+/// The manager's endpoint.
 pub(super) struct Endpoint {
-    /// `None`: without encryption.
+    /// The encryption. `None` for unencrypted connections.
     pub(super) tls: Option<Tls>,
-    /// The authority that agents are to trust, and no other. `None`: the public ones.
+    /// The only authority that agents trust. `None` for the public authorities.
     pub(super) ca_file: Option<PathBuf>,
-    /// Base URL for this machine's agents.
+    /// The base URL for agents on this machine.
     pub(super) url: String,
-    /// Base URL for those elsewhere.
+    /// The base URL for agents on other machines.
     pub(super) told: String,
-    /// The clients that can reach it.
+    /// The clients that can reach the manager.
     pub(super) reach: Reach,
 }
 
@@ -44,9 +44,9 @@ impl Endpoint {
     ) -> Result<Self, Error> {
         let encrypted = settings.certificate.is_some() || !address.ip().is_loopback();
         let told = reach::told(advertise, address, encrypted, server)?;
-        // Where a URL was given, the proxy in front of the manager has a certificate of its own.
+        // If a URL is configured, the proxy in front of the manager has its own certificate.
         let ours = told.host.is_some() || settings.certificate.is_some();
-        // What leaves the machine is encrypted; the loopback interface does not leave it.
+        // Connections that leave the machine are encrypted; those over the loopback interface do not leave it.
         let (tls, ca_file) = match &settings.certificate {
             Some(own) => {
                 let tls = Tls::from_files(&own.certificate, &own.key)?;
@@ -71,8 +71,9 @@ impl Endpoint {
     }
 }
 
-/// Returns the base URL for this machine's agents. They need no way round by another, unless a certificate asks for its
-/// name. Without encryption the listener has the loopback interface alone, and no other host's name leads to it.
+/// Returns the base URL for agents on this machine. They connect directly, unless a certificate requires the
+/// advertised name. An unencrypted listener is on the loopback interface only, so the name of another host does not
+/// lead to it.
 fn url_here(given: Option<&AdvertisedAddress>, address: SocketAddr, is_encrypted: bool) -> String {
     match given {
         Some(given) if is_encrypted || given.host.is_none() => given.url.clone(),
@@ -81,7 +82,7 @@ fn url_here(given: Option<&AdvertisedAddress>, address: SocketAddr, is_encrypted
     }
 }
 
-/// The manager's own certificate, for the names under which this machine's agents and others reach it.
+/// Returns the manager's own certificate, for the names under which agents reach the manager.
 fn own_authority(folder: &Path, more: [Option<String>; 3]) -> Result<Tls, Error> {
     private_folder(folder).map_err(|source| Error::DataDir { path: folder.to_owned(), source })?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -93,8 +94,8 @@ fn own_authority(folder: &Path, more: [Option<String>; 3]) -> Result<Tls, Error>
     Ok(Tls::load_or_create(folder, &names)?)
 }
 
-/// The address under which this machine's agents reach a listener: an unspecified address listens
-/// everywhere and is no destination.
+/// Returns the address under which agents on this machine reach a listener. An unspecified address accepts
+/// connections everywhere, but is not a destination.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
@@ -111,13 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_of_this_machine_get_an_address_that_answers() {
+    fn agents_on_this_machine_get_a_reachable_address() {
         let given = |host: Option<&str>, url: &str| {
             Some(AdvertisedAddress { host: host.map(str::to_owned), url: url.to_owned() })
         };
         #[rustfmt::skip]
         let table = [
-            // the address that is given                      listener        encrypted  told
+            // advertised address                             listener        encrypted  url
             (None,                                            "127.0.0.1:80", false,     "http://127.0.0.1:80"),
             (None,                                            "0.0.0.0:80",   true,      "https://127.0.0.1:80"),
             (given(Some("m"), "https://m:80"),                "0.0.0.0:80",   true,      "https://m:80"),

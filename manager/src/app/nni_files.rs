@@ -1,5 +1,5 @@
-//! The files that `nnictl` reads beside the REST API, kept true while an experiment runs: the experiment's entry in
-//! `~/nni-experiments/.experiment`, and `db/nni.sqlite` in its folder.
+//! The files that `nnictl` reads in addition to the REST API, updated while an experiment runs: the experiment's
+//! entry in `~/nni-experiments/.experiment`, and `db/nni.sqlite` in its folder.
 //!
 //! Source: nni 3.0, `nni/tools/nnictl/config_utils.py` and `common_utils.py`, `ts/nni_manager/extensions/experiments_manager`.
 
@@ -19,17 +19,17 @@ use crate::util::errors::chain;
 use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 
-/// Time between two looks at an experiment that changes all the time. Scripts call `nnictl config show` right after
-/// `nnictl update`, so it is short; files are written only if what they show has changed.
+/// The minimum interval between checks of an experiment that changes continuously. Scripts call `nnictl config show`
+/// right after `nnictl update`, so the interval is short. The files are written only if their content changes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// A lock file that is older was left behind by a program that died. Source: nni 3.0, `get_file_lock(…, stale=2)`.
+/// The age of a stale lock file, which a program that died has left. Source: nni 3.0, `get_file_lock(…, stale=2)`.
 const STALE_LOCK: Duration = Duration::from_secs(2);
 /// The time to wait for the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks at the lock.
+/// The interval between checks of the lock.
 const LOCK_PACE: Duration = Duration::from_millis(20);
 
-/// The files of one experiment.
+/// The files of an experiment for `nnictl`.
 #[derive(Debug, Clone)]
 pub struct NniFiles {
     /// The list of all experiments.
@@ -41,8 +41,8 @@ pub struct NniFiles {
 }
 
 impl NniFiles {
-    /// The files of an experiment below `data_dir`; `home` is the user's home directory, `posted` the configuration as NNI's
-    /// client sent it (`None`: the experiment is resumed).
+    /// Returns the files of an experiment below `data_dir`. `home` is the user's home directory. `posted` is the
+    /// configuration that NNI's client sent; `None` if the experiment is resumed.
     pub fn new(home: &Path, data_dir: &Path, id: &ExperimentId, posted: Option<Value>) -> Self {
         Self {
             list: home.join("nni-experiments").join(".experiment"),
@@ -53,7 +53,7 @@ impl NniFiles {
         }
     }
 
-    /// Writes both files whenever the experiment has changed. It never ends by itself.
+    /// Writes both files whenever the experiment has changed. Never returns while the store is open.
     pub async fn follow(&self, store: &Store) {
         let mut commits = store.watch();
         let mut written = None;
@@ -72,13 +72,13 @@ impl NniFiles {
         }
     }
 
-    /// Writes the last state: the experiment has no manager any more.
+    /// Writes the last state: no manager runs the experiment any longer.
     pub async fn close(&self) {
         let now = SystemClock.now_ms();
         self.set(&[("status", "STOPPED".into()), ("endTime", now.into())]).await;
     }
 
-    /// Writes the status of an experiment that no manager runs, in NNI's words.
+    /// Writes the status of an experiment without a manager, as NNI spells it.
     pub async fn set_status(&self, status: &str) {
         self.set(&[("status", status.into())]).await;
     }
@@ -91,13 +91,13 @@ impl NniFiles {
             write_nni_profile(&path, &self.data_dir, row, posted).map_err(|error| chain(&error))
         });
         if let Err(problem) = made {
-            tracing::warn!("nnictl will not see the present configuration: {problem}");
+            tracing::warn!("nnictl will read an outdated configuration: {problem}");
         }
         let end = row.ended_at_ms.map_or_else(|| "N/A".into(), Value::from);
         self.set(&[("status", row.state.as_str().into()), ("endTime", end)]).await;
     }
 
-    /// Changes members of the experiment's entry. Without an entry there is nothing to change.
+    /// Sets fields of the experiment's entry. Without an entry, nothing changes.
     async fn set(&self, members: &[(&str, Value)]) {
         if !self.list.exists() {
             return;
@@ -122,7 +122,8 @@ impl NniFiles {
     }
 }
 
-/// PURE: the list with other members in one entry, written as NNI writes it. `None`: there is no such entry.
+/// PURE: returns the list with changed fields in one entry, formatted as NNI writes it. `None` if the entry does not
+/// exist.
 fn with_entry(text: &str, id: &str, members: &[(&str, Value)]) -> Option<String> {
     let mut list: Map<String, Value> = serde_json::from_str(text).ok()?;
     let entry = list.get_mut(id)?.as_object_mut()?;
@@ -151,7 +152,7 @@ impl Lock {
             }
             sleep(LOCK_PACE).await;
         }
-        // One of an earlier process with this number is stale.
+        // A lock file of an earlier process with the same id is stale.
         OpenOptions::new().write(true).create(true).truncate(true).open(&own)?;
         Ok(Self(own))
     }
@@ -159,12 +160,12 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // One that stays is stale soon.
+        // A lock file that cannot be removed soon becomes stale.
         drop(fs::remove_file(&self.0));
     }
 }
 
-/// Returns whether a program holds the lock of a file that is not stale.
+/// Returns whether a program holds a lock of the file that is not stale.
 fn is_held(file: &Path) -> io::Result<bool> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".lock.";
     let own = format!("{name}{}", std::process::id());
@@ -174,7 +175,7 @@ fn is_held(file: &Path) -> io::Result<bool> {
         if !found.starts_with(&name) || found == own {
             continue;
         }
-        // One that was removed in between has no owner.
+        // A lock file that was removed in the meantime is ignored.
         let age = entry.metadata().and_then(|lock| lock.modified()).map(|at| at.elapsed());
         if age.is_ok_and(|age| age.is_ok_and(|age| age < STALE_LOCK)) {
             return Ok(true);
@@ -193,7 +194,7 @@ mod tests {
         r#"{"a1": {"id": "a1", "status": "INITIALIZED", "port": 8080}, "b2": {"id": "b2"}}"#;
 
     #[test]
-    fn one_entry_changes_and_the_others_stay() {
+    fn only_the_entry_of_the_experiment_changes() {
         let text =
             with_entry(LIST, "a1", &[("status", json!("DONE")), ("endTime", json!(5))]).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
@@ -208,12 +209,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_list_is_changed_once_no_other_program_holds_its_lock() {
+    async fn the_list_is_changed_as_soon_as_no_other_program_holds_its_lock() {
         let home = tempfile::tempdir().unwrap();
         let id = ExperimentId::new("a1").unwrap();
         let files = NniFiles::new(home.path(), home.path(), &id, None);
         files.set_status("ERROR").await;
-        assert!(!files.list.exists(), "no list is made");
+        assert!(!files.list.exists(), "no list is created");
         fs::create_dir_all(files.list.parent().unwrap()).unwrap();
         fs::write(&files.list, LIST).unwrap();
         let mut other = files.list.clone().into_os_string();

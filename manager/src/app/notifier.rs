@@ -1,4 +1,4 @@
-//! The delivery of notifications, while an experiment runs and once it is done.
+//! The delivery of notifications, during an experiment and after its end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::notifications::{self, NotifierConfig, OutboxWaker};
 use crate::store::{self, Store};
 use crate::util::clock::SystemClock;
 
-/// Returns the configuration of the notifications. `None`: there are no notifications.
+/// Returns the configuration of the notifications. `None` if none are configured.
 pub(super) fn config(
     id: &ExperimentId,
     spec: &ExperimentSpec,
@@ -31,7 +31,7 @@ pub(super) fn config(
 }
 
 impl Finished {
-    /// Tells others what the manager that ran it could not tell any more.
+    /// Sends the notifications that the experiment's manager could not send.
     pub async fn tell_what_is_left(&self) -> Result<(), store::Error> {
         if let Some(config) =
             config(&self.id, &self.spec, &self.store, &OutboxWaker::default(), None)

@@ -1,4 +1,4 @@
-//! The record of an experiment, new or found again, with what was checked before it was touched.
+//! The record of a new or resumed experiment, and the checks that precede its first change.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::util::files::private_folder;
 use crate::util::ids;
 use crate::util::layout::ExperimentDir;
 
-/// An experiment whose record is open.
+/// An experiment with an open record.
 pub(super) struct Opened {
     /// The training service, which was checked first.
     pub(super) checked: Box<dyn CheckedPlatform>,
@@ -31,7 +31,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Records a new experiment. Nothing is written before its trials can run and its socket is there.
+    /// Records a new experiment. Nothing is written before the checks have passed and the socket is bound.
     pub(super) async fn create(
         settings: &Settings,
         id: &ExperimentId,
@@ -42,7 +42,7 @@ impl Opened {
         let checked = check(settings, id, &spec, true).await?;
         let listener = bind(settings, checked.as_ref(), settings.port).await?;
         private_folder(dir.path()).map_err(|source| {
-            // The folder that the user can do something about.
+            // Names the data directory, because the user can choose another one.
             Error::DataDir { path: settings.data_dir.clone(), source }
         })?;
         let store = Store::open(&dir.database())?;
@@ -50,7 +50,7 @@ impl Opened {
         Ok(Self { checked, listener, store, spec, seed })
     }
 
-    /// Opens the record of an experiment that an earlier manager left.
+    /// Opens the record of an experiment of an earlier manager.
     pub(super) async fn resume(
         settings: &Settings,
         id: &ExperimentId,
@@ -62,8 +62,8 @@ impl Opened {
         if !dir.database().exists() {
             return Err(unknown());
         }
-        // The secret is made after the record: where it is, the record was lost. The file is left as it is, for its log may
-        // be found.
+        // The secret is created after the record. If the secret exists without a record, the record was lost. The
+        // file is not changed, because its log may still be found.
         if dir.secret().exists() && Store::is_blank(&dir.database())? {
             return Err(lost());
         }
@@ -74,7 +74,8 @@ impl Opened {
             if dir.secret().exists() {
                 return Err(lost());
             }
-            // A manager died before it had recorded anything. A user who starts over is not to find it again.
+            // A manager died before it had recorded anything. The folder is removed, so that a new start does not
+            // find it.
             drop(std::fs::remove_dir_all(dir.path()));
             return Err(unknown());
         };
@@ -96,7 +97,7 @@ async fn check(
     Ok(platform(&spec.training_service).check(context).await?)
 }
 
-/// Listens where the user says, else where the trials need it.
+/// Listens on the user's address, or else on the address that the trials need.
 pub(super) async fn bind(
     settings: &Settings,
     checked: &dyn CheckedPlatform,
@@ -108,8 +109,8 @@ pub(super) async fn bind(
     bound.map_err(|source| Error::Listen { host, port, source })
 }
 
-/// Closes an experiment's folder to other users: earlier versions left that to the umask. A folder that cannot be closed
-/// is warned of, and keeps no search from going on.
+/// Closes an experiment's folder to other users, because earlier versions left its mode to the umask. If that fails,
+/// it logs a warning, and the search continues.
 fn protect_folder(path: &Path) {
     let Ok(mode) = std::fs::metadata(path).map(|folder| folder.permissions().mode()) else {
         return;
@@ -120,14 +121,14 @@ fn protect_folder(path: &Path) {
     }
     let shown = path.display();
     match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)) {
-        Ok(()) => tracing::warn!("other users could enter {shown}; from now on only its owner may"),
+        Ok(()) => tracing::warn!("other users could enter {shown}; now only its owner can"),
         Err(error) => tracing::warn!(
-            "other users can enter {shown}, and that cannot be changed: {error}; correct it with `chmod 700 {shown}`"
+            "other users can enter {shown}, and its mode cannot be changed: {error}; run `chmod 700 {shown}`"
         ),
     }
 }
 
-/// The user of this process, by name where the system knows one.
+/// Returns the name of this process's user, or the user id if the name is unknown.
 fn user_name() -> String {
     let uid = nix::unistd::geteuid();
     let known = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
@@ -162,11 +163,11 @@ async fn record(
     Ok((spec, seed))
 }
 
-/// Reads the recorded experiment. `None`: nothing is recorded.
+/// Reads the recorded experiment. `None` if nothing is recorded.
 async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSpec, u64)>, Error> {
     let Some(row) = store.experiment().await? else { return Ok(None) };
     let spec = config::from_canonical(&row.canonical)?;
-    // One that is done and whose trials are to run once more goes on with those.
+    // A done experiment continues if some of its trials are marked for another run.
     let all_ended = || async {
         Ok::<_, store::Error>(store.trials().await?.iter().all(|trial| trial.state.is_final()))
     };

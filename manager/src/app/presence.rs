@@ -1,5 +1,6 @@
-//! The files by which agents and command lines find the manager in the experiment's folder, kept there for as long as the manager runs: its
-//! address and its socket. A cleaner of temporary folders removes both from under a search that lasts for days.
+//! The files in the experiment's folder by which agents and commands find the manager: its address and its socket.
+//! They are restored while the manager runs, because a cleaner of temporary folders may remove them during a search
+//! of several days.
 
 use std::io;
 use std::path::Path;
@@ -18,18 +19,18 @@ use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 use crate::util::local_socket;
 
-/// The interval at which the folder is looked at: an agent without an address tries again about as often.
+/// The interval at which the folder is checked. An agent without an address retries about as often.
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The files of a running manager in an experiment's folder.
 pub(super) struct Presence {
     pub(super) dir: ExperimentDir,
-    /// The manager's base URL, as this machine reaches it.
+    /// The manager's base URL for this machine.
     pub(super) url: String,
     pub(super) store: Store,
-    /// Answers on the socket.
+    /// The routes that are served on the socket.
     pub(super) router: Router,
-    /// Cancelled when no client is served any more.
+    /// Cancelled when clients are no longer served.
     pub(super) closed: CancellationToken,
 }
 
@@ -41,12 +42,12 @@ impl Presence {
             .map_err(|source| Error::DataDir { path, source })
     }
 
-    /// Listens on the socket. `None`: the file system has no sockets.
+    /// Listens on the socket. `None` if the file system does not support sockets.
     pub(super) fn listen(&self) -> Option<UnixListener> {
         listen_locally(&self.dir.manager_socket())
     }
 
-    /// Serves on the socket, and puts back what vanishes, until no client is served any more.
+    /// Serves on the socket and restores missing files, until clients are no longer served.
     pub(super) async fn keep(self, listener: Option<UnixListener>) -> io::Result<()> {
         let mut servers = JoinSet::new();
         let mut serving = listener.map(|listener| self.serve(&mut servers, listener));
@@ -57,7 +58,7 @@ impl Presence {
                 Some(_) = servers.join_next() => {}
                 _ = looks.tick() => {
                     self.store.check_identity().await;
-                    // A folder whose database is gone is not the one that agents belong to.
+                    // If the database is gone, the folder no longer belongs to this experiment's agents.
                     if self.store.is_in_place() {
                         self.restore_url();
                         if let Some(listener) = self.restore_socket() {
@@ -68,12 +69,12 @@ impl Presence {
                 }
             }
         }
-        // Each of them ends with `closed`.
+        // Each server ends once `closed` is cancelled.
         while servers.join_next().await.is_some() {}
         Ok(())
     }
 
-    /// Answers on a socket until the token that it returns is cancelled, or no client is served any more.
+    /// Serves on a socket until the returned token is cancelled, or clients are no longer served.
     fn serve(
         &self,
         servers: &mut JoinSet<io::Result<()>>,
@@ -91,12 +92,12 @@ impl Presence {
             return;
         }
         match self.write_url() {
-            Ok(()) => tracing::warn!("{} was removed; written again", path.display()),
+            Ok(()) => tracing::warn!("{} was removed and is restored", path.display()),
             Err(error) => tracing::debug!("{}", crate::util::errors::chain(&error)),
         }
     }
 
-    /// Listens again where the socket was removed. `None`: it is there, or cannot be made.
+    /// Listens again if the socket was removed. `None` if the socket exists or cannot be created.
     fn restore_socket(&self) -> Option<UnixListener> {
         let path = self.dir.manager_socket();
         if path.exists() {
@@ -104,7 +105,7 @@ impl Presence {
         }
         match local_socket::bind(&path) {
             Ok(listener) => {
-                tracing::warn!("{} was removed; made again", path.display());
+                tracing::warn!("{} was removed and is restored", path.display());
                 Some(listener)
             }
             Err(error) => {
@@ -115,15 +116,15 @@ impl Presence {
     }
 }
 
-/// Listens for this machine's agents and command lines. A file system without sockets leaves them TCP, and no socket of an
-/// earlier manager that they would wait for.
+/// Listens for this machine's agents and commands. On a file system without sockets, they use TCP; the socket of an
+/// earlier manager is removed, so that they do not wait for it.
 pub(super) fn listen_locally(path: &Path) -> Option<UnixListener> {
     match local_socket::bind(path) {
         Ok(listener) => Some(listener),
         Err(error) => {
             tracing::warn!(
-                "cannot listen on {}: {error}; agents and command lines of this machine use TCP, where any user of the \
-                 machine may answer them once this manager has ended",
+                "cannot listen on {}: {error}; agents and commands on this machine use TCP, where any user of the \
+                 machine can answer them after this manager has ended",
                 path.display()
             );
             drop(std::fs::remove_file(path));

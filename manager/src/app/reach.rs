@@ -1,39 +1,39 @@
-//! The address under which trials on other machines reach the manager: the user's, or a guess.
+//! The address under which trials on other machines reach the manager: the user's choice, or a guess.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// The manager's address and certificate as trials get them.
+/// The manager's address for trials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdvertisedAddress {
-    /// Host name or address, where the manager's certificate is to hold it.
+    /// The host name or address that the manager's certificate must contain.
     pub(super) host: Option<String>,
     /// The base URL.
     pub(super) url: String,
 }
 
-/// The reason that it is not known where trials reach the manager.
+/// The reason for which the manager's address for trials cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadAddress {
-    /// An advertised address that is none.
+    /// The advertised address is invalid.
     #[error("--advertise {given}: expected a host, host:port, or a URL with http:// or https://")]
     Given {
-        /// The value that was given.
+        /// The advertised address.
         given: String,
     },
-    /// Nothing was given, and there is nothing to guess from.
+    /// No address is configured, and none can be guessed.
     #[error(
-        "this machine has no network address that pods could reach; say with --advertise (or `advertise`) \
-         which one they are to use"
+        "this machine has no network address that pods could reach; set an address for pods with --advertise \
+         (or `advertise`)"
     )]
     Unknown,
 }
 
-/// An address far away, of those that belong to no network (RFC 5737, RFC 3849): the way there is the way out.
+/// Addresses that belong to no network (RFC 5737, RFC 3849). The route to them is the default route.
 const FAR: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
 
-/// Works out the address for trials. A URL is taken as it is: a proxy stands in front of the manager. A host, with or
-/// without a port, is the manager itself. `server` is the host that trials are near to, if they are not on this
-/// machine.
+/// Determines the address for trials. A URL is used unchanged, because a proxy is in front of the manager. A host,
+/// with or without a port, is the manager itself. `server` is the host near which the trials run, if they do not run
+/// on this machine.
 pub(super) fn told(
     advertise: Option<&str>,
     listener: SocketAddr,
@@ -63,8 +63,8 @@ pub(super) fn told(
     let ip = listener.ip();
     let ip = match server {
         Some(server) if ip.is_unspecified() => {
-            // A cluster that is reached over the loopback interface (kind, k3d, a tunnel) says nothing of how its pods
-            // reach the manager: they have a loopback interface of their own.
+            // A loopback address of a cluster (kind, k3d, a tunnel) does not show how its pods reach the manager,
+            // because pods have their own loopback interfaces.
             let known = [server].into_iter().chain(FAR).filter_map(own_address);
             known.into_iter().find(|ip| !ip.is_loopback()).ok_or(BadAddress::Unknown)?
         }
@@ -75,12 +75,12 @@ pub(super) fn told(
     Ok(AdvertisedAddress { host: Some(host), url })
 }
 
-/// Returns the address to listen on where the user names none. Trials on this machine need no more than the loopback
-/// interface; those elsewhere are near to `server`.
+/// Returns the default address to listen on. Trials on this machine need only the loopback interface; other trials
+/// run near `server`.
 pub(super) fn listen_on(server: Option<&str>) -> &'static str {
     match server {
         None => "127.0.0.1",
-        // In a cluster of IPv6 alone that is the address that pods are told. Most systems take IPv4 there, too.
+        // In an IPv6-only cluster, the pods receive an IPv6 address. On most systems, `::` also accepts IPv4.
         Some(server) if is_ipv6(server) => "::",
         Some(_) => "0.0.0.0",
     }
@@ -91,7 +91,7 @@ fn is_ipv6(server: &str) -> bool {
     own_address(server).is_some_and(|ip| ip.is_ipv6())
 }
 
-/// Host and port.
+/// Splits a text into host and port.
 fn split(given: &str) -> Option<(String, Option<u16>)> {
     let host = |text: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
@@ -117,8 +117,8 @@ fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
-/// The address of this machine on the way to a server. Nothing is sent: a datagram socket is only told where
-/// it would send.
+/// Returns the address of this machine on the route to a server. Nothing is sent: connecting a datagram socket only
+/// selects the route.
 fn own_address(url: &str) -> Option<IpAddr> {
     let (scheme, rest) = url.split_once("://")?;
     let (host, port) = split(rest.split('/').next()?)?;
@@ -166,31 +166,35 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_reached_as_its_address_says() {
+    fn the_ip_version_of_a_server_follows_from_its_address() {
         for (server, ipv6) in [
             ("http://127.0.0.1:6443", false),
             ("https://[::1]:6443/", true),
             ("https://no-such-host.invalid", false),
         ] {
-            // On a machine without IPv6 none is.
+            // On a machine without IPv6, no server is reached by IPv6.
             let ipv6 = ipv6 && std::net::UdpSocket::bind("[::1]:0").is_ok();
             assert_eq!(is_ipv6(server), ipv6, "{server}");
         }
     }
 
     #[test]
-    fn the_default_address_is_this_machines_on_the_way_to_the_cluster() {
+    fn the_default_address_is_that_of_the_route_to_the_cluster() {
         let guess = |server| told(None, "0.0.0.0:80".parse().unwrap(), true, server);
-        // Pods have a loopback interface of their own, so that of a cluster on this machine helps none.
+        // Pods have their own loopback interfaces, so they cannot use that of a cluster on this machine.
         match guess(Some("http://127.0.0.1:6443")) {
             Ok(told) => {
                 let ip: IpAddr = told.host.unwrap().parse().unwrap();
                 assert!(!ip.is_loopback() && !ip.is_unspecified(), "{ip}");
                 assert_eq!(told.url, format!("https://{}:80", bracketed(&ip.to_string())));
             }
-            // On a machine without any network.
+            // This machine has no network.
             Err(error) => assert_eq!(error, BadAddress::Unknown),
         }
-        assert_eq!(guess(None).unwrap().url, "https://0.0.0.0:80", "trials are on this machine");
+        assert_eq!(
+            guess(None).unwrap().url,
+            "https://0.0.0.0:80",
+            "the trials run on this machine"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Detects, when `resume` opens a database, that it is older than what it has confirmed to agents, as a restored backup
-//! is. It reports this and changes nothing: agents themselves send which reports were confirmed to them
+//! Detects, when `resume` opens a database, that the database is older than the reports that it has acknowledged, as
+//! after restoring a backup. It only logs this: the agents themselves report what was acknowledged to them
 //! (`store/gap.rs`).
 
 use std::collections::HashSet;
@@ -11,16 +11,16 @@ use trial_protocol::TrialJobId;
 use crate::store::{self, Store};
 use crate::util::layout::ExperimentDir;
 
-/// The trials that the folders of an experiment know more of than its database does.
+/// The trials for which the experiment's folders contain more than its database.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StoreBehindAgents {
-    /// Trials that had not ended when the copy was made, and reported more since.
+    /// Trials that had not ended when the database was copied, and have reported more since.
     reported: Vec<String>,
-    /// Trials that began after the copy was made: the database does not know them.
+    /// Trials that began after the database was copied, so that it does not contain them.
     unknown: Vec<String>,
 }
 
-/// Logs what a resumed experiment does about trials that went on after its database was copied, if there are any.
+/// Logs a warning about trials that continued after the database was copied, if there are any.
 pub(super) async fn announce(store: &Store, dir: &ExperimentDir) -> Result<(), store::Error> {
     if let Some(words) = look(store, dir).await?.words() {
         tracing::warn!("{words}");
@@ -42,7 +42,7 @@ async fn look(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, s
     for entry in fs::read_dir(dir.path()).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let Ok(id) = TrialJobId::new(&name) else { continue };
-        // Of the folders beside the database only a trial's has this file.
+        // Among the folders beside the database, only a trial's folder has this file.
         if !known.contains(name.as_str()) && dir.trial(&id).parameters().exists() {
             ahead.unknown.push(name);
         }
@@ -51,29 +51,30 @@ async fn look(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, s
     Ok(ahead)
 }
 
-/// Returns how far an attempt's facts were acknowledged, as its agent has noted. `None`: nothing, or it is not noted yet.
+/// Returns the number up to which an attempt's facts were acknowledged, as its agent has recorded. `None` if nothing
+/// is recorded.
 fn acknowledged(attempt: &Path) -> Option<u64> {
     fs::read_to_string(attempt.join("facts.ack")).ok()?.trim().parse().ok()
 }
 
 impl StoreBehindAgents {
-    /// Returns the warning for the user. `None`: the database is as new as the folders.
+    /// Returns the warning for the user. `None` if the database is as new as the folders.
     fn words(&self) -> Option<String> {
         let mut sentences = vec![
-            "the database is older than what it has confirmed to its trials, as a restored backup is."
+            "the database is older than the reports that it has acknowledged, as after restoring a backup."
                 .to_owned(),
         ];
         if !self.reported.is_empty() {
             sentences.push(format!(
-                "Agents that still run send again what they have kept; a trial that has ended since then runs again as a \
-                 new attempt. What is gone for good is noted in the trial's timeline and named by `check`. Trials: {}.",
+                "Running agents send the reports again that they have kept; a trial that has ended since then runs again as a \
+                 new attempt. The trial's timeline and `check` list the reports that are permanently lost. Trials: {}.",
                 self.reported.join(", ")
             ));
         }
         if !self.unknown.is_empty() {
             sentences.push(format!(
-                "Trials that began later are not in it: their results are not counted, agents of theirs that still run \
-                 are not stopped, and their folders stay. Trials: {}.",
+                "Trials that began later are not in the database: their results are not counted, their running agents \
+                 are not stopped, and their folders are kept. Trials: {}.",
                 self.unknown.join(", ")
             ));
         }
@@ -91,9 +92,9 @@ mod tests {
         #[rustfmt::skip]
         let table = [
             (&[][..],     &[][..],     &[][..]),
-            (&["a", "b"], &[],         &["send again", "Trials: a, b."]),
+            (&["a", "b"], &[],         &["the reports again", "Trials: a, b."]),
             (&[],         &["c"],      &["not counted", "Trials: c."]),
-            (&["a"],      &["c", "d"], &["send again", "Trials: a.", "not counted", "Trials: c, d."]),
+            (&["a"],      &["c", "d"], &["the reports again", "Trials: a.", "not counted", "Trials: c, d."]),
         ];
         for (reported, unknown, expected) in table {
             let ahead = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };

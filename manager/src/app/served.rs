@@ -1,4 +1,4 @@
-//! The servers of a manager, and how they end.
+//! The servers of a manager, and their shutdown.
 
 use std::io;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::api;
 use crate::api::tls::Tls;
 use crate::store::Store;
 
-/// The time that pages that follow a search may look once more after its end.
+/// The time in which pages that follow a search may send another request after its end.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// The servers; they run until [`Self::stop`].
+/// The servers, which run until [`Self::stop`].
 #[derive(Default)]
 pub(super) struct Served {
     servers: JoinSet<io::Result<()>>,
-    /// Cancelled when the manager stops: requests that only wait are answered then.
+    /// Cancelled when the manager stops. Requests that only wait are then answered.
     pub(super) closing: CancellationToken,
-    /// Cancelled when no client is served any more.
+    /// Cancelled when clients are no longer served.
     pub(super) closed: CancellationToken,
-    /// The streams of events that are open.
+    /// The open streams of events.
     pub(super) streams: TaskTracker,
 }
 
@@ -44,12 +44,12 @@ impl Served {
 
     /// Serves on the socket in the experiment's folder.
     pub(super) fn keep(&mut self, presence: Presence) {
-        // Listens before the address is announced: a client that knows it looks for the socket first.
+        // Listens before the address is announced, because a client that reads the address tries the socket first.
         let listener = presence.listen();
         self.servers.spawn(presence.keep(listener));
     }
 
-    /// Tries the store from time to time while its writes fail.
+    /// Retries writes to the store periodically while they fail.
     pub(super) fn look_after(&mut self, store: Store) {
         let stopped = self.closed.clone();
         self.servers.spawn(async move {
@@ -58,7 +58,8 @@ impl Served {
         });
     }
 
-    /// Ends the servers. A follower of a stream of events gets the end and may look once more, for a moment.
+    /// Stops the servers. Clients that follow a stream of events receive its end, and may send another request for a
+    /// moment.
     pub(super) async fn stop(&mut self) {
         self.closing.cancel();
         self.streams.close();
@@ -67,7 +68,7 @@ impl Served {
             () = sleep(FAREWELL) => {}
         }
         self.closed.cancel();
-        // A server that failed has already shown it in its log; everything acknowledged is stored.
+        // A server that failed has already logged its error; all acknowledged data is stored.
         while self.servers.join_next().await.is_some() {}
     }
 }

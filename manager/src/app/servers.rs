@@ -1,4 +1,4 @@
-//! The servers of this machine that answer for an experiment, as the experiment's folder describes them.
+//! Finds the servers of an experiment on this machine by the files in the experiment's folder.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ pub async fn manager_of(id: &ExperimentId, dir: &ExperimentDir) -> Option<(Clien
     served_by(id, dir, &Server::manager(dir)).await
 }
 
-/// Returns a client of the process that shows an experiment without running it, and its address.
+/// Returns a client of the process that serves an experiment without running it, and its address.
 pub async fn viewer_of(id: &ExperimentId, dir: &ExperimentDir) -> Option<(Client, String)> {
     served_by(id, dir, &Server::viewer(dir)).await
 }
 
-/// Returns the address of the home of a data directory, if one is served.
+/// Returns the address of the home of a data directory, if it is served.
 pub async fn home_of(dir: &HomeDir) -> Option<String> {
     let url = std::fs::read_to_string(dir.url()).ok()?;
     let url = url.lines().next().unwrap_or_default().trim().to_owned();
@@ -28,8 +28,9 @@ pub async fn home_of(dir: &HomeDir) -> Option<String> {
     client.ask("GET", "/healthz", None).await.ok().map(|_| url)
 }
 
-/// The server of an experiment, and the address that a browser opens. It is asked over its Unix socket, which only the
-/// owner of the folder can listen on: the port in the file may be a stranger's by now, and the token is not for strangers.
+/// Returns a client of an experiment's server, and the address for browsers. The client uses the Unix socket, on
+/// which only the folder's owner can listen. The port in the file may now belong to another user's server, which must
+/// not receive the token.
 async fn served_by(
     id: &ExperimentId,
     dir: &ExperimentDir,
@@ -46,17 +47,17 @@ async fn served_by(
     let token = token.map(|token| token.trim().to_owned());
     let ca_pem = url.starts_with("https").then(|| std::fs::read_to_string(dir.ca_file()).ok());
     let far = Client::Far { url: url.clone(), token, ca_pem: ca_pem.flatten(), socket };
-    // A manager of an earlier version has no socket, and another experiment's may have had its port.
+    // A manager of an earlier version has no socket, and another experiment's manager may now use its port.
     let answer = far.ask("GET", "/api/v1/experiment", None).await.ok()?;
     (answer.get("id") == Some(&Value::from(id.as_str()))).then_some((far, url))
 }
 
-/// A server of an experiment on this machine, as its folder describes it.
+/// A server of an experiment on this machine, described by files in the experiment's folder.
 struct Server {
     url_file: PathBuf,
     socket: PathBuf,
-    /// The server holds the database's lock while it lives. One of an earlier version, without a socket, is believed by
-    /// that alone.
+    /// `true` if the server holds the database's lock while it runs. For a server of an earlier version, which has no
+    /// socket, the lock is the only evidence.
     locks: bool,
 }
 

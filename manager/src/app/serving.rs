@@ -1,4 +1,4 @@
-//! The servers of a manager that runs an experiment: the API and the portal, and the port of NNI's old keepers.
+//! The servers of a manager that runs an experiment: the API, the portal, and the port for NNI's old keepers.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 use crate::view::Board;
 
-/// The parts of a manager that its servers are made of.
+/// The parts of a manager that its servers need.
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a Settings,
     pub(super) id: &'a ExperimentId,
@@ -43,25 +43,25 @@ pub(super) struct Parts<'a> {
     pub(super) checked: &'a dyn CheckedPlatform,
 }
 
-/// The servers, once they listen.
+/// The servers, which are already listening.
 pub(super) struct Serving {
     pub(super) server: Served,
-    /// Base URL of the manager, as this machine reaches it.
+    /// The base URL of the manager for this machine.
     pub(super) url: String,
-    /// Base URL of the manager for trials.
+    /// The base URL of the manager for trials.
     pub(super) told: String,
-    /// The authority that agents trust. `None`: there is no TLS.
+    /// The authority that agents trust. `None` without TLS.
     pub(super) ca_file: Option<PathBuf>,
-    /// Answers requests on this machine's loopback interface.
+    /// The routes that answer requests on this machine's loopback interface.
     pub(super) machine: axum::Router,
-    /// Takes the training service once it has started.
+    /// The cell for the training service, which is set once the service has started.
     pub(super) service: Arc<OnceLock<Arc<dyn TrainingService>>>,
-    /// The source of the version of the code that trials run. `None`: it is not recorded.
+    /// The source of the version of the trials' code. `None` if the version is not recorded.
     pub(super) code: Option<CodeSource>,
 }
 
 impl Parts<'_> {
-    /// Starts the servers on a listener that is bound already.
+    /// Starts the servers on a bound listener.
     pub(super) async fn serve(self, listener: tokio::net::TcpListener) -> Result<Serving, Error> {
         let (settings, checked) = (self.settings, self.checked);
         let address = listener.local_addr().map_err(|source| Error::Listen {
@@ -153,7 +153,7 @@ impl Parts<'_> {
     }
 }
 
-/// Returns the source of the version of the code that trials run. `None`: it is not recorded.
+/// Returns the source of the version of the trials' code. `None` if the version is not recorded.
 async fn code_source(
     spec: &ExperimentSpec,
     code: &CodeArchive,
@@ -161,7 +161,7 @@ async fn code_source(
 ) -> Result<Option<CodeSource>, Error> {
     let section = spec.training_service.section();
     Ok(if section.needs_code() {
-        // An archive is made now: edits made later do not change what trials run.
+        // The archive is created now, so that later edits do not change the trials' code.
         code.version().await?.map(CodeSource::Archive)
     } else if section.is_local() {
         let tracker = CodeTracker::new(spec.trial_code_directory.clone());
@@ -171,7 +171,7 @@ async fn code_source(
     })
 }
 
-/// Returns the user's token, and puts it into the file that `curl` reads.
+/// Returns the user's token, and writes it to the file that `curl` reads.
 fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
     let user = UserToken::load_or_create(&dir.user_token())?;
     let netrc = dir.netrc();
@@ -180,7 +180,7 @@ fn user_token(dir: &ExperimentDir) -> Result<UserToken, Error> {
     Ok(user)
 }
 
-/// Returns the routes for the server on this machine's loopback interface; none without its port.
+/// Returns the routes for the server on this machine's loopback interface. Empty without a port.
 fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
     let Some(port) = port else { return axum::Router::new() };
     api::router(api::State {
@@ -190,7 +190,7 @@ fn machine_router(state: &api::State, port: Option<u16>) -> axum::Router {
     })
 }
 
-/// Lists the packages of the user's Python, if the experiment wants that. A list that cannot be had stops no search.
+/// Records the packages of the user's Python, if the experiment requires it. A failure does not stop the search.
 async fn record_packages(spec: &ExperimentSpec, dir: &ExperimentDir) {
     if !spec.record_packages {
         return;

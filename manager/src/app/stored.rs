@@ -1,4 +1,4 @@
-//! Reads an experiment that has no manager: gives the API's answers from its store, and changes nothing.
+//! Serves an experiment without a manager: answers API requests from its store, and changes nothing.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,9 +32,9 @@ use crate::util::files::write_file;
 use crate::util::layout::ExperimentDir;
 use crate::view::Board;
 
-/// Serves the stored experiment in this process.
+/// Returns a client for the stored experiment, which is served within this process.
 pub async fn stored(id: &ExperimentId, dir: &ExperimentDir) -> Result<Client, Error> {
-    // There is no receiver: what is asked of the experiment is refused.
+    // There is no receiver, so commands to the experiment are refused.
     let (handle, _) = Handle::new(1);
     Ok(near(state(id, dir, Reach::Machine, None, handle, CancellationToken::new()).await?))
 }
@@ -77,7 +77,7 @@ pub(super) async fn state(
     })
 }
 
-/// The settings of a server that runs no trial.
+/// Returns the settings of a server that runs no trials.
 pub(super) fn to_show(data_dir: &Path, host: &str, port: u16) -> Settings {
     Settings {
         data_dir: data_dir.to_owned(),
@@ -93,20 +93,20 @@ pub(super) fn to_show(data_dir: &Path, host: &str, port: u16) -> Settings {
     }
 }
 
-/// A server that shows an experiment without a manager.
+/// A server that serves an experiment without a manager.
 pub struct Viewing {
-    /// Its address.
+    /// The server's address.
     pub url: String,
     pub(super) served: tokio::task::JoinHandle<io::Result<()>>,
     pub(super) stop: CancellationToken,
-    /// The file with its address, while it lives.
+    /// The file with the address. It exists while the server runs.
     pub(super) url_file: PathBuf,
-    /// A store that is its own.
+    /// A store that only this server uses.
     pub(super) store: Option<Store>,
 }
 
-/// Serves the pages and the API of an experiment without a manager. The address is also in the file `view.url` in its
-/// folder.
+/// Serves the pages and the API of an experiment without a manager. The file `view.url` in the experiment's folder
+/// contains the address.
 pub async fn view(
     id: &ExperimentId,
     dir: &ExperimentDir,
@@ -126,7 +126,7 @@ pub async fn view(
     let (handle, asked) = Handle::new(1);
     tokio::spawn(answer(dir.clone(), asked));
     let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
-    // The first page need not wait for all trials to be read.
+    // Reads all trials now, so that the first page need not wait.
     state.board.refresh().await?;
     let router = api::router(state);
     if let Some(local) = super::presence::listen_locally(&dir.view_socket()) {
@@ -146,7 +146,8 @@ pub async fn view(
     Ok(Viewing { url, served, stop, url_file, store: None })
 }
 
-/// Answers for an experiment that no manager runs, to this machine's loopback interface on `port`; until `stop`.
+/// Returns the routes of an experiment without a manager, for this machine's loopback interface on `port`. They work
+/// until `stop`.
 pub async fn view_on_machine(
     id: &ExperimentId,
     dir: &ExperimentDir,
@@ -160,8 +161,8 @@ pub async fn view_on_machine(
     Ok(api::router(state))
 }
 
-/// Stands in for the experiment's task: marks trials to run once more, and refuses what only a search that runs can do.
-/// It ends with the server.
+/// Replaces the experiment's task: marks trials for another run, and refuses commands that need a running search. It
+/// ends with the server.
 pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<TaskEvent>) {
     while let Some(event) = asked.recv().await {
         if let TaskEvent::Commanded { command, reply } = event {
@@ -175,7 +176,7 @@ pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<TaskEve
                 | Command::Add { .. }
                 | Command::Space(_) => Err(Refused::NotRunning),
             };
-            // The caller may have gone.
+            // The caller may have given up.
             drop(reply.send(done));
         }
     }
@@ -186,7 +187,7 @@ impl Viewing {
     pub async fn close(self) {
         self.stop.cancel();
         drop(self.served.await);
-        // One that stays is looked at with its socket, which does not answer.
+        // If the file remains, clients also check the socket, which no longer answers.
         drop(std::fs::remove_file(&self.url_file));
         if let Some(store) = self.store {
             store.close().await;

@@ -1,10 +1,10 @@
-//! Looks whether the program that a trial's command begins with exists on this machine. It runs nothing, and says nothing
-//! where the shell decides: a false alarm would cost more trust than a missed fault.
+//! Checks whether the program of a trial's command exists on this machine, without running it. If the shell
+//! determines the program, it reports nothing: a false alarm is worse than a missed error.
 
 use crate::advisers;
 use crate::config::ExperimentSpec;
 
-/// Words that a shell runs itself, or after which another word is the program.
+/// Words that a shell executes itself, or that precede the actual program.
 const SHELL_WORDS: &[&str] = &[
     ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command",
     "compgen", "complete", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo",
@@ -15,7 +15,8 @@ const SHELL_WORDS: &[&str] = &[
     "umask", "unalias", "unset", "until", "wait", "while", "in",
 ];
 
-/// Looks for the program of the trials' command: its name, and what is wrong with it. `None`: that cannot be said here.
+/// Looks up the program of the trials' command, and returns its name and the problem, if any. `None` if the program
+/// cannot be determined.
 pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(), String>)> {
     if !spec.training_service.section().is_local() {
         return None;
@@ -28,7 +29,7 @@ pub fn look_for_trial_program(spec: &ExperimentSpec) -> Option<(String, Result<(
     Some((program.to_owned(), found))
 }
 
-/// Returns the program without which a shell's line certainly fails. `None`: the line is not that simple.
+/// Returns the program without which a shell command certainly fails. `None` if the command is too complex to tell.
 fn certain_program(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let end = line.find(|c: char| c.is_whitespace() || "|;&<>()".contains(c));
@@ -37,7 +38,7 @@ fn certain_program(line: &str) -> Option<&str> {
     if word.is_empty() || word.starts_with('-') || !word.chars().all(plain) {
         return None;
     }
-    // Another command of the line may end well although the first one fails. `2>&1` and `&&` are no such thing.
+    // Another command in the line may succeed although the first one fails. `2>&1` and `&&` do not have this effect.
     let rest = rest.replace("&&", "").replace(">&", "");
     let fails_with_it = !rest.contains(['|', ';', '&', '(', '\n']);
     (fails_with_it && !SHELL_WORDS.contains(&word)).then_some(word)
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_named_only_where_the_line_certainly_fails_without_it() {
+    fn a_program_is_returned_only_if_the_command_certainly_fails_without_it() {
         #[rustfmt::skip]
         let table = [
             ("pyhton3 train.py --lr {{lr}}",    Some("pyhton3")),

@@ -239,7 +239,7 @@ def test_an_id_of_ones_own_is_the_managers_too(folder):
     assert experiment.run_or_resume(0) is True
     assert experiment.id == "mine" and (folder / "data" / "mine").is_dir()
     experiment.stop()
-    with pytest.raises(trialkeeper.ConfigurationError, match="there is an experiment mine already"):
+    with pytest.raises(trialkeeper.ConfigurationError, match="experiment mine already exists"):
         Experiment(local().config, id="mine").run(0)
     assert not Experiment(id="unknown1").has_checkpoint()
     with pytest.raises(ConnectionError, match="port 1; running: none"):

@@ -131,7 +131,7 @@ fn agents_resend_the_reports_that_a_restored_backup_lacks() {
         assert_eq!(trial.intermediate, steps(), "{trial:?}\n{}", outcome.stderr);
     }
     assert_eq!(bed.read("record").lines().count(), 2 * STEPS, "a trial ran twice");
-    assert!(outcome.stderr.contains("older than what it has confirmed"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("reports that it has acknowledged"), "{}", outcome.stderr);
     let check = run(&bed, &["check", &id]);
     assert_eq!((check.code, check.stdout.as_slice()), (Some(0), &b""[..]), "{}", check.stderr);
 }
