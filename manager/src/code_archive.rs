@@ -1,7 +1,8 @@
-//! The code directory as one archive: what a pod without a shared file system gets from the manager.
+//! The code directory as one archive, for pods without a shared file system.
 //!
-//! It is made once per experiment, into the experiment's folder: later edits of the code do not change what its trials
-//! run, also when the experiment goes on another day. It must not know who asks for it.
+//! The archive is created once per experiment, in the experiment's folder. Later edits of the code do not change what
+//! its trials run, even if the experiment is resumed another day. This module does not know who downloads the
+//! archive.
 
 mod listing;
 pub mod packages;
@@ -25,23 +26,23 @@ use self::version::{CodeTracker, CodeVersion};
 use crate::util::digest::hexadecimal;
 use crate::util::layout::DIFFS_FOLDER;
 
-/// The limits beyond which code is too much for every trial to fetch; agents unpack no more. NNI allows 2,000 entries
+/// The maximum size of the code, because every trial downloads it. Agents unpack no more. NNI allows 2,000 entries
 /// and 300 MiB.
 const LIMITS: CodeLimits = CodeLimits { entries: CODE_ENTRIES, bytes: CODE_BYTES };
 
-/// The limits of the code.
+/// The limits of an archive.
 #[derive(Debug, Clone, Copy)]
 struct CodeLimits {
-    /// Files, directories and links.
+    /// The maximum number of files, directories and links.
     entries: usize,
-    /// Content of all files, before compression.
+    /// The maximum size of the content of all files in bytes, before compression.
     bytes: u64,
 }
 
-/// The reason that there is no archive.
+/// The reason for which an archive cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory, or one of its `.nniignore` files.
+    /// The directory, or one of its `.nniignore` files, cannot be read.
     #[error("cannot list the code directory {}", .root.display())]
     List {
         /// The root.
@@ -50,8 +51,8 @@ pub enum Error {
         #[source]
         source: ignore::Error,
     },
-    /// A file in it.
-    #[error("cannot read {}; make it readable, or name it in .nniignore", .path.display())]
+    /// A file in the directory cannot be read.
+    #[error("cannot read {}; make it readable, or list it in .nniignore", .path.display())]
     Read {
         /// The path.
         path: PathBuf,
@@ -59,44 +60,44 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A file that became shorter.
+    /// A file became shorter while it was read.
     #[error("{} changed while it was read; start the experiment again", .path.display())]
     Changed {
         /// The path.
         path: PathBuf,
     },
-    /// A link that leads out.
+    /// A link leads out of the directory.
     #[error(
-        "{} is a link to {}, which is not in the code directory and so not in a pod; put a copy there, or \
-         name the link in .nniignore",
+        "{} is a link to {}, which is outside the code directory and thus missing in a pod; copy it there, or \
+         list the link in .nniignore",
         .path.display(), .target.display()
     )]
     LinkOut {
         /// The path.
         path: PathBuf,
-        /// Where to.
+        /// The target of the link.
         target: PathBuf,
     },
-    /// More bytes than every trial should fetch.
+    /// The code contains more bytes than every trial should download.
     #[error(
-        "the code directory {} holds {found}, and a trial may fetch {limit}; name what trials do not need \
+        "the code directory {} contains {found}, and a trial may fetch {limit}; list what trials do not need \
          in its .nniignore; the largest files: {most}",
         .root.display()
     )]
     TooLarge {
         /// The root.
         root: PathBuf,
-        /// The amount that was found.
+        /// The size that was found.
         found: String,
-        /// The amount that is allowed.
+        /// The maximum size.
         limit: String,
         /// The largest files.
         most: String,
     },
-    /// More entries than every trial should unpack.
+    /// The code contains more entries than every trial should unpack.
     #[error(
-        "the code directory {} holds {found} entries, and a trial may fetch {limit}; name what trials do \
-         not need in its .nniignore; the fullest: {most}",
+        "the code directory {} contains {found} entries, and a trial may fetch {limit}; list what trials do \
+         not need in its .nniignore; the directories with most entries: {most}",
         .root.display()
     )]
     TooMany {
@@ -104,12 +105,12 @@ pub enum Error {
         root: PathBuf,
         /// The number that was found.
         found: usize,
-        /// The number that is allowed.
+        /// The maximum number.
         limit: usize,
-        /// The fullest directories.
+        /// The directories with most entries.
         most: String,
     },
-    /// The archive itself.
+    /// The archive cannot be written.
     #[error("cannot write the code archive {}", .path.display())]
     Write {
         /// The path.
@@ -120,7 +121,7 @@ pub enum Error {
     },
 }
 
-/// The archive of one experiment's code; cheap to clone.
+/// The archive of an experiment's code; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CodeArchive(Arc<Inner>);
 
@@ -131,24 +132,24 @@ struct Inner {
     made: OnceCell<Archive>,
 }
 
-/// An archive that is there: a tar file, compressed with gzip.
+/// An existing archive: a tar file, compressed with gzip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
-    /// Where it is.
+    /// The path of the file.
     pub file: PathBuf,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
     /// SHA-256 of the file, in lower-case hexadecimal digits.
     pub sha256: String,
 }
 
 impl CodeArchive {
-    /// The archive of `directory` in `file`. Nothing is made yet.
+    /// Returns the archive of `directory` in `file`, without creating it.
     pub fn new(directory: PathBuf, file: PathBuf) -> Self {
         Self(Arc::new(Inner { directory, file, made: OnceCell::new() }))
     }
 
-    /// The archive: made now, unless an earlier run of the experiment has made it.
+    /// Returns the archive. Creates it unless an earlier run of the experiment has created it.
     pub async fn get(&self) -> Result<Archive, Error> {
         let make = async || {
             let (directory, file) = (self.0.directory.clone(), self.0.file.clone());
@@ -162,8 +163,8 @@ impl CodeArchive {
 }
 
 impl CodeArchive {
-    /// Makes the archive unless it is there, and returns the version of the code in it. `None`: an earlier build made the
-    /// archive, or its version could not be kept.
+    /// Creates the archive unless it exists, and returns the version of the code in it. `None` if an earlier build
+    /// created the archive, or the version could not be stored.
     pub async fn version(&self) -> Result<Option<CodeVersion>, Error> {
         let note = self.0.file.with_extension("json");
         let is_new = !self.0.file.exists();
@@ -179,13 +180,16 @@ impl CodeArchive {
         let text =
             serde_json::to_vec(&version).expect("a version has no map with other keys than text");
         if let Err(error) = tokio::fs::write(&note, text).await {
-            tracing::warn!("the version of the code is not kept in {}: {error}", note.display());
+            tracing::warn!(
+                "the version of the code could not be stored in {}: {error}",
+                note.display()
+            );
         }
         Ok(Some(version))
     }
 }
 
-/// Returns the content that an archive of `directory` would have, for the user; nothing is made.
+/// Returns a summary of the archive that `directory` would have, as text for users. Creates nothing.
 pub fn survey(directory: &Path) -> Result<String, Error> {
     let entries = listing::list(&canonical(directory)?, LIMITS)?;
     let sizes = entries.iter().map(|entry| match entry.kind {
@@ -217,7 +221,7 @@ fn make(directory: &Path, file: &Path, limits: CodeLimits) -> Result<Archive, Er
     let root = canonical(directory)?;
     let entries = listing::list(&root, limits)?;
     let failed = |source| Error::Write { path: file.to_owned(), source };
-    // Beside its place and then moved there: no reader finds half of it.
+    // Written under a temporary name and then moved, so that no reader finds a partial file.
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
     let sealed = Sealed::new(io::BufWriter::new(part.as_file_mut()));
@@ -252,14 +256,14 @@ fn pack(
     let read = |source| Error::Read { path: path.clone(), source };
     let content = File::open(&path).map_err(read)?;
     let mut content = io::BufReader::with_capacity(64 << 10, content).take(size);
-    // A file that grew is cut off where it ended when it was listed.
+    // Of a file that has grown, only the listed size is read.
     if io::copy(&mut content, packed).map_err(read)? != size {
         return Err(Error::Changed { path: path.clone() });
     }
     packed.write_all(&[0; tape::BLOCK][..tape::padding(size)]).map_err(failed)
 }
 
-/// Counts and hashes what passes through.
+/// A writer that counts and hashes the bytes that it passes on.
 struct Sealed<W> {
     sink: W,
     bytes: u64,

@@ -1,10 +1,10 @@
-//! Tells others what happened to an experiment: a server and a program of the user's ([`NotificationsSpec`]).
+//! Notifies a server and a program of the user of events in an experiment ([`NotificationsSpec`]).
 //!
-//! Events to be told lie in the store, written together with the change that they tell of. Each is told until it has
-//! been taken or given up: at least once, under an id by which a second time is known. News that the store itself is
-//! ill cannot lie there and dies with this process. An empty file says that the next manager owes the news that the
-//! store is well again. No failure to tell reaches the experiment: each way of telling has a task of its own, which is
-//! bounded in time and tries.
+//! An event is written to the store together with the change that it reports. Each channel retries a notification
+//! until it is accepted or abandoned. A receiver may get it twice, and recognises the repetition by its id. The
+//! notification of a store that cannot be written cannot be stored, and is lost if this process dies. An empty file
+//! then records that the next manager must send the notification of the recovery. A failed notification never affects
+//! the experiment: each channel has its own task, with limits on time and tries.
 
 mod channel;
 pub mod event;
@@ -30,18 +30,18 @@ use crate::util::clock::Clock;
 
 /// The name of the server's channel.
 pub(crate) const WEBHOOK: &str = "webhook";
-/// The name of the program's.
+/// The name of the program's channel.
 pub(crate) const COMMAND: &str = "command";
 
-/// The time that what is left is still tried when the manager ends.
+/// The time for which remaining notifications are retried when the manager ends.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Says that something new lies in the store; cheap to clone.
+/// A signal that the store contains a new notification; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct OutboxWaker(Arc<watch::Sender<u64>>);
 
 impl OutboxWaker {
-    /// Something new lies there.
+    /// Signals a new notification in the store.
     pub fn ring(&self) {
         self.0.send_modify(|rung| *rung += 1);
     }
@@ -51,34 +51,34 @@ impl OutboxWaker {
     }
 }
 
-/// The context of the tasks.
+/// The configuration of the notification tasks.
 #[derive(Clone)]
 pub struct NotifierConfig {
-    /// Whom to tell.
+    /// The receivers and the events.
     pub spec: NotificationsSpec,
-    /// Whom it is about.
+    /// The subject of the notifications.
     pub about: About,
-    /// Where the command is run.
+    /// The working directory of the command.
     pub directory: PathBuf,
-    /// A file that is there while others believe the store to be ill, for the next manager if this one dies. `None`:
-    /// the experiment is over, and its store has no waiter.
+    /// A file that exists while receivers believe that the store cannot be written, for the next manager if this one
+    /// dies. `None` after the end of the experiment, when no task needs the store to recover.
     pub degraded: Option<PathBuf>,
-    /// Where what is to be told lies.
+    /// The store with the pending notifications.
     pub store: Store,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// Rings when something new lies there.
+    /// The signal of new notifications in the store.
     pub waker: OutboxWaker,
 }
 
-/// The tasks that tell.
+/// The tasks that send notifications.
 pub struct Notifier {
     tasks: JoinSet<usize>,
     ending: CancellationToken,
 }
 
 impl Notifier {
-    /// Begins to tell, with what an earlier manager left.
+    /// Starts the tasks, which also send the notifications of an earlier manager.
     pub fn start(config: &NotifierConfig) -> Self {
         let ending = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -93,10 +93,11 @@ impl Notifier {
         Self { tasks, ending }
     }
 
-    /// Tries for a while what is left, then ends; how much could not be told.
+    /// Retries the remaining notifications for a while, ends the tasks, and returns the number that could not be
+    /// sent.
     pub async fn finish(mut self) -> usize {
         self.ending.cancel();
-        // Each ends by itself soon after; one that has panicked has told what it could.
+        // Each task ends soon. A task that has panicked has sent what it could.
         let mut left = 0;
         while let Some(ended) = self.tasks.join_next().await {
             left += ended.unwrap_or(0);
@@ -105,7 +106,7 @@ impl Notifier {
     }
 }
 
-/// Tells for a while what a manager has left that is gone; how much is left then.
+/// Retries the notifications of an earlier manager for a while, and returns the number that could not be sent.
 pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::Error> {
     for channel in [WEBHOOK, COMMAND] {
         if !config.store.notifications(channel).await?.is_empty() {
@@ -115,7 +116,7 @@ pub async fn tell_what_is_left(config: &NotifierConfig) -> Result<usize, store::
     Ok(0)
 }
 
-/// Tells that the store is ill, and that it is well again.
+/// Sends notifications when the store cannot be written, and when it can be written again.
 async fn watch_store(
     config: NotifierConfig,
     queues: Vec<mpsc::UnboundedSender<PendingNotification>>,
@@ -131,7 +132,7 @@ async fn watch_store(
             let event = event::health(&config.about, &news, config.clock.now_ms());
             match news {
                 event::Health::Degraded(_) => {
-                    // An empty file needs no room; where even that fails, only this process knows.
+                    // An empty file needs no disk space. If even that fails, only this process has the information.
                     if let Some(mark) = &config.degraded
                         && let Err(error) = std::fs::write(mark, "")
                     {
@@ -139,7 +140,7 @@ async fn watch_store(
                     }
                     if config.spec.events.contains(&event.kind) {
                         for pending in &queues {
-                            // A channel that has ended needs no more news.
+                            // A channel that has ended needs no notifications.
                             drop(pending.send(PendingNotification::unkept(&event)));
                         }
                     }
@@ -148,7 +149,7 @@ async fn watch_store(
                     if let Some(new) = event.kept(&config.spec)
                         && config.store.notify(new).await.is_err()
                     {
-                        // It is ill again, which need not be told a second time.
+                        // The store has failed again. A second notification of that is not needed.
                         health = health::Health::begin(true);
                         continue;
                     }
@@ -168,7 +169,7 @@ async fn watch_store(
     }
 }
 
-/// Warns the user of notifications that could not be sent.
+/// Logs a warning about notifications that could not be sent.
 pub fn warn_of_rest(left: usize, id: &trial_protocol::ExperimentId) {
     if left > 0 {
         warn!(

@@ -1,7 +1,7 @@
-//! The files of a directory of code that go into the archive: everything that its `.nniignore` files leave in (the
-//! syntax and the nesting of `.gitignore`), in a fixed order.
+//! Lists the files of a code directory for the archive: everything except what its `.nniignore` files exclude (with
+//! the syntax and nesting of `.gitignore`), in a fixed order.
 //!
-//! It reads names and sizes, never contents.
+//! It reads names and sizes, but no contents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,40 +13,40 @@ use ignore::WalkBuilder;
 
 use super::{CodeLimits, Error};
 
-/// The files that say what is left out.
+/// The name of the files that list exclusions.
 const IGNORE_FILE: &str = ".nniignore";
 
-/// A folder with this file in it is an experiment's own, and no code.
+/// The file that marks an experiment's folder, which is not code.
 const STORE: &str = "trialkeeper.db";
 
-/// The number of names that an error gives as examples.
+/// The number of examples in an error message.
 const EXAMPLES: usize = 5;
 
 /// A file to archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Relative to the directory.
+    /// The path relative to the directory.
     pub(super) name: PathBuf,
     /// Its kind.
     pub(super) kind: EntryKind,
-    /// Permissions, the nine bits.
+    /// The nine permission bits.
     pub(super) mode: u32,
-    /// Last change, in seconds since the epoch.
+    /// The time of the last change, in seconds since the epoch.
     pub(super) mtime: u64,
 }
 
 /// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EntryKind {
-    /// A file of so many bytes.
+    /// A file with its size in bytes.
     File(u64),
     /// A directory.
     Directory,
-    /// A symbolic link to something below the directory, relative to the link.
+    /// A symbolic link. The target is inside the directory, and its path is relative to the link.
     Link(PathBuf),
 }
 
-/// Walks the directory `root` in a fixed order, without what is left out.
+/// Walks the directory `root` in a fixed order, without excluded files.
 pub(super) fn walk(root: &Path) -> ignore::Walk {
     WalkBuilder::new(root)
         .standard_filters(false)
@@ -79,7 +79,7 @@ pub(super) fn list(root: &Path, limits: CodeLimits) -> Result<Vec<Entry>, Error>
             EntryKind::File(metadata.len())
         } else {
             tracing::warn!(
-                "{} is neither a file nor a directory nor a link; trials do not get it",
+                "{} is not a file, a directory or a link, and is not copied to trials",
                 path.display()
             );
             continue;
@@ -91,7 +91,7 @@ pub(super) fn list(root: &Path, limits: CodeLimits) -> Result<Vec<Entry>, Error>
     Ok(entries)
 }
 
-/// Where a link points to, relative to itself. A link out of the directory would point nowhere in a pod.
+/// Returns the target of a link, relative to the link. A target outside the directory would not exist in a pod.
 fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let target = std::fs::read_link(path).map_err(read)?;
@@ -101,7 +101,7 @@ fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
     if !inside.starts_with(root) {
         return Err(outside());
     }
-    // Also what it leads to in the end, through other links.
+    // The final target, after other links, must also be inside.
     if let Ok(end) = path.canonicalize()
         && !end.starts_with(root)
     {
@@ -115,7 +115,7 @@ fn link(root: &Path, path: &Path) -> Result<PathBuf, Error> {
     Ok(up.map(PathBuf::from).chain([down]).collect())
 }
 
-/// PURE: `path` without `.` and `..`, as if nothing in it were a link.
+/// PURE: returns `path` without `.` and `..`, without resolving links.
 fn lexical(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {
@@ -130,7 +130,7 @@ fn lexical(path: &Path) -> PathBuf {
     clean
 }
 
-/// PURE: refuses what is hardly meant to go to every trial.
+/// PURE: refuses a directory that is too large to be copied to every trial.
 fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error> {
     let root = root.to_owned();
     if entries.len() > limits.entries {
@@ -156,7 +156,7 @@ fn check(root: &Path, entries: &[Entry], limits: CodeLimits) -> Result<(), Error
     Ok(())
 }
 
-/// The largest of what was counted, for a person.
+/// Returns the largest of the counted names, as text for users.
 fn largest<'a>(
     counted: impl Iterator<Item = (&'a [u8], u64)>,
     show: impl Fn(u64) -> String,
@@ -168,7 +168,7 @@ fn largest<'a>(
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// An amount of bytes for a person.
+/// Formats a number of bytes for users.
 pub(super) fn mebibytes(bytes: u64) -> String {
     let tenths = (bytes * 10).div_ceil(1 << 20);
     format!("{}.{} MiB", tenths / 10, tenths % 10)

@@ -1,4 +1,4 @@
-//! The packages that the user's Python has, as `pip freeze` lists them.
+//! Records the packages of the user's Python, as `pip freeze` lists them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// The time that pip may take.
+/// The maximum run time of pip.
 const PIP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Writes the list of `python`, as it is found from the folder `directory`, into `file`. Returns the number of packages.
+/// Writes the package list of `python`, which is looked up from the folder `directory`, to `file`. Returns the number
+/// of packages.
 ///
 /// # Errors
 ///
-/// Python or pip cannot be run, or the file cannot be written: a sentence for the user.
+/// Returns a message for the user if Python or pip cannot run, or the file cannot be written.
 pub async fn record(
     python: &str,
     directory: &Path,
@@ -32,7 +33,7 @@ pub async fn record(
     let output = ran.map_err(|error| format!("{python} cannot be started: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
         return Err(format!("{python} cannot list its packages: {last}"));
     }
     let written = tokio::fs::write(file, &output.stdout).await;

@@ -1,26 +1,26 @@
-//! PURE: the blocks of a tar archive (POSIX.1-2001: ustar, with a pax record where a name is too long for it).
+//! PURE: the blocks of a tar archive (POSIX.1-2001: ustar, with a pax record for a name that is too long).
 //!
-//! Only what a directory of code needs: files, directories, symbolic links; no owners, no devices.
+//! Supports only what a code directory needs: files, directories and symbolic links, but no owners and no devices.
 
-/// Everything in an archive comes in blocks of so many bytes.
+/// The size of a block in bytes. All parts of an archive consist of blocks.
 pub(super) const BLOCK: usize = 512;
 
-/// Bytes of a name that ustar's field holds.
+/// The maximum size of a name in ustar's field, in bytes.
 const NAME: usize = 100;
 
 /// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TapeKind<'a> {
-    /// A file of so many bytes, which follow.
+    /// A file with its size in bytes. The content follows.
     File(u64),
     /// A directory.
     Directory,
-    /// A symbolic link to this.
+    /// A symbolic link with its target.
     Link(&'a [u8]),
 }
 
-/// The blocks before an entry's content. `name` is relative, without `.` and `..`; `mtime` in seconds since the
-/// epoch.
+/// Returns the blocks before an entry's content. `name` is relative, without `.` and `..`. `mtime` is in seconds
+/// since the epoch.
 pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Vec<u8> {
     let (flag, size, link): (u8, u64, &[u8]) = match kind {
         TapeKind::File(size) => (b'0', size, b""),
@@ -44,18 +44,18 @@ pub(super) fn head(name: &[u8], kind: TapeKind<'_>, mode: u32, mtime: u64) -> Ve
     blocks
 }
 
-/// Returns the number of zeros that follow a content of `size` bytes.
+/// Returns the number of zero bytes that follow a content of `size` bytes.
 pub(super) fn padding(size: u64) -> usize {
     let block = u64::try_from(BLOCK).expect("it is small");
     usize::try_from((block - size % block) % block).expect("it is less than a block")
 }
 
-/// The end of an archive.
+/// Returns the end of an archive.
 pub(super) fn end() -> Vec<u8> {
     vec![0; 2 * BLOCK]
 }
 
-/// `LENGTH key=value\n`, the length including itself.
+/// Returns the pax record `LENGTH key=value\n`. The length includes its own digits.
 fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -73,7 +73,7 @@ fn block(name: &[u8], flag: u8, mode: u32, size: u64, mtime: u64, link: &[u8]) -
     put(108, b"0000000");
     put(116, b"0000000");
     put(124, format!("{size:011o}").as_bytes());
-    // Eleven octal digits last until the year 2242.
+    // Eleven octal digits are enough until the year 2242.
     put(136, format!("{:011o}", mtime.min(0o777_7777_7777)).as_bytes());
     put(148, b"        ");
     put(156, &[flag]);
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_its_own_length() {
+    fn a_record_begins_with_its_own_length() {
         for length in [1, 87, 88, 89, 90, 986, 987, 988, 989, 990] {
             let record = record("path", &vec![b'n'; length]);
             let digits = record.iter().position(|byte| *byte == b' ').unwrap();
@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn heads_are_whole_blocks_with_a_good_sum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
+        fn heads_are_whole_blocks_with_a_correct_checksum(name in "[a-z/]{1,300}", size: u32, mode: u32) {
             let size = u64::from(size);
             let head = head(name.as_bytes(), TapeKind::File(size), mode, 7);
             prop_assert_eq!(head.len() % BLOCK, 0);

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use super::*;
 
-/// Returns the files that the system's own `tar` unpacks: names, and contents or link targets, with permissions.
+/// Returns the files that the system's own `tar` unpacks: their names, and their contents or link targets with
+/// permissions.
 fn unpacked(archive: &Path) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let tar = Command::new("tar").arg("-xpzf").arg(archive).arg("-C").arg(folder.path()).output();
@@ -33,7 +34,7 @@ fn unpacked(archive: &Path) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn the_archive_holds_the_code_as_it_was_at_the_start() {
+async fn the_archive_contains_the_code_as_it_was_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let code = folder.path().join("code");
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(200));
@@ -70,7 +71,7 @@ async fn the_archive_holds_the_code_as_it_was_at_the_start() {
 
     fs::write(code.join("run.sh"), "changed").unwrap();
     let again = CodeArchive::new(code, file.clone()).get().await.unwrap();
-    assert_eq!(again, made, "an edit afterwards changes nothing");
+    assert_eq!(again, made, "a later edit changes nothing");
     assert_eq!(unpacked(&file), expected);
 }
 
@@ -84,5 +85,5 @@ async fn a_failed_packing_leaves_nothing_behind() {
     assert!(matches!(archive.get().await, Err(Error::LinkOut { .. })));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     fs::remove_file(code.join("out")).unwrap();
-    assert!(archive.get().await.is_ok(), "and it is tried again");
+    assert!(archive.get().await.is_ok(), "packing can be repeated");
 }

@@ -1,8 +1,8 @@
-//! A fingerprint of the code directory, by which two states of it are told apart.
+//! A fingerprint of the code directory, which distinguishes its states.
 //!
-//! It covers the files that the archive would hold, except Python's caches and git's own folder. Files that appear
-//! after the first look are left out: trials write their outputs there. The tracker reads the content of changed files
-//! only, and never more than a bounded amount: a larger file counts by its name and size.
+//! It covers the files of the archive, except Python's caches and git's own folder. Files that appear after the first
+//! scan are ignored, because trials write their output there. The tracker reads only the content of changed files, up
+//! to a limit: a larger file is represented by its name and size.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, Metadata};
@@ -24,17 +24,17 @@ use super::listing;
 use crate::util::digest::hexadecimal;
 use crate::util::files::write_file;
 
-/// The most of a directory that is read.
+/// The maximum number of files and bytes that are read.
 const LIMITS: super::CodeLimits = super::CodeLimits { entries: 20_000, bytes: 300 << 20 };
-/// Names of folders that hold no code of the user.
+/// The names of folders that contain no code of the user.
 const SKIPPED: [&str; 2] = [".git", "__pycache__"];
-/// The most names of changed files that a version lists.
+/// The maximum number of changed files that a version lists.
 const NAMES: usize = 5;
-/// The time that one run of git may take.
+/// The maximum run time of one git command.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most of a diff that is kept, in bytes.
+/// The maximum size of a diff that is stored, in bytes.
 const KEPT_DIFF_BYTES: usize = 256 << 10;
-/// The most of a diff that is hashed, in bytes.
+/// The maximum size of a diff that is hashed, in bytes.
 const DIFF_BYTES: u64 = 16 << 20;
 
 /// A state of the code directory.
@@ -42,38 +42,39 @@ const DIFF_BYTES: u64 = 16 << 20;
 pub struct CodeVersion {
     /// SHA-256 over names and contents, in lower-case hexadecimal digits.
     pub sha256: String,
-    /// Files and links that it covers.
+    /// The number of files and links.
     pub files: usize,
-    /// Their size in bytes.
+    /// The size of the files and links in bytes.
     pub bytes: u64,
-    /// True if it leaves anything out: files beyond 20,000, contents beyond 300 MiB, or what could not be read.
+    /// True if the version is incomplete: files beyond 20,000, contents beyond 300 MiB, and unreadable files are left
+    /// out.
     pub cut: bool,
-    /// The first five files that changed since the version before it. Empty for an experiment's first version.
+    /// The first five files that changed since the previous version. Empty for an experiment's first version.
     #[serde(default)]
     pub changed: Vec<String>,
-    /// The git work tree it is in. Absence means that there is none, no git, or no answer within five seconds.
+    /// The git work tree of the directory. Absence means no work tree, no git, or no answer within five seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitState>,
 }
 
-/// A git work tree's state when the version was first seen.
+/// The state of a git work tree when the version was first recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GitState {
     /// The commit that is checked out.
     pub commit: String,
-    /// Its branch. Absence means a detached head.
+    /// The branch. Absence means a detached head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
-    /// True if tracked files in the code directory differ from the commit, or files there are neither tracked nor ignored
-    /// by git. Absence means that git did not say in time.
+    /// True if tracked files in the code directory differ from the commit, or files there are neither tracked nor
+    /// ignored by git. Absence means that git did not answer in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dirty: Option<bool>,
-    /// SHA-256 of the difference of tracked files, its first 16 MiB. Absence means that there is none.
+    /// SHA-256 of the first 16 MiB of the diff of tracked files. Absence means that there is no diff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff_sha256: Option<String>,
 }
 
-/// A file's identity: as long as it stays, the content is taken to be the same.
+/// The attributes of a file. As long as they do not change, the content is considered unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CodeFileStamp {
     inode: u64,
@@ -95,7 +96,7 @@ impl CodeFileStamp {
     }
 }
 
-/// A file as it was last read. `digest`: `None` where its content was not read.
+/// A file as it was last read. `digest` is `None` if the content was not read.
 #[derive(Debug, Clone)]
 struct SeenFile {
     stamp: CodeFileStamp,
@@ -106,37 +107,37 @@ struct SeenFile {
 #[derive(Debug)]
 pub struct CodeTracker {
     directory: PathBuf,
-    /// The names of the first look. `None`: there was none yet.
+    /// The names in the first scan. `None` before the first scan.
     names: Option<BTreeSet<PathBuf>>,
     seen: BTreeMap<PathBuf, SeenFile>,
     last: Option<CodeVersion>,
-    /// The folder in which git's differences are kept. `None`: they are not.
+    /// The folder in which git's diffs are stored. `None` if they are not stored.
     diffs: Option<PathBuf>,
 }
 
-/// Returns the file of a difference in the folder of all.
+/// Returns the path of a diff in the folder of diffs.
 pub fn diff_file(folder: &Path, diff_sha256: &str) -> PathBuf {
     folder.join(format!("{diff_sha256}.diff"))
 }
 
 impl CodeTracker {
-    /// Makes a tracker; nothing is read.
+    /// Creates a tracker without reading the directory.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, names: None, seen: BTreeMap::new(), last: None, diffs: None }
     }
 
-    /// Keeps the difference of tracked files to git's commit in a folder, the first 256 KiB of it, readable by its owner only.
+    /// Stores the first 256 KiB of the diff of tracked files in a folder, readable only by its owner.
     #[must_use]
     pub fn keeping_diffs(self, folder: PathBuf) -> Self {
         Self { diffs: Some(folder), ..self }
     }
 
-    /// Returns the directory's current version without [`CodeVersion::git`], or with that of the last version if nothing
-    /// has changed. Blocks on the disk.
+    /// Returns the directory's current version without [`CodeVersion::git`]. If nothing has changed, it returns the
+    /// last version with its git state. Blocks on disk access.
     ///
     /// # Errors
     ///
-    /// The directory itself cannot be found.
+    /// Fails if the directory does not exist.
     fn look(&mut self) -> io::Result<CodeVersion> {
         let root = self.directory.canonicalize()?;
         let (mut now, mut left, mut cut) = (BTreeMap::new(), LIMITS.bytes, false);
@@ -179,22 +180,22 @@ impl CodeTracker {
         Ok(version)
     }
 
-    /// Returns the directory's current version, with [`CodeVersion::git`], and the tracker for the next look. The error:
-    /// the directory itself cannot be found.
+    /// Returns the directory's current version with [`CodeVersion::git`], and the tracker for the next scan. Fails if
+    /// the directory does not exist.
     pub async fn look_with_git(mut self) -> (Self, io::Result<CodeVersion>) {
         let known = self.last.as_ref().map(|last| last.sha256.clone());
         let looked = tokio::task::spawn_blocking(move || {
             let version = self.look();
             (self, version)
         });
-        let (mut tracker, version) = looked.await.expect("a look at a directory does not panic");
+        let (mut tracker, version) = looked.await.expect("a scan of a directory does not panic");
         let Ok(mut version) = version else { return (tracker, version) };
         if known.as_ref() != Some(&version.sha256) {
             let (git, diff) = git_state(&tracker.directory).await.unzip();
             if let (Some(folder), Some(diff)) = (&tracker.diffs, diff.flatten())
                 && let Err(error) = keep_diff(folder, &diff)
             {
-                warn!("the changes of the code are not kept in {}: {error}", folder.display());
+                warn!("the diff of the code could not be stored in {}: {error}", folder.display());
             }
             version.git = git;
             tracker.last = Some(version.clone());
@@ -224,9 +225,9 @@ fn is_skipped(name: &Path) -> bool {
     name.components().any(|part| SKIPPED.iter().any(|skip| part.as_os_str() == *skip))
 }
 
-/// Hashes at most the first `size` bytes of a file: one that grows meanwhile is not read for ever.
+/// Hashes at most the first `size` bytes of a file, so that a file that grows does not cause an endless read.
 fn hash_file(path: &Path, size: u64) -> io::Result<String> {
-    // A pipe put in its place meanwhile must not block the manager, nor a link lead elsewhere.
+    // The path may have been replaced: a named pipe must not block the manager, and a link must not be followed.
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
     let mut file = File::options().read(true).custom_flags(flags).open(path)?.take(size);
     let (mut context, mut buffer) = (Context::new(&SHA256), vec![0; 64 << 10]);
@@ -242,7 +243,8 @@ fn hash(bytes: &[u8]) -> String {
     hexadecimal(ring::digest::digest(&SHA256, bytes).as_ref())
 }
 
-/// PURE: the digest of all files. Lengths go before names, so that no two lists read the same.
+/// PURE: returns the digest of all files. Each name is preceded by its length, so that no two lists have the same
+/// encoding.
 fn digest_of(files: &BTreeMap<PathBuf, SeenFile>) -> String {
     let mut context = Context::new(&SHA256);
     for (name, seen) in files {
@@ -257,7 +259,7 @@ fn digest_of(files: &BTreeMap<PathBuf, SeenFile>) -> String {
     hexadecimal(context.finish().as_ref())
 }
 
-/// PURE: the first names that were added, removed or have another content.
+/// PURE: returns the first names of files that were added, removed or changed.
 fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFile>) -> Vec<String> {
     let same = |one: &SeenFile, other: &SeenFile| {
         one.digest == other.digest
@@ -273,19 +275,19 @@ fn changes(before: &BTreeMap<PathBuf, SeenFile>, now: &BTreeMap<PathBuf, SeenFil
     names.iter().take(NAMES).map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// Returns the state of the git work tree that `directory` is in, and its difference if there is one. `None`: there is none, no git, no commit yet, or no
-/// answer in time.
+/// Returns the state of the git work tree that contains `directory`, and its diff, if any. `None` if there is no work
+/// tree, no git, no commit or no answer in time.
 async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
     let (head, whole) = git(directory, &["rev-parse", "HEAD", "--abbrev-ref", "HEAD"]).await?;
     let head = String::from_utf8(head).ok().filter(|_| whole)?;
     let mut lines = head.lines();
     let commit = lines.next()?.to_owned();
     let branch = lines.next().filter(|name| *name != "HEAD").map(str::to_owned);
-    // Without the user's own programs for diffs: nothing but git is to run here.
+    // Without the user's own diff programs: only git may run here.
     let diff =
         ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "HEAD", "--", "."];
     let diff = git(directory, &diff).await.map(|(bytes, _)| bytes);
-    // A new `train.py` that was never added is no part of the difference. One name is enough.
+    // A new file that was never added, such as `train.py`, is not part of the diff. One such name is enough.
     let untracked = ["ls-files", "--others", "--exclude-standard", "-z", "--", "."];
     let untracked = git(directory, &untracked).await.map(|(names, _)| !names.is_empty());
     let changed = diff.as_ref().map(|bytes| !bytes.is_empty());
@@ -299,23 +301,24 @@ async fn git_state(directory: &Path) -> Option<(GitState, Option<Vec<u8>>)> {
     Some((GitState { commit, branch, dirty, diff_sha256 }, diff))
 }
 
-/// Keeps a difference in the folder, under the name of its digest.
+/// Stores a diff in the folder, with its digest as the name.
 fn keep_diff(folder: &Path, diff: &[u8]) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let kept = &diff[..diff.len().min(KEPT_DIFF_BYTES)];
     let mut text = String::from_utf8_lossy(kept).into_owned();
     if kept.len() < diff.len() {
-        text.push_str("\n[the rest is not kept: a difference has room for 256 KiB]\n");
+        text.push_str("\n[the rest is not stored: the limit is 256 KiB]\n");
     }
     write_file(&diff_file(folder, &hash(diff)), 0o600, &text)
 }
 
-/// Runs git; returns the first [`DIFF_BYTES`] of its output, and whether that is all. `None`: it failed, or took too long.
+/// Runs git, and returns the first [`DIFF_BYTES`] of its output and whether the output is complete. `None` if git
+/// failed or exceeded the time limit.
 async fn git(directory: &Path, arguments: &[&str]) -> Option<(Vec<u8>, bool)> {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(["-c", "core.fsmonitor=false"]).args(arguments);
     command.env("GIT_OPTIONAL_LOCKS", "0").kill_on_drop(true);
-    // Variables of a git hook that started the manager would name another repository.
+    // The variables of a git hook that started the manager would select another repository.
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(name);
     }

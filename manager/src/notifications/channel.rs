@@ -1,5 +1,5 @@
-//! One way to notify, a server or a program: takes notifications from the store and those that are only in memory,
-//! tries each until it is delivered or given up, and records that.
+//! A channel for notifications, either a server or a program: takes notifications from the store and from memory,
+//! tries each until it is delivered or abandoned, and records the result.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::{COMMAND, LINGER, NotifierConfig, WEBHOOK, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
 
-/// The time to wait before what was told is noted again in a store that could not.
+/// The pause before the result of a notification is recorded again in a store that could not be written.
 const NOTE_AGAIN: Duration = Duration::from_secs(5);
-/// Nothing is to be done.
+/// The time to sleep if no notification is pending.
 const NEVER: Duration = Duration::from_hours(1);
-/// The most notifications of an illness that are kept in memory.
+/// The maximum number of notifications in memory about a store that cannot be written.
 const UNKEPT: usize = 100;
 
-/// A means of notification.
+/// The receiver of a channel.
 #[derive(Clone)]
 pub(super) enum Means {
     Webhook(WebhookSpec),
@@ -44,31 +44,31 @@ impl Means {
     }
 }
 
-/// The fate of a notification.
+/// The state of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum DeliveryState {
-    /// Nothing yet.
+    /// The notification is not yet delivered.
     Open,
-    /// The notification was delivered, which the store does not know yet.
+    /// The notification was delivered, but the store has not yet recorded that.
     Told,
-    /// The notification was given up, and why, which the store does not know yet.
+    /// The notification was abandoned for this reason, but the store has not yet recorded that.
     GivenUp(String),
 }
 
-/// Something to tell, and what became of it.
+/// A notification to send, and its state.
 #[derive(Debug, Clone)]
 pub(super) struct PendingNotification {
     id: String,
     event: Value,
     tries: u32,
     due: Instant,
-    /// `true` if it lies in the store.
+    /// `true` if the notification is in the store.
     kept: bool,
     fate: DeliveryState,
 }
 
 impl PendingNotification {
-    /// Returns the notification of an event that the store cannot hold.
+    /// Creates a notification of an event that the store cannot record.
     pub(super) fn unkept(event: &Notification) -> Self {
         let (id, event) = (event.id.clone(), event.value.clone());
         Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: DeliveryState::Open }
@@ -80,7 +80,7 @@ impl PendingNotification {
     }
 }
 
-/// The task of one way of telling.
+/// The task of a channel.
 pub(super) struct Channel {
     config: NotifierConfig,
     means: Means,
@@ -92,7 +92,8 @@ impl Channel {
         Self { config, means, pending: Vec::new() }
     }
 
-    /// Tells until it is to end and for a while afterwards; how much is left then.
+    /// Sends notifications until the end is requested, and for a while afterwards. Returns the number of remaining
+    /// ones.
     pub(super) async fn run(
         mut self,
         mut delivered: mpsc::UnboundedReceiver<PendingNotification>,
@@ -101,7 +102,7 @@ impl Channel {
         let told = async {
             self.until_ending(&mut delivered, &ending).await;
         };
-        // Once it is to end, what hangs has a bound.
+        // Once the end is requested, a hanging delivery has a time limit.
         let bound = async {
             ending.cancelled().await;
             tokio::time::sleep(LINGER).await;
@@ -120,7 +121,7 @@ impl Channel {
     ) {
         let waker = self.config.waker.clone();
         let mut waker = waker.heard();
-        // Once it is to end: until when.
+        // The deadline, once the end is requested.
         let mut last: Option<Instant> = None;
         loop {
             let closing = ending.is_cancelled();
@@ -129,7 +130,7 @@ impl Channel {
             if closing && last.is_none() {
                 let now = Instant::now();
                 last = Some(now + LINGER);
-                // However long its pause was to be: once more, now.
+                // Each notification is tried once more now, regardless of its pause.
                 for notification in self
                     .pending
                     .iter_mut()
@@ -158,7 +159,7 @@ impl Channel {
         }
     }
 
-    /// Takes what is new.
+    /// Collects new notifications from memory and from the store.
     async fn collect(&mut self, delivered: &mut mpsc::UnboundedReceiver<PendingNotification>) {
         while let Ok(notification) = delivered.try_recv() {
             self.pending.push(notification);
@@ -179,11 +180,11 @@ impl Channel {
                     }
                 }
             }
-            Err(error) => warn!("{error}: what is to be told waits"),
+            Err(error) => warn!("{error}; notifications are delayed"),
         }
     }
 
-    /// The first that something is to be done about.
+    /// Returns the index of the first notification that is due.
     fn due(&self) -> Option<usize> {
         let now = Instant::now();
         self.pending.iter().position(|notification| notification.due <= now)
@@ -200,23 +201,26 @@ impl Channel {
             entry.tries = tries;
             match pace::next(outcome, tries) {
                 NextDelivery::Told => {
-                    info!(id = notification.id, "the {name} has taken {event}");
+                    info!(id = notification.id, "the {name} has accepted {event}");
                     entry.fate = DeliveryState::Told;
                 }
                 NextDelivery::GivenUp(why) => {
-                    warn!(id = notification.id, "the {name} will not be told of {event}: {why}");
+                    warn!(
+                        id = notification.id,
+                        "the {name} did not accept {event}, which is abandoned: {why}"
+                    );
                     entry.fate = DeliveryState::GivenUp(why);
                 }
                 NextDelivery::Again(pause, why) => {
                     if tries == 1 {
                         warn!(
                             id = notification.id,
-                            "the {name} was not told of {event}, which is tried again: {why}"
+                            "the {name} did not accept {event}, which is retried: {why}"
                         );
                     }
                     entry.due = Instant::now() + pause;
                     if notification.kept {
-                        // In memory it is known all the same.
+                        // Ignored: the number is also kept in memory.
                         drop(
                             self.config
                                 .store
@@ -231,7 +235,7 @@ impl Channel {
         self.note(at).await;
     }
 
-    /// Notes what became of one.
+    /// Records the result of a notification in the store.
     async fn note(&mut self, at: usize) {
         let notification = &self.pending[at];
         let problem = match &notification.fate {

@@ -1,4 +1,4 @@
-//! The notifications as JSON: the same for a server and for a program.
+//! The notifications as JSON, which is the same for a server and for a program.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,45 @@ use crate::config::NotificationsSpec;
 use crate::store::NewNotification;
 use crate::util::ids;
 
-/// Whom it is about.
+/// The subject of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// The experiment.
+    /// The experiment's id.
     pub id: ExperimentId,
     /// `experimentName`.
     pub name: Option<String>,
 }
 
-/// The best trial so far.
+/// The best trial of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Best {
-    /// Its id.
+    /// The trial's id.
     pub trial: TrialJobId,
-    /// Its position.
+    /// The trial's position in the experiment.
     pub sequence: u64,
-    /// Its result.
+    /// The trial's result.
     pub number: f64,
-    /// Its parameters.
+    /// The trial's parameters.
     pub parameters: Value,
 }
 
 /// A change of the store's health.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// The store cannot be written; why.
+    /// The store cannot be written, for this reason.
     Degraded(String),
     /// The store can be written again.
     Recovered,
 }
 
-/// Something that happened.
+/// An event of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
-    /// Its name for ever.
+    /// A unique and permanent identifier.
     pub id: String,
     /// The kind.
     pub kind: EventKind,
-    /// The whole message.
+    /// The complete message.
     pub value: Value,
     at_ms: i64,
 }
@@ -69,7 +69,7 @@ impl Notification {
         Self { id, kind, value, at_ms }
     }
 
-    /// As it is kept. `None`: there is no receiver.
+    /// Converts the notification for the store. `None` if the event is not among those that the user selected.
     pub fn kept(self, spec: &NotificationsSpec) -> Option<NewNotification> {
         let Self { id, kind, value, at_ms } = self;
         let webhook = spec.webhook.as_ref().map(|_| super::WEBHOOK);
@@ -80,7 +80,7 @@ impl Notification {
     }
 }
 
-/// The experiment has ended in `state`, with so many trials in each of their states.
+/// Creates a notification that the experiment has ended in `state`, with the number of trials in each state.
 pub fn ended(
     about: &About,
     state: &str,
@@ -104,13 +104,14 @@ pub fn ended(
     Notification::new(EventKind::ExperimentEnded, about, &text, at_ms, more)
 }
 
-/// Too many failures hold the search; `why` is a sentence for a person.
+/// Creates a notification that too many failures hold the search. `why` is a message for users.
 pub fn held(about: &About, why: &str, at_ms: i64) -> Notification {
     let text = format!("{}: {why}", called(about));
     Notification::new(EventKind::FailureBudgetReached, about, &text, at_ms, json!({}))
 }
 
-/// Something is wrong with a tuner or an assessor outside, `name`; or, if `None`, not any more.
+/// Creates a notification of a problem of the external tuner or assessor `name`; `None` means that the problem is
+/// solved.
 pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> Notification {
     match trouble {
         Some(why) => {
@@ -124,11 +125,14 @@ pub fn trouble(about: &About, name: &str, trouble: Option<&str>, at_ms: i64) -> 
     }
 }
 
-/// The store is ill, or well again.
+/// Creates a notification that the store cannot be written, or can be written again.
 pub fn health(about: &About, news: &Health, at_ms: i64) -> Notification {
     match news {
         Health::Degraded(why) => {
-            let text = format!("{}: {why}; no trial is started or ended until then", called(about));
+            let text = format!(
+                "{}: {why}; until this is solved, no trial is started or ended",
+                called(about)
+            );
             Notification::new(
                 EventKind::ManagerDegraded,
                 about,
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wanted_events_are_kept_once_for_each_channel() {
+    fn only_selected_events_are_stored_once_for_each_channel() {
         let mut spec = NotificationsSpec {
             events: vec![EventKind::FailureBudgetReached],
             webhook: None,

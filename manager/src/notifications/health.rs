@@ -1,6 +1,6 @@
-//! PURE: the moments at which a store that fails now and then is called ill, and well. An illness is told at once. Its
-//! end is told only after it has stayed away for a while: an illness that comes and goes is told of twice and not a
-//! hundred times.
+//! PURE: decides when a store with intermittent failures is reported as failing, and as recovered. A failure is
+//! reported immediately. A recovery is reported only after the store has worked for a while, so that an intermittent
+//! failure does not cause hundreds of notifications.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use tokio::time::Instant;
 
 use super::event;
 
-/// The time that the store must have been well.
+/// The time that the store must have worked before the recovery is reported.
 const CONVALESCENCE: Duration = Duration::from_secs(3);
-/// Nothing is to be looked at.
+/// The time to the next check if nothing is pending.
 const NEVER: Duration = Duration::from_hours(1);
 
-/// The state of the store's health that was notified last.
+/// The state of the store that was reported last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Health {
-    /// Nothing, or that it is well.
+    /// Nothing was reported, or the recovery was.
     #[default]
     Well,
-    /// That it is ill, which it is.
+    /// The failure was reported and continues.
     Ill,
-    /// That it is ill; since then it is not.
+    /// The failure was reported, and the store has worked since this time.
     Convalescent(Instant),
 }
 
 impl Health {
-    /// Returns the state that an earlier manager has notified: that the store is ill, or not.
+    /// Returns the state that an earlier manager has reported: failing, or not.
     pub(super) fn begin(told_ill: bool) -> Self {
         if told_ill { Self::Ill } else { Self::Well }
     }
 
-    /// Takes how the store is at `now`, and gives what is to be told.
+    /// Updates the state with the store's error at `now`, and returns the notification to send.
     pub(super) fn step(&mut self, ill: Option<String>, now: Instant) -> Option<event::Health> {
         match (*self, ill) {
             (Self::Well, Some(why)) => {
@@ -54,7 +54,7 @@ impl Health {
         }
     }
 
-    /// When to look again, if nothing happens.
+    /// Returns the time until the next check, if nothing changes.
     pub(super) fn next_look(self, now: Instant) -> Duration {
         match self {
             Self::Well | Self::Ill => NEVER,
@@ -75,19 +75,19 @@ mod tests {
         let mut health = Health::default();
         #[rustfmt::skip]
         let story = [
-            ("it is well",           None,  0,  None),
-            ("it falls ill",         ill(), 1,  Some(event::Health::Degraded("full".to_owned()))),
-            ("and stays so",         ill(), 2,  None),
-            ("it is better",         None,  3,  None),
-            ("but not for long",     ill(), 4,  None),
-            ("better again",         None,  5,  None),
-            ("for a while",          None,  7,  None),
-            ("and for good",         None,  8,  Some(event::Health::Recovered)),
-            ("which is said once",   None,  60, None),
-            ("a new illness is new", ill(), 61, Some(event::Health::Degraded("full".to_owned()))),
+            ("it works",             None,  0,  None),
+            ("it fails",             ill(), 1,  Some(event::Health::Degraded("full".to_owned()))),
+            ("it still fails",       ill(), 2,  None),
+            ("it works briefly",     None,  3,  None),
+            ("it fails again",       ill(), 4,  None),
+            ("it works again",       None,  5,  None),
+            ("it still works",       None,  7,  None),
+            ("it has recovered",     None,  8,  Some(event::Health::Recovered)),
+            ("reported once",        None,  60, None),
+            ("a new failure",        ill(), 61, Some(event::Health::Degraded("full".to_owned()))),
         ];
-        for (says, ill, when, told) in story {
-            assert_eq!(health.step(ill, at(when)), told, "{says}");
+        for (case, ill, when, told) in story {
+            assert_eq!(health.step(ill, at(when)), told, "{case}");
         }
     }
 }

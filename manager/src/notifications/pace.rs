@@ -1,32 +1,31 @@
-//! PURE: the consequence of a try to deliver a notification: it was taken, it is tried again after a pause, or it is given
-//! up.
+//! PURE: the next step after a try to deliver a notification: done, another try after a pause, or abandoned.
 
 use std::time::Duration;
 
-/// The number of times that one thing is tried: for more than an hour.
+/// The maximum number of tries for a notification. Together they take more than an hour.
 const TRIES: u32 = 24;
-/// The longest pause.
+/// The maximum pause between tries.
 const MAX_RETRY_PAUSE: Duration = Duration::from_mins(5);
 
 /// The outcome of a try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DeliveryOutcome {
-    /// The receiver has taken it.
+    /// The receiver has accepted the notification.
     Delivered,
-    /// Not now; why. Another try may help.
+    /// The delivery failed for this reason. Another try may succeed.
     NotNow(String),
-    /// Never; why.
+    /// The delivery failed for this reason, and another try would fail as well.
     Never(String),
 }
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextDelivery {
-    /// Nothing: it was told.
+    /// The notification was delivered.
     Told,
-    /// Nothing: it is given up, and why.
+    /// The notification is abandoned for this reason.
     GivenUp(String),
-    /// Another try, after this pause.
+    /// Another try after this pause, and the reason for it.
     Again(Duration, String),
 }
 
@@ -36,7 +35,7 @@ pub(super) fn next(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
         DeliveryOutcome::Delivered => NextDelivery::Told,
         DeliveryOutcome::Never(why) => NextDelivery::GivenUp(why),
         DeliveryOutcome::NotNow(why) if tries >= TRIES => {
-            NextDelivery::GivenUp(format!("{why}; it was tried {tries} times"))
+            NextDelivery::GivenUp(format!("{why}; abandoned after {tries} tries"))
         }
         DeliveryOutcome::NotNow(why) => {
             let seconds = 1 << tries.saturating_sub(1).min(16);
@@ -50,13 +49,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_so_do_tries() {
+    fn the_pauses_and_the_number_of_tries_are_limited() {
         let mut pauses = Vec::new();
         for tries in 1.. {
             match next(DeliveryOutcome::NotNow("no".to_owned()), tries) {
                 NextDelivery::Again(pause, _) => pauses.push(pause.as_secs()),
                 NextDelivery::GivenUp(why) => {
-                    assert_eq!(why, "no; it was tried 24 times");
+                    assert_eq!(why, "no; abandoned after 24 tries");
                     break;
                 }
                 NextDelivery::Told => panic!("the receiver did not accept it"),

@@ -1,5 +1,5 @@
-//! Notifies a program of the user's: the event is on its standard input and in a few variables. After a bounded time
-//! the program is killed, with all that it started.
+//! Notifies a program of the user. The event is on its standard input and in a few environment variables. After a
+//! time limit, the program is killed with all processes that it started.
 
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -15,26 +15,26 @@ use tokio::time::timeout;
 
 use super::pace::DeliveryOutcome;
 
-/// The time that it may take.
+/// The maximum run time of the program.
 const BOUND: Duration = Duration::from_secs(30);
-/// The time that its complaints are waited for once it has ended.
+/// The time to wait for remaining error output after the program has ended.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// The length of its output that is shown, in bytes.
+/// The maximum size of the error output in a message, in bytes.
 const SHOWN: usize = 300;
 
-/// The process group of a program; what is left of it dies with this.
+/// The process group of a program. Dropping it kills the remaining processes.
 struct ProcessGroup(Option<Pid>);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
-            // One that has ended is no error.
+            // A group that has ended is not an error.
             let _gone = killpg(pid, Signal::SIGKILL);
         }
     }
 }
 
-/// Runs the program with an event.
+/// Runs the program for an event.
 pub(super) async fn run(line: &str, directory: &Path, id: &str, event: &Value) -> DeliveryOutcome {
     run_for(BOUND, line, directory, id, event).await
 }
@@ -56,14 +56,14 @@ async fn run_for(
     let ended = converse(&mut child, bound, &format!("{event}\n"), &mut last).await;
     match ended {
         Ok(Ok(status)) if status.success() => {
-            // What it left in the background is wanted.
+            // Processes that the program left in the background are intended.
             group.0 = None;
             DeliveryOutcome::Delivered
         }
         Ok(Ok(status)) => {
             DeliveryOutcome::NotNow(format!("it ended with {status}{}", shown(&last)))
         }
-        Ok(Err(error)) => DeliveryOutcome::NotNow(format!("it was lost: {error}")),
+        Ok(Err(error)) => DeliveryOutcome::NotNow(format!("cannot wait for its end: {error}")),
         Err(_) => {
             drop(group);
             drop(child.wait().await);
@@ -75,7 +75,7 @@ async fn run_for(
     }
 }
 
-/// Gives the program its input, keeps the last of its messages, and waits for its end.
+/// Writes the program's input, keeps the end of its error output, and waits for its exit.
 async fn converse(
     child: &mut Child,
     bound: Duration,
@@ -85,7 +85,7 @@ async fn converse(
     let (input, errors) = (child.stdin.take(), child.stderr.take());
     let say = async {
         if let Some(mut input) = input {
-            // One that does not read has what it wants.
+            // Ignored: the program need not read its input.
             drop(input.write_all(body.as_bytes()).await);
         }
     };
@@ -103,7 +103,7 @@ async fn converse(
     })
     .await;
     if !heard && matches!(&ended, Ok(Ok(status)) if !status.success()) {
-        // What it started may hold the pipe for ever.
+        // A child of the program may keep the pipe open indefinitely.
         let _late = timeout(LAST_WORDS, hear).await;
     }
     ended
@@ -120,13 +120,13 @@ fn spawn(line: &str, directory: &Path, id: &str, event: &Value) -> std::io::Resu
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        // A Ctrl-C at the terminal is the manager's to handle.
+        // Only the manager handles a Ctrl-C at the terminal.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
 }
 
-/// Keeps the last of what it says.
+/// Reads the error output, and keeps its end.
 async fn hear(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
     let Some(mut errors) = errors else { return };
     let mut bytes = [0; 4096];
@@ -137,7 +137,7 @@ async fn hear(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
     }
 }
 
-/// Its last words, fit for one line.
+/// Formats the end of the error output on a single line.
 fn shown(last: &[u8]) -> String {
     let text = String::from_utf8_lossy(last);
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -170,20 +170,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_outcome_of_each_program_follows_the_table() {
+    async fn the_outcome_follows_from_the_exit_of_the_program() {
         let failed = |why: &str| DeliveryOutcome::NotNow(why.to_owned());
         #[rustfmt::skip]
         let table = [
-            ("one that does not read",       "true",                              DeliveryOutcome::Delivered),
-            ("one that closes its input",    "exec <&-; true",                    DeliveryOutcome::Delivered),
-            ("one that leaves another",      "sleep 2 & exit 0",                 DeliveryOutcome::Delivered),
-            ("one that fails",               "echo 'no\tway' >&2; exit 3",        failed("it ended with exit status: 3: no way")),
-            ("one that fails and is held",   "sleep 600 & echo no >&2; exit 3",    failed("it ended with exit status: 3: no")),
-            ("one that is killed",           "kill -9 $$",                        failed("it ended with signal: 9 (SIGKILL)")),
-            ("one that is not there",        "exec ./nowhere 2>/dev/null",        failed("it ended with exit status: 127")),
+            ("does not read its input",      "true",                              DeliveryOutcome::Delivered),
+            ("closes its input",             "exec <&-; true",                    DeliveryOutcome::Delivered),
+            ("leaves a child",               "sleep 2 & exit 0",                 DeliveryOutcome::Delivered),
+            ("fails",                        "echo 'no\tway' >&2; exit 3",        failed("it ended with exit status: 3: no way")),
+            ("fails and leaves a child",     "sleep 600 & echo no >&2; exit 3",    failed("it ended with exit status: 3: no")),
+            ("is killed",                    "kill -9 $$",                        failed("it ended with signal: 9 (SIGKILL)")),
+            ("does not exist",               "exec ./nowhere 2>/dev/null",        failed("it ended with exit status: 127")),
         ];
-        for (says, line, expected) in table {
-            assert_eq!(told(LONG, line).await.0, expected, "{says}");
+        for (case, line, expected) in table {
+            assert_eq!(told(LONG, line).await.0, expected, "{case}");
         }
         let (flood, _) = told(LONG, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
         assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * SHOWN));
@@ -198,16 +198,16 @@ mod tests {
         let child = Pid::from_raw(out.trim().parse().unwrap());
         let dies = async {
             loop {
-                // Gone, or dead and not yet buried.
+                // Dead, or dead and not yet reaped.
                 let stat = std::fs::read_to_string(format!("/proc/{child}/stat"));
                 let stat = stat.unwrap_or_default();
                 if matches!(stat.split(' ').nth(2), None | Some("Z")) {
                     return;
                 }
-                // Between two looks only.
+                // A pause between polls, not a timing assumption.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        timeout(LONG, dies).await.expect("its child dies with it");
+        timeout(LONG, dies).await.expect("the child is killed, too");
     }
 }

@@ -1,4 +1,4 @@
-//! The tasks with a real store, and programs that take what they are told or do not.
+//! The notification tasks with a real store, and with programs that accept notifications or not.
 
 use std::fs;
 use std::path::Path;
@@ -36,11 +36,11 @@ async fn file(path: &Path) -> String {
             {
                 return text;
             }
-            // Between two looks only.
+            // A pause between polls, not a timing assumption.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(BOUND, seen).await.expect("it is told in time")
+    tokio::time::timeout(BOUND, seen).await.expect("the file is written in time")
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     closed.store.notify(event.kept(&closed.spec).unwrap()).await.unwrap();
     let notifier = Notifier::start(&closed);
     file(&folder.path().join("tries")).await;
-    // As a manager that is killed.
+    // Simulates a manager that is killed.
     drop(notifier);
     let NotifierConfig { store, .. } = closed;
     store.close().await;
@@ -64,13 +64,13 @@ async fn the_next_manager_sends_pending_notifications_under_the_same_id() {
     assert_eq!(event["id"], id.as_str());
     assert_eq!(event["event"], "failure_budget_reached");
     assert_eq!(open.store.notifications(COMMAND).await.unwrap(), []);
-    // And never again.
+    // A second call sends nothing.
     assert_eq!(tell_what_is_left(&open).await.unwrap(), 0);
     assert_eq!(fs::read_to_string(&told).unwrap().lines().count(), 1);
 }
 
 #[tokio::test]
-async fn a_notification_in_a_long_pause_is_tried_once_more_at_the_end() {
+async fn a_notification_in_a_long_pause_is_retried_at_the_end() {
     for (line, left) in
         [("echo tried >> tries; test -e open", 0), ("echo tried >> tries; exit 1", 1)]
     {
@@ -86,11 +86,11 @@ async fn a_notification_in_a_long_pause_is_tried_once_more_at_the_end() {
         file(&tries).await;
         let noted = async {
             while config.store.notifications(COMMAND).await.unwrap()[0].tries != 21 {
-                // Between two looks only.
+                // A pause between polls, not a timing assumption.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(BOUND, noted).await.expect("its failure is noted");
+        tokio::time::timeout(BOUND, noted).await.expect("the failure is recorded");
         fs::write(&open, "").unwrap();
         assert_eq!(notifier.finish().await, left, "{line}");
         assert_eq!(fs::read_to_string(&tries).unwrap(), "tried\ntried\n", "{line}");
@@ -98,7 +98,7 @@ async fn a_notification_in_a_long_pause_is_tried_once_more_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_bell_is_enough_while_the_manager_runs() {
+async fn the_waker_starts_the_delivery_while_the_manager_runs() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), "cat >> told");
     let notifier = Notifier::start(&config);

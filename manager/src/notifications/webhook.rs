@@ -1,4 +1,5 @@
-//! Notifies a server: one POST, of whose answer only the status is read. The URL may be a secret: no message holds it.
+//! Notifies a server with one POST. Only the status of the answer is read. The URL may be a secret, so no message
+//! contains it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use super::pace::DeliveryOutcome;
 use crate::config::{SecretSource, WebhookSpec};
 use crate::util::errors::chain;
 
-/// The time that a connection may take to be made.
+/// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The time that the server may take to begin its answer.
+/// The time limit for the server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Tells the server of an event.
+/// Sends an event to the server.
 pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> DeliveryOutcome {
-    // Read anew each time: an operator may have mended them.
+    // The files are read for each request, because an operator may have corrected them.
     let (url, token) = match (url(&spec.url), spec.token.as_ref().map(token).transpose()) {
         (Ok(url), Ok(token)) => (url, token),
         (Err(problem), _) | (_, Err(problem)) => return DeliveryOutcome::NotNow(problem),
@@ -41,15 +42,15 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Deliver
         request = request.header(AUTHORIZATION, token);
     }
     match request.send().await {
-        // The rest of its answer does not matter, and may never end.
+        // The body of the answer is ignored, because it may never end.
         Ok(answer) => judge(answer.status().as_u16()),
         Err(error) => DeliveryOutcome::NotNow(chain(&error.without_url())),
     }
 }
 
-/// Returns the meaning of a status: one that will be the same tomorrow is final.
+/// Returns the outcome for a status. A status that will not change is final.
 fn judge(status: u16) -> DeliveryOutcome {
-    let said = format!("the server answers {status}");
+    let said = format!("the server answered {status}");
     match status {
         200..=299 => DeliveryOutcome::Delivered,
         408 | 425 | 429 | 500..=599 => DeliveryOutcome::NotNow(said),
@@ -60,7 +61,7 @@ fn judge(status: u16) -> DeliveryOutcome {
 
 fn url(source: &SecretSource) -> Result<Url, String> {
     let text = read(source, "webhookUrl")?;
-    let url = Url::parse(&text).map_err(|error| format!("webhookUrl is no URL: {error}"))?;
+    let url = Url::parse(&text).map_err(|error| format!("webhookUrl is not a URL: {error}"))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
         _ => Err("webhookUrl must begin with http:// or https://".to_owned()),
@@ -70,12 +71,12 @@ fn url(source: &SecretSource) -> Result<Url, String> {
 fn token(source: &SecretSource) -> Result<HeaderValue, String> {
     let text = read(source, "webhookToken")?;
     let mut value = HeaderValue::try_from(format!("Bearer {text}"))
-        .map_err(|_| "webhookToken cannot stand in a header".to_owned())?;
+        .map_err(|_| "webhookToken cannot be sent in a header".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// The text itself; no message holds it.
+/// Reads the secret text. No error message contains it.
 fn read(source: &SecretSource, name: &str) -> Result<String, String> {
     let text = match source {
         SecretSource::Given(text) => text.clone(),
@@ -111,7 +112,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
     let mut store = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = ca_file {
         let unusable = |error: &dyn std::fmt::Display| {
-            format!("webhookCaFile {} holds no certificates: {error}", path.display())
+            format!("webhookCaFile {} contains no usable certificates: {error}", path.display())
         };
         let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(&error))?;
         for certificate in certificates {
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_whether_to_try_again() {
+    fn the_status_determines_whether_to_retry() {
         for (status, outcome) in [
             (200, "taken"),
             (204, "taken"),
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_message_holds_the_secret() {
+    async fn no_message_contains_the_secret() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("url");
         for text in ["http://127.0.0.1:1/s3cret", "ftp://s3cret", "s3cret", "http://[s3cret", ""] {
@@ -158,7 +159,7 @@ mod tests {
             let spec =
                 WebhookSpec { url: SecretSource::File(file.clone()), token: None, ca_file: None };
             let DeliveryOutcome::NotNow(why) = post(&spec, "id", &Value::Null).await else {
-                panic!("nobody listens at {text}");
+                panic!("no server listens at {text}");
             };
             assert!(!why.contains("s3cret"), "{text}: {why}");
         }
@@ -188,18 +189,18 @@ mod tests {
             String::from_utf8_lossy(&asked).matches("POST ").count()
         });
         let outcome = post(&at(&url, None), "id", &Value::Null).await;
-        let why = "the server answers 307; redirections are not followed".to_owned();
+        let why = "the server answered 307; redirections are not followed".to_owned();
         assert_eq!(outcome, DeliveryOutcome::Never(why));
         assert_eq!(server.await.unwrap(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_answer_is_not_waited_for() {
+    async fn a_server_that_does_not_answer_causes_a_timeout() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/s3cret", listener.local_addr().unwrap());
         let begun = tokio::time::Instant::now();
         let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
-            panic!("nobody has answered");
+            panic!("no server has answered");
         };
         assert!(
             begun.elapsed() <= ANSWER + Duration::from_secs(1) && !why.contains("s3cret"),
@@ -235,7 +236,7 @@ mod tests {
             }
         });
         let DeliveryOutcome::NotNow(why) = post(&at(&url, None), "id", &Value::Null).await else {
-            panic!("anybody may say so");
+            panic!("the certificate must be refused");
         };
         assert!(why.contains("certificate") && !why.contains("s3cret"), "{why}");
         assert_eq!(

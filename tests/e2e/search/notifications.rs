@@ -183,7 +183,7 @@ fn an_unwritable_store_and_its_recovery_are_notified() {
     });
     let received = events(&bed, "told");
     let problem = received[0]["problem"].as_str().unwrap();
-    assert!(problem.contains("another process holds it"), "{problem}");
+    assert!(problem.contains("another process has locked it"), "{problem}");
     gate.open(1);
     Outcome::of(running.finish(BOUND)).expect_done(1, 0);
     assert_eq!(events(&bed, "told").len(), 2, "the experiment's end must not be notified");

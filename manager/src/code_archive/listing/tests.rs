@@ -30,11 +30,11 @@ impl Code {
     }
 }
 
-/// A name, the ignore files, and the paths that they leave out.
+/// A description, the ignore files, and the paths that they exclude.
 type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
 #[test]
-fn ignore_files_leave_out_what_they_say_and_nothing_else_does() {
+fn only_nniignore_files_exclude_paths() {
     let files = [
         ("train.py", ""),
         (".hidden", ""),
@@ -51,15 +51,15 @@ fn ignore_files_leave_out_what_they_say_and_nothing_else_does() {
     ];
     #[rustfmt::skip]
     let table: [Row<'_>; 7] = [
-        ("nothing is said",      &[], &[]),
+        ("no ignore file",       &[], &[]),
         ("a name, at any depth", &[(".nniignore", "big.bin\n")], &["data/big.bin", "deep/data/big.bin"]),
         ("a directory",          &[(".nniignore", "target/\n")], &["deep/target", "deep/target/x", "target", "target/x"]),
-        ("from the top only",    &[(".nniignore", "/target\n")], &["target", "target/x"]),
-        ("but not this one",     &[(".nniignore", "data/*\n!data/keep.txt\n")], &["data/big.bin"]),
-        ("in a folder of its own", &[("deep/.nniignore", "*.bin\n")], &["deep/data/big.bin", "deep/other.bin"]),
+        ("at the top only",      &[(".nniignore", "/target\n")], &["target", "target/x"]),
+        ("with an exception",    &[(".nniignore", "data/*\n!data/keep.txt\n")], &["data/big.bin"]),
+        ("in a subdirectory", &[("deep/.nniignore", "*.bin\n")], &["deep/data/big.bin", "deep/other.bin"]),
         ("comments and escapes", &[(".nniignore", "# none\n\\#odd\n.git\n")], &[".git", ".git/config", "a b/#odd"]),
     ];
-    for (says, ignores, left_out) in table {
+    for (case, ignores, left_out) in table {
         let all = Code::new(&[&files, ignores].concat());
         let names = all.names();
         let ignored: Vec<&str> = left_out.to_vec();
@@ -67,25 +67,25 @@ fn ignore_files_leave_out_what_they_say_and_nothing_else_does() {
             assert_eq!(
                 names.contains(&name.to_owned()),
                 !ignored.contains(&name),
-                "{says}: {name}"
+                "{case}: {name}"
             );
         }
         for name in ignored {
-            assert!(!names.contains(&name.to_owned()), "{says}: {name}");
+            assert!(!names.contains(&name.to_owned()), "{case}: {name}");
         }
-        assert!(names.is_sorted_by_key(PathBuf::from), "{says}: {names:?}");
+        assert!(names.is_sorted_by_key(PathBuf::from), "{case}: {names:?}");
     }
 }
 
 #[test]
-fn an_experiment_in_the_code_directory_is_no_code() {
+fn an_experiment_in_the_code_directory_is_excluded() {
     let code =
         Code::new(&[("train.py", ""), ("runs/abc/trialkeeper.db", ""), ("runs/abc/x/y", "")]);
     assert_eq!(code.names(), ["runs", "train.py"]);
 }
 
 #[test]
-fn links_stay_inside_and_special_files_are_passed_over() {
+fn links_lead_inside_and_special_files_are_skipped() {
     let code = Code::new(&[("a/file", "x"), ("b/c/d", "")]);
     let root = &code.root;
     symlink("../a/file", root.join("b/relative")).unwrap();
@@ -123,12 +123,12 @@ fn links_stay_inside_and_special_files_are_passed_over() {
 }
 
 #[test]
-fn too_much_is_refused_by_name() {
+fn a_directory_that_is_too_large_is_refused_with_its_largest_files() {
     let large = "x".repeat(2 << 20);
     let code = Code::new(&[("data/large", &large), ("small", "x"), ("data/1", ""), ("data/2", "")]);
     let refused = list(&code.root, CodeLimits { entries: 1000, bytes: 1 << 20 }).unwrap_err();
     let text = refused.to_string();
-    assert!(text.contains("holds 2.1 MiB") && text.contains("fetch 1.0 MiB"), "{text}");
+    assert!(text.contains("contains 2.1 MiB") && text.contains("fetch 1.0 MiB"), "{text}");
     assert!(text.contains("the largest files: data/large (2.0 MiB), small"), "{text}");
     let refused = list(&code.root, CodeLimits { entries: 4, bytes: 1 << 30 }).unwrap_err();
     let text = refused.to_string();

@@ -1,4 +1,4 @@
-//! Two states of a directory are told apart, and equal ones are not.
+//! Different states of a directory have different versions, and equal states have the same.
 
 use std::fs;
 use std::process::Command as Program;
@@ -11,7 +11,7 @@ fn a_version_changes_with_the_code_and_only_with_it() {
     let put = |name: &str, text: &str| {
         let path = folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // In place of the old file: a clock of coarse steps would hide the change otherwise.
+        // Replaces the old file: with a coarse clock, a change in place might not be detected.
         let new = folder.path().join(".nniignored");
         fs::write(&new, text).unwrap();
         fs::rename(new, path).unwrap();
@@ -42,17 +42,17 @@ fn a_version_changes_with_the_code_and_only_with_it() {
             assert_eq!(now.changed, changed, "{name}");
         }
         let fresh = CodeTracker::new(folder.path().to_owned()).look().unwrap();
-        assert_eq!(fresh.sha256, now.sha256, "what was remembered is what is there: {name}");
+        assert_eq!(fresh.sha256, now.sha256, "the remembered state equals the real one: {name}");
         last = now;
     }
     put("log.txt", "a trial's output");
-    assert_eq!(tracker.look().unwrap(), last, "an output of a trial is no code");
+    assert_eq!(tracker.look().unwrap(), last, "a trial's output is not code");
     fs::remove_file(folder.path().join("train.py")).unwrap();
     assert_eq!(tracker.look().unwrap().changed, ["train.py"]);
 }
 
 #[test]
-fn a_file_too_large_to_read_counts_by_its_size_and_is_admitted() {
+fn a_file_too_large_to_read_counts_by_its_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.bin");
     File::create(&path).unwrap().set_len(LIMITS.bytes + 1).unwrap();
@@ -64,7 +64,7 @@ fn a_file_too_large_to_read_counts_by_its_size_and_is_admitted() {
 }
 
 #[tokio::test]
-async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
+async fn the_state_of_a_work_tree_has_the_commit_and_whether_it_is_dirty() {
     let folder = tempfile::tempdir().unwrap();
     assert!(git_state(folder.path()).await.is_none());
     let run = |arguments: &[&str]| {
@@ -84,13 +84,13 @@ async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
     let untracked = state().await;
     assert_eq!((untracked.dirty, untracked.diff_sha256), (Some(true), None), "not yet added");
     fs::write(folder.path().join(".git/info/exclude"), "new.py\n").unwrap();
-    assert_eq!(state().await.dirty, Some(false), "what git ignores is no change");
+    assert_eq!(state().await.dirty, Some(false), "an ignored file is not a change");
     fs::write(folder.path().join("train.py"), "22").unwrap();
     let dirty = state().await;
     assert_eq!((dirty.commit == clean.commit, dirty.dirty), (true, Some(true)));
     let digest = dirty.diff_sha256.unwrap();
 
-    // The difference is kept for its owner, as far as there is room for it.
+    // The diff is stored for its owner, up to a limit.
     let kept = tempfile::tempdir().unwrap();
     let diffs = kept.path().join("diffs");
     let look = async || {
@@ -104,7 +104,7 @@ async fn a_work_tree_has_a_commit_and_says_whether_it_is_dirty() {
     assert_eq!((mode(&file), mode(&diffs)), (0o600, 0o700));
     fs::write(folder.path().join("train.py"), "x\n".repeat(KEPT_DIFF_BYTES)).unwrap();
     let cut = fs::read_to_string(diff_file(&diffs, &look().await)).unwrap();
-    assert!(cut.ends_with("has room for 256 KiB]\n") && cut.len() < KEPT_DIFF_BYTES + 100);
+    assert!(cut.ends_with("the limit is 256 KiB]\n") && cut.len() < KEPT_DIFF_BYTES + 100);
     run(&["checkout", "--detach"]);
     assert_eq!(state().await.branch, None);
 }
