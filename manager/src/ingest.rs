@@ -1,12 +1,13 @@
-//! A batch of reports -> one transaction -> an ack; then the experiment is told what is new.
+//! Accepts batches of reports: stores each batch in one transaction, acknowledges it, and forwards new reports to the
+//! experiment.
 //!
 //! Promises:
-//! 1. Nothing is acknowledged that is not durable.
-//! 2. Whatever was stored for the first time is told to the experiment, once and in order, also when the
-//!    agent hangs up in the middle. (After a crash between the two, the experiment finds it in the store.)
-//! 3. An agent that speaks is alive, even if what it says cannot be stored just now.
+//! 1. Every acknowledged report is durable.
+//! 2. Each new report is sent to the experiment once and in order, even if the agent disconnects during the request.
+//!    (After a crash between the two steps, the experiment reads the report from the store.)
+//! 3. An agent that sends a batch is alive, even if the batch cannot be stored at present.
 //!
-//! The intake must not decide what a report means, and knows nothing of HTTP.
+//! The intake does not interpret reports, and does not depend on HTTP.
 
 mod arrival;
 #[cfg(test)]
@@ -30,10 +31,10 @@ use crate::experiment::Handle;
 use crate::store::{self, Arrival, Store};
 use crate::util::clock::Clock;
 
-/// The number of attempts that can report at the same time. More only share a turn.
+/// The number of attempts that can report at the same time. With more, some attempts share a lock.
 const TURNS: u64 = 1024;
 
-/// Takes in batches; cheap to clone.
+/// The intake of batches; cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
     inner: Arc<Inner>,
@@ -46,33 +47,33 @@ struct Inner {
     experiment: ExperimentId,
     clock: Arc<dyn Clock>,
     offer: Offer,
-    /// Held from the commit until the experiment has been told. Two deliveries of one attempt (a request that timed
-    /// out, and its repetition) so cannot overtake each other in between.
+    /// The locks that are held from the commit until the experiment has received the reports. Two deliveries of one
+    /// attempt (a request that timed out, and its repetition) thus keep their order.
     turns: Vec<Mutex<()>>,
     hasher: RandomState,
 }
 
-/// The reason that a batch was not taken. The agent keeps it.
+/// The reason for which a batch was not accepted. The agent keeps the batch.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// Agent and manager have no protocol version in common.
+    /// The agent and the manager have no protocol version in common.
     #[error("no common protocol version: {source}; use an agent and a manager of closer age")]
     NoCommonVersion {
         /// The offer of this manager.
         offer: Offer,
-        /// The two ranges.
+        /// The two ranges of versions.
         source: NoCommonVersion,
     },
-    /// The batch is for another experiment than this manager's.
+    /// The batch is for another experiment.
     #[error("there is no experiment {0} here")]
     UnknownExperiment(ExperimentId),
-    /// There is no such trial.
+    /// The trial does not exist.
     #[error("there is no trial {0}")]
     UnknownTrial(TrialJobId),
-    /// It could not be stored.
+    /// The batch could not be stored.
     #[error("the reports could not be stored")]
     Store(#[source] store::Error),
-    /// The manager is going away.
+    /// The manager is shutting down.
     #[error("the manager is shutting down")]
     Stopping,
 }
@@ -88,7 +89,7 @@ impl From<store::Error> for Error {
 }
 
 impl Intake {
-    /// An intake for one experiment. It promises no lease.
+    /// Creates the intake of an experiment, without a lease.
     pub fn new(
         store: Store,
         handle: Handle,
@@ -109,32 +110,32 @@ impl Intake {
         }
     }
 
-    /// Tells agents how long they may stay silent before they are taken for lost.
+    /// Sets the lease: the time that agents may be silent before they are considered lost.
     #[must_use]
     pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease_ms = Some(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
         self
     }
 
-    /// The experiment whose reports it takes.
+    /// Returns the experiment of this intake.
     pub fn experiment(&self) -> &ExperimentId {
         &self.inner.experiment
     }
 
-    /// Takes in one batch.
+    /// Accepts a batch.
     pub async fn accept(&self, batch: impl Into<Arrival>) -> Result<ReportAck, Error> {
         let inner = Arc::clone(&self.inner);
         let arrival = Arc::new(batch.into());
-        // A task of its own: it goes on when the agent hangs up and the request is dropped. A report that was stored
-        // and not told would never reach the tuner. The task ends by itself, and the next start finds in the store what
-        // a shutdown cuts off.
+        // A separate task, which continues if the agent disconnects and the request is dropped. Otherwise a report
+        // could be stored but never reach the tuner. If a shutdown interrupts the task, the next start reads the
+        // reports from the store.
         let task = tokio::spawn(async move { inner.accept(arrival).await });
         let ack = task.await.unwrap_or(Err(Error::Stopping))?;
         Ok(ReportAck { lease_ms: self.lease_ms, ..ack })
     }
 
-    /// Waits until an attempt's agent should speak, because there is a directive for it; what to answer it
-    /// then, before its batch has come.
+    /// Waits until there is a directive for an attempt, and returns the acknowledgement with which its agent is
+    /// called before its batch has arrived.
     pub async fn call(&self, trial: &TrialJobId, attempt: &AttemptId) -> ReportAck {
         self.inner.handle.wait_for_directive(trial, attempt).await;
         ReportAck {
@@ -164,8 +165,8 @@ impl Inner {
         })
     }
 
-    /// Stores a batch and passes on what is new in it. Returns how far its lane is stored then, and whether the agent
-    /// has to send again what comes after that.
+    /// Stores a batch and forwards its new reports. Returns the number up to which the lane is stored then, and
+    /// whether the agent must send the later reports again.
     async fn take_in(&self, arrival: Arc<Arrival>) -> Result<(Option<u64>, bool), Error> {
         let batch = &arrival.batch;
         if let Err(source) = self.offer.agree(&batch.offer) {
@@ -195,7 +196,7 @@ impl Inner {
         if ingested.resend {
             tracing::warn!(
                 %trial, %attempt, stored = ingested.through, acknowledged,
-                "the database is older than what it has confirmed: the agent is asked to send its reports again"
+                "the database is older than the reports that it has acknowledged: the agent sends its reports again"
             );
         }
         let fresh = match lane {

@@ -1,9 +1,9 @@
-//! The tokens of trials: a secret per experiment, and tokens made from it. The experiment's user has a
-//! token of their own, [`UserToken`].
+//! The tokens of trials: a secret per experiment, and the tokens that are derived from it. The experiment's user has
+//! a separate token, [`UserToken`].
 //!
-//! A trial's token names its experiment, its trial and its end in clear and carries an HMAC-SHA256 over them. So
-//! checking needs nothing but the secret: no table of tokens, and none to lose on a restart. It opens its own trial's
-//! reports and nothing else. Neither secret nor token may reach a log.
+//! A trial's token contains its experiment, its trial and its expiry in clear text, and an HMAC-SHA256 of them. So
+//! verification needs only the secret, and no table of tokens that a restart could lose. A token admits only the
+//! reports of its own trial. Neither the secret nor a token may be logged.
 
 mod file;
 mod user;
@@ -22,17 +22,17 @@ use trial_protocol::{ExperimentId, TrialJobId};
 use crate::util::clock::{Clock as _, SystemClock};
 pub use user::UserToken;
 
-/// Bytes of the secret: as long as SHA-256's digest, more adds nothing.
+/// The size of the secret in bytes. It equals the size of a SHA-256 digest; more would not add security.
 const SECRET_BYTES: usize = 32;
 
-/// First part of a token; names how the rest is made.
+/// The first part of a token, which identifies the format of the rest.
 const SCHEME: &str = "tk2";
 
-/// The time that a token is good, in milliseconds: 90 days.
+/// The lifetime of a token in milliseconds: 90 days.
 const LIFE_MS: i64 = 90 * DAY_MS;
 
-/// A token that is good for less than this is renewed: 60 days. So an agent may be without a manager for as
-/// long.
+/// The remaining lifetime below which a token is renewed: 60 days. An agent may thus be without a manager for that
+/// time.
 const RENEWED_MS: i64 = 60 * DAY_MS;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
@@ -41,23 +41,23 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 #[derive(Clone)]
 pub struct Secret {
     key: hmac::Key,
-    /// The time at which it was loaded, by the wall clock and by a clock that does not jump.
+    /// The time at which the secret was loaded, by the wall clock and by the monotonic clock.
     loaded: (i64, Instant),
 }
 
-/// Whom a good token belongs to.
+/// The owner of a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The experiment it is for.
+    /// The experiment of the token.
     pub experiment: ExperimentId,
-    /// The trial it is for.
+    /// The trial of the token.
     pub trial: TrialJobId,
-    /// Until when, in milliseconds since the Unix epoch, by the manager's clock.
+    /// The expiry in milliseconds since the Unix epoch, by the manager's clock.
     pub expires_at_ms: i64,
 }
 
 impl Holder {
-    /// Checks that it may speak for this trial.
+    /// Checks that the token permits reports of this trial.
     pub fn may_speak_for(
         &self,
         experiment: &ExperimentId,
@@ -71,27 +71,27 @@ impl Holder {
     }
 }
 
-/// The reason that a token does not open what was asked for.
+/// The reason for which a token does not permit a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRefusal {
-    /// The token was not made from this secret.
+    /// The token was not derived from this secret.
     #[error("the token is not one of this manager's")]
     Invalid,
-    /// The token was good, for this.
+    /// The token of this holder has expired.
     #[error("the token has expired")]
     Expired(Holder),
-    /// The token is good, for something else.
+    /// The token is valid for another trial.
     #[error("the token is for trial {} of experiment {}", .0.trial, .0.experiment)]
     Other(Holder),
 }
 
-/// The reason that there is no secret.
+/// The reason for which a secret or token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read, made or protected.
+    /// The file cannot be read, written or protected.
     #[error("cannot {action} the secret {}", .path.display())]
     File {
-        /// The action that was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -99,35 +99,36 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The file does not contain a secret.
     #[error(
-        "{} holds {found} bytes and a secret has {SECRET_BYTES}; move the file away to have a new one made \
+        "{} contains {found} bytes, but a secret has {SECRET_BYTES}; move the file away to create a new secret \
          (running agents then need new tokens)",
         .path.display()
     )]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The size of the file in bytes.
         found: usize,
     },
-    /// The user's token cannot be one.
+    /// The file does not contain a valid user's token.
     #[error(
-        "the first line of {} is no token: 16 to 512 printable ASCII characters without a space; move the \
-         file away to have a new one made",
+        "the first line of {} is not a token: 16 to 512 printable ASCII characters without a space; move the \
+         file away to create a new token",
         .path.display()
     )]
     NoToken {
         /// The file.
         path: PathBuf,
     },
-    /// The system gave no random bytes.
+    /// The system provided no random bytes.
     #[error("the system has no random bytes for a secret")]
     NoRandomness,
 }
 
 impl Secret {
-    /// Reads the secret from its file; makes both on the first start, for the owner's eyes only.
+    /// Reads the secret from its file. On the first start, it creates the secret and the file, which only the owner
+    /// can read.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
         let bytes = file::read_or_create(path, || Ok(random::<SECRET_BYTES>()?.to_vec()))?;
         if bytes.len() != SECRET_BYTES {
@@ -141,14 +142,15 @@ impl Secret {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes), loaded }
     }
 
-    /// The time by which tokens expire, in milliseconds since the Unix epoch: the wall clock's when the manager began,
-    /// and the time that has passed since. So a wall clock that jumps while the manager runs shuts no agent out.
+    /// Returns the time for the expiry of tokens, in milliseconds since the Unix epoch: the wall-clock time at the
+    /// manager's start plus the time since then. So a jump of the wall clock during the run does not invalidate an
+    /// agent's token.
     pub fn now_ms(&self) -> i64 {
         let passed = i64::try_from(self.loaded.1.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.loaded.0.saturating_add(passed)
     }
 
-    /// The token with which a trial's agent posts its reports; good from now on.
+    /// Returns the token with which a trial's agent sends its reports, valid from now on.
     pub fn trial_token(
         &self,
         experiment: &ExperimentId,
@@ -161,19 +163,19 @@ impl Secret {
         format!("{SCHEME}.{experiment}.{trial}.{expires_at_ms}.{tag}")
     }
 
-    /// Whose token this is. Takes the same time wherever the token's signature is wrong.
+    /// Returns the holder of a token. The signature is compared in constant time.
     pub fn identify(&self, token: &str, now_ms: i64) -> Result<Holder, TokenRefusal> {
         let holder = self.holder(token).ok_or(TokenRefusal::Invalid)?;
         if now_ms < holder.expires_at_ms { Ok(holder) } else { Err(TokenRefusal::Expired(holder)) }
     }
 
-    /// The token to show instead of one that expires before long.
+    /// Returns a new token if the holder's token expires soon.
     pub fn renewal(&self, holder: &Holder, now_ms: i64) -> Option<String> {
         let left = holder.expires_at_ms.saturating_sub(now_ms);
         (left < RENEWED_MS).then(|| self.trial_token(&holder.experiment, &holder.trial, now_ms))
     }
 
-    /// Checks that a token is that of this trial.
+    /// Checks that a token is valid for this trial.
     pub fn check(
         &self,
         token: &str,
@@ -207,8 +209,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Returns the message to sign. The first line keeps it apart from anything else this secret may sign one day; ids hold
-/// no line break.
+/// Returns the message to sign. The first line distinguishes it from other messages that this secret may sign in the
+/// future. Ids contain no line break.
 fn message(experiment: &ExperimentId, trial: &TrialJobId, expires_at_ms: i64) -> String {
     format!("trialkeeper trial token 2\n{experiment}\n{trial}\n{expires_at_ms}")
 }
@@ -236,11 +238,11 @@ mod tests {
         (ExperimentId::new(experiment).unwrap(), TrialJobId::new(trial).unwrap())
     }
 
-    /// Some time, in milliseconds since the Unix epoch.
+    /// An arbitrary time, in milliseconds since the Unix epoch.
     const NOW: i64 = 1_800_000_000_000;
 
     #[test]
-    fn a_token_opens_its_own_trial_only() {
+    fn a_token_is_valid_only_for_its_own_trial() {
         let (experiment, trial) = ids("exp", "t");
         let token = secret(1).trial_token(&experiment, &trial, NOW);
         assert_eq!(secret(1).check(&token, &experiment, &trial, NOW), Ok(()));
@@ -266,22 +268,26 @@ mod tests {
             ("another experiment's",  secret(1), token.as_str(),   "exp2", "t",  NOW, other),
             ("another secret's",      secret(2), token.as_str(),   "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("renamed",               secret(1), renamed.as_str(), "exp",  "u",  NOW, TokenRefusal::Invalid),
-            ("cut elsewhere",         secret(1), shifted.as_str(), "ex",   "pt", NOW, TokenRefusal::Invalid),
-            ("made to live longer",   secret(1), longer_lived.as_str(), "exp", "t", NOW, TokenRefusal::Invalid),
+            ("with a shifted dot",    secret(1), shifted.as_str(), "ex",   "pt", NOW, TokenRefusal::Invalid),
+            ("with a later expiry",   secret(1), longer_lived.as_str(), "exp", "t", NOW, TokenRefusal::Invalid),
             ("another scheme",        secret(1), old.as_str(),     "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("shortened",             secret(1), cut,              "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("lengthened",            secret(1), longer.as_str(),  "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("without a signature",   secret(1), "tk2.exp.t.1.",   "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("empty",                 secret(1), "",               "exp",  "t",  NOW, TokenRefusal::Invalid),
             ("expired",               secret(1), token.as_str(),   "exp",  "t",  end, expired.clone()),
-            ("and not its trial's",   secret(1), token.as_str(),   "exp",  "u",  end, expired),
+            ("expired, other trial",  secret(1), token.as_str(),   "exp",  "u",  end, expired),
         ];
-        for (says, secret, token, experiment, trial, now_ms, expected) in table {
-            assert_eq!(refusal(&secret, token, experiment, trial, now_ms), expected, "{says}");
+        for (case, secret, token, experiment, trial, now_ms, expected) in table {
+            assert_eq!(refusal(&secret, token, experiment, trial, now_ms), expected, "{case}");
         }
         let (experiment, trial) = ids("exp", "t");
-        assert_eq!(secret(1).check(&token, &experiment, &trial, end - 1), Ok(()), "to its end");
-        // Another spelling of the same number is the same token.
+        assert_eq!(
+            secret(1).check(&token, &experiment, &trial, end - 1),
+            Ok(()),
+            "valid until its expiry"
+        );
+        // Another notation of the same number is the same token.
         assert_eq!(secret(1).check(&spelled, &experiment, &trial, NOW), Ok(()));
     }
 
@@ -291,7 +297,7 @@ mod tests {
         let token = secret(1).trial_token(&experiment, &trial, NOW);
         let mut holder = secret(1).identify(&token, NOW).unwrap();
         assert_eq!(secret(1).renewal(&holder, NOW + 29 * DAY_MS), None);
-        // A trial of many years, heard of once a month.
+        // A trial that runs for years and reports once a month.
         for month in 1..=100 {
             let now_ms = NOW + month * 31 * DAY_MS;
             let token = secret(1).renewal(&holder, now_ms).unwrap();
@@ -301,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_made_once_and_kept() {
+    fn the_secret_is_created_once_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         let (experiment, trial) = ids("exp", "t");
@@ -315,11 +321,11 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         Secret::load_or_create(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "a readable secret is protected");
+        assert_eq!(mode & 0o777, 0o600, "a secret that other users can read is protected");
     }
 
     #[test]
-    fn a_secret_that_is_none_is_refused() {
+    fn an_invalid_secret_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         fs::write(&path, "short").unwrap();
@@ -331,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_texts_are_no_token(text in ".*|tk2\\.[a-z]{1,4}\\.[a-z]{1,4}\\.[0-9]{1,20}\\.[A-Za-z0-9_-]{43}") {
+        fn random_texts_are_not_valid_tokens(text in ".*|tk2\\.[a-z]{1,4}\\.[a-z]{1,4}\\.[0-9]{1,20}\\.[A-Za-z0-9_-]{43}") {
             prop_assert_eq!(secret(1).identify(&text, NOW), Err(TokenRefusal::Invalid));
         }
     }

@@ -1,5 +1,5 @@
-//! The bytes of a batch -> [`Arrival`]. Strict about what names a report, lenient about what it says: one
-//! report that this build cannot read must not block all that come behind it.
+//! Parses the bytes of a batch into an [`Arrival`]. It is strict about the fields that identify a report, and lenient
+//! about the body: an unreadable report must not block the reports behind it.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,12 +9,12 @@ use trial_protocol::{
 
 use crate::store::Arrival;
 
-/// Bytes that are no batch.
+/// The error for bytes that are not a batch.
 #[derive(Debug, thiserror::Error)]
 #[error("not a batch of reports: {0}")]
 pub struct Unreadable(#[from] serde_json::Error);
 
-/// [`ReportBatch`] with the bodies left as they are.
+/// A [`ReportBatch`] with unparsed bodies.
 #[derive(Deserialize)]
 struct WireBatch {
     offer: Offer,
@@ -37,7 +37,7 @@ struct WireReport {
     body: Box<RawValue>,
 }
 
-/// Reads a batch.
+/// Parses a batch.
 pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
     let wire: WireBatch = serde_json::from_slice(bytes)?;
     let mut bodies = Vec::with_capacity(wire.reports.len());
@@ -64,13 +64,13 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Arrival, Unreadable> {
     })
 }
 
-/// The beginning of a metric by an agent's own writer.
+/// The beginning of a metric as an agent writes it.
 const METRIC: &str = r#"{"kind":"metric","#;
 
 fn body(raw: &str) -> serde_json::Result<ReportBody> {
     if raw.starts_with(METRIC) {
-        // The same, for what comes by the million, without the copy of the whole body that serde makes to
-        // find a tagged enumeration's tag.
+        // Has the same result, but is faster for the most frequent kind: for a tagged enumeration, serde would copy
+        // the entire body to find the tag.
         return serde_json::from_str(raw).map(ReportBody::Metric);
     }
     serde_json::from_str(raw)
@@ -85,7 +85,7 @@ mod tests {
     const HEAD: &str = r#"{"offer":{"oldest":1,"newest":1},"experiment":"e","trial":"t","attempt":"a","lane":"facts""#;
 
     #[test]
-    fn the_wire_protocol_s_own_documents_are_read() {
+    fn the_documents_of_the_wire_protocol_are_read() {
         let golden = [
             include_str!("../../../shared/fixtures/v1/report-batch-facts.json"),
             include_str!("../../../shared/fixtures/v1/report-batch-bulk.json"),
@@ -103,43 +103,43 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_cannot_be_read_is_kept_as_it_came() {
+    fn an_unreadable_body_is_kept_unchanged() {
         let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
         #[rustfmt::skip]
         let bodies = [
             ("a later kind",         r#"{"kind":"gpu_lost","which":[0]}"#),
-            ("a metric that is none", r#"{"kind":"metric","name":7}"#),
+            ("an invalid metric",     r#"{"kind":"metric","name":7}"#),
             ("no kind",              "{}"),
             ("no object",            "7"),
             ("too large a number",   r#"{"kind":"note","code":1e999}"#),
-            ("half a character",     r#"{"kind":"note","code":"\ud800","message":""}"#),
+            ("an unpaired surrogate", r#"{"kind":"note","code":"\ud800","message":""}"#),
             ("very deep",            deep.as_str()),
         ];
-        for (says, body) in bodies {
+        for (case, body) in bodies {
             let text =
                 format!(r#"{HEAD},"reports":[{{"seq":3,"observed_at_ms":-1,"body":{body}}}]}}"#);
-            let arrival = read(text.as_bytes()).unwrap_or_else(|error| panic!("{says}: {error}"));
+            let arrival = read(text.as_bytes()).unwrap_or_else(|error| panic!("{case}: {error}"));
             let expected = Report { seq: 3, observed_at_ms: -1, body: ReportBody::Unknown };
-            assert_eq!(arrival.batch.reports, [expected], "{says}");
-            assert_eq!(arrival.bodies[0].get(), body, "{says}");
+            assert_eq!(arrival.batch.reports, [expected], "{case}");
+            assert_eq!(arrival.bodies[0].get(), body, "{case}");
         }
     }
 
     #[test]
-    fn the_fields_that_name_a_report_must_be_right() {
+    fn the_fields_that_identify_a_report_must_be_valid() {
         #[rustfmt::skip]
         let table = [
             ("no JSON",            "{".to_owned()),
             ("not an object",      "[]".to_owned()),
-            ("no reports' names",  "{}".to_owned()),
-            ("an evil trial",      HEAD.replace(r#""t""#, r#""../t""#) + "}"),
+            ("no fields",          "{}".to_owned()),
+            ("a trial with a path", HEAD.replace(r#""t""#, r#""../t""#) + "}"),
             ("an unknown lane",    HEAD.replace("facts", "fast") + "}"),
             ("a negative seq",     format!(r#"{HEAD},"reports":[{{"seq":-1,"observed_at_ms":0,"body":{{}}}}]}}"#)),
             ("a report without body", format!(r#"{HEAD},"reports":[{{"seq":1,"observed_at_ms":0}}]}}"#)),
             ("text behind",        format!("{HEAD}}} x")),
         ];
-        for (says, text) in table {
-            assert!(read(text.as_bytes()).is_err(), "{says}");
+        for (case, text) in table {
+            assert!(read(text.as_bytes()).is_err(), "{case}");
         }
         assert!(read(format!("{HEAD}}}").as_bytes()).is_ok());
     }

@@ -1,4 +1,4 @@
-//! What is acknowledged, and what the experiment is told.
+//! The acknowledgements, and the reports that the experiment receives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -52,7 +52,7 @@ async fn bed(capacity: usize) -> Bed {
 }
 
 impl Bed {
-    /// Returns the numbers that reached the experiment so far: the new reports' numbers, event by event.
+    /// Returns the numbers of the reports that the experiment has received, one list per event.
     fn told(&mut self) -> Vec<Vec<u64>> {
         std::iter::from_fn(|| self.events.try_recv().ok())
             .map(|event| {
@@ -109,7 +109,7 @@ async fn only_new_reports_reach_the_experiment_and_all_are_acknowledged() {
 }
 
 #[tokio::test]
-async fn of_the_bulk_lane_the_experiment_hears_only_that_the_agent_lives() {
+async fn a_bulk_batch_only_tells_the_experiment_that_the_agent_is_alive() {
     let mut bed = bed(16).await;
     let sample = ReportBody::Sample(Box::default());
     let report = Report { seq: 9, observed_at_ms: 0, body: sample };
@@ -119,7 +119,7 @@ async fn of_the_bulk_lane_the_experiment_hears_only_that_the_agent_lives() {
 }
 
 #[tokio::test]
-async fn what_is_not_for_us_is_refused_and_not_told() {
+async fn a_batch_for_another_manager_is_refused_and_not_forwarded() {
     let mut bed = bed(16).await;
     let mut newer = facts(0..1);
     (newer.offer.oldest, newer.offer.newest) = (7, 9);
@@ -128,15 +128,15 @@ async fn what_is_not_for_us_is_refused_and_not_told() {
     let elsewhere = ReportBatch { experiment: ExperimentId::new("x").unwrap(), ..facts(0..1) };
     let refused = bed.intake.accept(elsewhere).await.unwrap_err();
     assert_eq!(refused.to_string(), "there is no experiment x here");
-    let nobody = ReportBatch { trial: TrialJobId::new("x").unwrap(), ..facts(0..1) };
-    let refused = bed.intake.accept(nobody).await.unwrap_err();
+    let unknown = ReportBatch { trial: TrialJobId::new("x").unwrap(), ..facts(0..1) };
+    let refused = bed.intake.accept(unknown).await.unwrap_err();
     assert_eq!(refused.to_string(), "there is no trial x");
     assert!(bed.told().is_empty());
 }
 
 #[tokio::test]
 async fn the_reports_of_a_dropped_request_reach_the_experiment() {
-    // Room for one event: the second batch is stored and then waits to be told.
+    // There is room for one event: the second batch is stored and then waits to be forwarded.
     let mut bed = bed(1).await;
     bed.intake.accept(facts(0..1)).await.unwrap();
     let intake = bed.intake.clone();
@@ -158,7 +158,7 @@ async fn the_reports_of_a_dropped_request_reach_the_experiment() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_reports_cannot_be_stored_is_alive_and_not_acknowledged() {
+async fn an_agent_with_reports_that_cannot_be_stored_is_alive_but_not_acknowledged() {
     let mut bed = bed(16).await;
     bed.store.clone().close().await;
     let refused = bed.intake.accept(facts(0..1)).await.unwrap_err();
@@ -195,7 +195,7 @@ async fn concurrent_repeated_deliveries_reach_the_experiment_once_and_in_order()
 }
 
 #[tokio::test]
-async fn an_agent_is_asked_again_for_what_a_restored_database_lacks() {
+async fn an_agent_is_asked_for_the_reports_that_a_restored_database_lacks() {
     let mut bed = bed(16).await;
     bed.intake.accept(facts(0..3)).await.unwrap();
     let told = |acknowledged, forgotten, batch| ReportBatch { acknowledged, forgotten, ..batch };
@@ -213,7 +213,7 @@ async fn an_agent_is_asked_again_for_what_a_restored_database_lacks() {
 }
 
 #[tokio::test]
-async fn reports_that_a_restored_database_lacks_for_good_are_noted_once() {
+async fn permanently_lost_reports_are_noted_once() {
     let bed = bed(16).await;
     let trial = TrialJobId::new("t").unwrap();
     bed.intake.accept(facts(0..3)).await.unwrap();

@@ -1,13 +1,13 @@
-//! Reports of senders that number nothing: NNI's Python keeper posts a line at a time and tells neither
-//! its attempt nor a position. They are numbered here, in the order of arrival, and kept beside the trial's current
-//! attempt under a name of their own ([`ids::of_old_keeper`]); from there on they are reports like all others.
+//! Accepts reports without numbers. NNI's Python keeper sends one line at a time, without its attempt or a position.
+//! This module numbers these reports in the order of arrival. It stores them beside the trial's current attempt under
+//! a separate identifier ([`ids::of_old_keeper`]), and they are then handled like all others.
 //!
 //! Promises:
-//! 1. What is answered with `Ok` is durable.
-//! 2. A metric that says again what one before it said (same name, kind, sequence and value) is dropped:
-//!    a keeper that was restarted in place repeats itself, and so do several keepers of one trial.
-//! 3. Posts that arrive while another is being stored share the next batch, so that many posts for one
-//!    trial cost few commits.
+//! 1. A report that was answered with `Ok` is durable.
+//! 2. A metric that repeats an earlier one (same name, kind, sequence and value) is dropped. A keeper that was
+//!    restarted in place repeats its metrics, and so do several keepers of one trial.
+//! 3. Posts that arrive while another is being stored share the next batch, so that many posts for one trial cost few
+//!    commits.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -24,29 +24,29 @@ use super::{Error, Intake};
 use crate::store::{self, Arrival};
 use crate::util::ids;
 
-/// The time that a full queue is waited for. These senders try once and then forget (with a limit of 10 s),
-/// so waiting is the only way not to lose what they say.
+/// The time to wait for a full queue. These senders try once (with a limit of 10 s) and then discard the report, so
+/// waiting is the only way to keep it.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time to wait before a full queue is tried again.
+/// The pause before a full queue is tried again.
 const QUEUE_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Numbers reports and takes them in; cheap to clone.
+/// An intake that numbers the reports itself; cheap to clone.
 #[derive(Clone)]
 pub struct Unnumbered(Arc<All>);
 
 struct All {
     intake: Intake,
-    /// A queue per trial and lane that has spoken since the manager was started; only of known trials.
+    /// A queue for each trial and lane with a report since the manager started. Only known trials have one.
     queues: Mutex<HashMap<(TrialJobId, Lane), Arc<Queue>>>,
     hasher: RandomState,
 }
 
-/// One lane of one trial.
+/// The queue of one lane of one trial.
 struct Queue {
-    /// Reports that arrived and are not being stored yet.
+    /// The reports that have arrived and are not being stored yet.
     waiting: Mutex<Vec<Waiting>>,
-    /// Held while a batch is being stored.
+    /// The numbering, which is locked while a batch is being stored.
     position: tokio::sync::Mutex<Position>,
 }
 
@@ -56,26 +56,26 @@ struct Waiting {
     done: oneshot::Sender<Result<(), Error>>,
 }
 
-/// Where the numbering stands. Moves on only when a batch is stored.
+/// The present state of the numbering. It advances only when a batch is stored.
 #[derive(Debug)]
 struct Position {
-    /// The attempt that it is about: the trial's current one, as far as the manager knows.
+    /// The attempt that the reports describe: the trial's current one, as far as the manager has recorded.
     about: AttemptId,
-    /// The attempt under which these reports are kept.
+    /// The attempt under which these reports are stored.
     attempt: AttemptId,
     next: NextNumbers,
-    /// Hashes of the metrics stored so far. They may be many: they are not copied.
+    /// The hashes of the stored metrics. The set may be large, so it is not copied.
     metrics: HashSet<u64>,
 }
 
-/// The reports, with their places.
+/// Reports with assigned numbers.
 struct Numbered {
     reports: Vec<Report>,
-    /// Reports that had come already: its place in what was said, its time, and itself.
+    /// Repeated metrics, each with its position in the input and its time.
     again: Vec<(usize, i64, ReportBody)>,
-    /// Where the numbering stands once the reports are stored.
+    /// The state of the numbering after the reports are stored.
     next: NextNumbers,
-    /// Hashes of the metrics in them.
+    /// The hashes of the metrics in the reports.
     metrics: HashSet<u64>,
 }
 
@@ -87,7 +87,8 @@ struct NextNumbers {
 }
 
 impl Intake {
-    /// Takes in reports that have no numbers. One of these per intake: two would number alike.
+    /// Creates the intake for reports without numbers. An intake must have only one, because two would assign the
+    /// same numbers.
     pub fn unnumbered(&self) -> Unnumbered {
         Unnumbered(Arc::new(All {
             intake: self.clone(),
@@ -98,7 +99,7 @@ impl Intake {
 }
 
 impl Unnumbered {
-    /// Takes in what one post said about a trial, in its order; nothing is a sign of life.
+    /// Accepts the reports of one post about a trial, in order. An empty post is a heartbeat.
     pub async fn accept(
         &self,
         trial: &TrialJobId,
@@ -113,12 +114,12 @@ impl Unnumbered {
             waiting.push(Waiting { bodies, at_ms, done });
             waiting.len() == 1
         };
-        // A post that waits behind another is taken along by the other's task; one for each would pile up, since they
-        // come faster than commits.
+        // The task of the first post also stores the posts that wait behind it. A task per post would accumulate,
+        // because posts arrive faster than commits complete.
         if first {
             let (all, trial) = (Arc::clone(&self.0), trial.clone());
-            // A task of its own, since others' posts may be in the batch. Numbers must not be used twice because the
-            // sender of this post hung up.
+            // A separate task, because the batch may contain posts of other senders. If this sender disconnects,
+            // numbers must not be assigned twice.
             tokio::spawn(async move { all.store_waiting(&queue, trial, lane).await });
         }
         stored.await.unwrap_or(Err(Error::Stopping))
@@ -134,11 +135,11 @@ impl All {
         let position = self.stored_position(trial, lane).await?;
         let queue =
             Queue { waiting: Mutex::default(), position: tokio::sync::Mutex::new(position) };
-        // A faster post has put the same there, and may have moved on from it.
+        // A concurrent post may have inserted the same queue, and may have advanced it.
         Ok(Arc::clone(lock(&self.queues).entry(key).or_insert_with(|| Arc::new(queue))))
     }
 
-    /// Where the numbering stands by what is stored of the trial's current attempt.
+    /// Returns the state of the numbering after the stored reports of the trial's current attempt.
     async fn stored_position(
         &self,
         trial: &TrialJobId,
@@ -170,7 +171,7 @@ impl All {
         Ok(Position { about: row.attempt, attempt, next, metrics })
     }
 
-    /// Stores everything that waits.
+    /// Stores all waiting reports.
     async fn store_waiting(&self, queue: &Queue, trial: TrialJobId, lane: Lane) {
         let mut position = queue.position.lock().await;
         let waiting = std::mem::take(&mut *lock(&queue.waiting));
@@ -186,12 +187,12 @@ impl All {
         let result = self.store(&mut position, trial, lane, said).await;
         drop(position);
         for waiter in done {
-            // Its sender may have hung up.
+            // The sender may have disconnected.
             drop(waiter.send(result.clone()));
         }
     }
 
-    /// Stores what was said, about the attempt that is the trial's current one then.
+    /// Stores reports for the attempt that is current when they are stored.
     async fn store(
         &self,
         position: &mut Position,
@@ -231,8 +232,8 @@ impl All {
             if !matches!(error, Error::Store(store::Error::Superseded(_))) {
                 return Err(error);
             }
-            // The trial was tried again since its attempt was read. The reports of the attempt before are no repetition
-            // now.
+            // The trial has a new attempt since its attempt was read. Repetitions of the previous attempt's reports
+            // now count as new.
             *position = self.stored_position(&trial, lane).await?;
             let reports = Arc::unwrap_or_clone(arrival).batch.reports;
             said = reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
@@ -242,7 +243,7 @@ impl All {
         }
     }
 
-    /// Gives what was said its places after what is stored.
+    /// Assigns numbers to reports, after the stored ones.
     fn number(&self, position: &Position, said: Vec<(i64, ReportBody)>) -> Numbered {
         let (mut next, mut metrics) = (position.next, HashSet::new());
         let mut reports = Vec::with_capacity(said.len());
@@ -267,7 +268,7 @@ impl All {
 }
 
 impl NextNumbers {
-    /// Gives a report its place after those before it.
+    /// Assigns the next number to a report.
     fn report(&mut self, observed_at_ms: i64, mut body: ReportBody) -> Report {
         if let ReportBody::Log(chunk) = &mut body {
             let end = match chunk.stream {
@@ -284,7 +285,7 @@ impl NextNumbers {
     }
 }
 
-/// Locks a mutex. A panic cannot leave its content half done: every change under these locks is one call.
+/// Locks a mutex. Poisoning is ignored, because every change under these locks is a single call.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! The user's token: one per experiment, in a file that only its owner can read. Its holder may do all that the
-//! experiment's owner may.
+//! The user's token: one per experiment, in a file that only its owner can read. Its holder has all rights of the
+//! experiment's owner.
 //!
-//! The file is read whenever a token is shown, so that replacing it shuts out at once the holders of the old one. The
-//! digests of browsers' sessions are made from the token, so these end when it is replaced.
+//! The file is read for each request with a token, so that replacing the file immediately invalidates the old token.
+//! The digests of browser sessions are derived from the token, so a replacement also ends these sessions.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,25 +13,26 @@ use ring::hmac;
 
 use super::{Error, SECRET_BYTES, file, random};
 
-/// First part of a user's token, so that it can be told from a trial's.
+/// The first part of a user's token, which distinguishes it from a trial's token.
 const SCHEME: &str = "tku1";
 
-/// The fewest characters that a token which the user chose may have.
+/// The minimum number of characters in a token that the user chose.
 const FEWEST: usize = 16;
 
-/// The most.
+/// The maximum number of characters.
 const MOST: usize = 512;
 
-/// The token that opens an experiment to its user.
+/// The token of an experiment's user.
 #[derive(Clone)]
 pub struct UserToken {
     path: PathBuf,
-    /// Compares without telling by its time how much was right.
+    /// The key for comparing tokens in constant time.
     blind: hmac::Key,
 }
 
 impl UserToken {
-    /// Uses the token in this file; makes both on the first start, for the owner's eyes only.
+    /// Reads the token from this file. On the first start, it creates the token and the file, which only the owner
+    /// can read.
     pub fn load_or_create(path: &Path) -> Result<Self, Error> {
         let new = || {
             let token = BASE64_URL_SAFE_NO_PAD.encode(random::<SECRET_BYTES>()?);
@@ -42,12 +43,12 @@ impl UserToken {
         Ok(Self { path: path.to_owned(), blind })
     }
 
-    /// The file that holds the token.
+    /// Returns the path of the file with the token.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The token, for its user: never for a log.
+    /// Returns the token for its user. It must not be logged.
     pub fn reveal(&self) -> Result<String, Error> {
         valid(&file::read(&self.path)?, &self.path)
     }
@@ -57,19 +58,21 @@ impl UserToken {
         self.with(|token| self.same(token, shown))
     }
 
-    /// The digest of a browser's session, made from its id and the present token. `None` while the file cannot be read.
+    /// Returns the digest of a browser's session, derived from its id and the present token. `None` if the file
+    /// cannot be read.
     pub fn digest_of(&self, session: &str) -> Option<String> {
         self.reveal().map(|token| digest(&token, session)).ok()
     }
 
-    /// The token for programs that read a `.netrc` (NNI's client, curl) and know nothing of TrialKeeper.
+    /// Returns the token for programs that read a `.netrc` (NNI's client, curl) and do not support TrialKeeper's
+    /// tokens.
     pub fn netrc(&self) -> Result<String, Error> {
         let token = self.reveal()?;
         let line = |host: &str| format!("machine {host} login user password {token}\n");
         Ok(["localhost", "127.0.0.1"].map(line).concat())
     }
 
-    /// A file that cannot be read opens nothing.
+    /// Checks the token. If the file cannot be read, the result is `false`.
     fn with(&self, check: impl FnOnce(&str) -> bool) -> bool {
         match self.reveal() {
             Ok(token) => check(&token),
@@ -99,7 +102,7 @@ fn digest(token: &str, session: &str) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, said.as_bytes()))
 }
 
-/// A token as it can stand in a header: the file's first line.
+/// Returns the token in the file's first line, if it is valid in a header.
 fn valid(bytes: &[u8], path: &Path) -> Result<String, Error> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let token = text.lines().next().unwrap_or_default().trim();
@@ -119,13 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_is_made_once_for_the_owner_and_opens() {
+    fn the_token_is_created_once_for_the_owner_and_is_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
         let user = UserToken::load_or_create(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let token = user.reveal().unwrap();
-        assert!(token.starts_with("tku1."), "it can be told from a trial's");
+        assert!(token.starts_with("tku1."), "it differs from a trial's token");
         let again = UserToken::load_or_create(&path).unwrap();
         assert!(user.is(&token) && again.is(&token));
         let digest = user.digest_of("a").unwrap();
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_replaced_shuts_the_old_one_out() {
+    fn replacing_the_token_invalidates_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
         let user = UserToken::load_or_create(&path).unwrap();
@@ -151,7 +154,10 @@ mod tests {
         assert!(user.is("a-token-of-the-user's-own"));
         assert!(!user.is(&old) && user.digest_of("a") != session);
         fs::remove_file(&path).unwrap();
-        assert!(!user.is("a-token-of-the-user's-own") && !user.is(""), "no file opens nothing");
+        assert!(
+            !user.is("a-token-of-the-user's-own") && !user.is(""),
+            "without a file, every token is refused"
+        );
         assert_eq!(user.digest_of("a"), None);
     }
 
@@ -166,13 +172,13 @@ mod tests {
             ("an empty line",   b"\nlong-enough-to-be-a-token"),
             ("too short",       b"let-me-in"),
             ("too long",        long.as_bytes()),
-            ("no header holds", b"a token with spaces in it"),
-            ("no text",         b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"),
+            ("with spaces",     b"a token with spaces in it"),
+            ("not UTF-8",       b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"),
         ];
-        for (says, bytes) in table {
+        for (case, bytes) in table {
             fs::write(&path, bytes).unwrap();
             let refused = UserToken::load_or_create(&path).unwrap_err();
-            assert!(matches!(refused, Error::NoToken { .. }), "{says}: {refused}");
+            assert!(matches!(refused, Error::NoToken { .. }), "{case}: {refused}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! PURE: the pauses between tries, which double up to a longest one.
+//! PURE: the pauses between retries, which double up to a maximum.
 
 use std::time::Duration;
 
-/// The pauses of one series of tries.
+/// The pauses of a series of tries.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns a series whose pauses grow from `first` to `longest`.
+    /// Creates a series of pauses that grow from `first` to `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first.min(longest) }
     }
@@ -23,7 +23,7 @@ impl Backoff {
         pause
     }
 
-    /// Begins the series again, after a success.
+    /// Restarts the series, after a success.
     pub fn reset(&mut self) {
         self.next = self.first.min(self.longest);
     }
@@ -43,7 +43,7 @@ mod tests {
         backoff.reset();
         assert_eq!(seconds(&mut backoff), [1, 2, 4, 5, 5]);
         let mut short = Backoff::new(Duration::from_secs(9), Duration::from_secs(5));
-        assert_eq!(seconds(&mut short), [5; 5], "never longer than the longest");
+        assert_eq!(seconds(&mut short), [5; 5], "no pause exceeds the maximum");
         let mut endless = Backoff::new(Duration::MAX, Duration::MAX);
         endless.next_pause();
         assert_eq!(endless.next_pause(), Duration::MAX, "no overflow");

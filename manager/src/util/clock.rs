@@ -1,9 +1,9 @@
-//! Wall-clock time behind a trait, the one place that reads it. Durations are measured with tokio's
-//! monotonic clock instead, which a changed wall clock does not touch.
+//! The wall clock behind a trait. Only this module reads it. Durations are measured with tokio's monotonic clock,
+//! which changes of the wall clock do not affect.
 
-/// Tells the wall-clock time.
+/// A source of wall-clock time.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since the Unix epoch.
+    /// Returns the milliseconds since the Unix epoch.
     fn now_ms(&self) -> i64;
 }
 

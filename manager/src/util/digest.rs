@@ -6,10 +6,10 @@ use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 
-/// The bytes that are hashed at a time.
+/// The number of bytes that are hashed at a time.
 const PIECE: usize = 64 << 10;
 
-/// Returns the SHA-256 of a file, which is read piece by piece.
+/// Returns the SHA-256 of a file, which is read in pieces.
 pub fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let (mut context, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
@@ -32,8 +32,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_the_digest_that_the_standard_gives_its_bytes() {
-        // FIPS 180-4's examples, and one that is longer than a piece.
+    fn files_have_the_digests_of_the_standard() {
+        // The examples of FIPS 180-4. The last one is longer than a piece.
         #[rustfmt::skip]
         let table = [
             (b"".to_vec(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),

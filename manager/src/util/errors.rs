@@ -1,9 +1,9 @@
-//! The text of an error: with its causes, in one line.
+//! Formats an error with its causes on one line.
 
 use std::error::Error;
 
-/// An error and its causes, joined by colons. The one place that prints chains uses it. TrialKeeper's messages do not
-/// repeat their sources, and where a library's do, the text is said once.
+/// Returns an error and its causes, joined by colons. TrialKeeper's messages do not repeat their sources. A library's
+/// message may repeat its source; then the text appears only once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -23,22 +23,22 @@ mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
-    #[error("cannot open the door")]
+    #[error("cannot open the file")]
     struct Outer(#[source] std::fmt::Error);
 
     #[test]
     fn causes_follow_in_order() {
         let shown = chain(&Outer(std::fmt::Error));
-        assert_eq!(shown, format!("cannot open the door: {}", std::fmt::Error));
+        assert_eq!(shown, format!("cannot open the file: {}", std::fmt::Error));
     }
 
     #[test]
-    fn a_source_that_the_message_holds_is_not_repeated() {
+    fn a_source_that_the_message_contains_is_not_repeated() {
         #[derive(Debug, thiserror::Error)]
         #[error("service: {0}")]
         struct Repeating(#[source] Outer);
 
         let shown = chain(&Repeating(Outer(std::fmt::Error)));
-        assert_eq!(shown, format!("service: cannot open the door: {}", std::fmt::Error));
+        assert_eq!(shown, format!("service: cannot open the file: {}", std::fmt::Error));
     }
 }

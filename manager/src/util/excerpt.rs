@@ -1,9 +1,9 @@
-//! PURE: the beginning of a foreign text, as long as it is shown.
+//! PURE: shortens a foreign text for display.
 
-/// The length of a foreign text that is shown, in characters.
+/// The maximum length of a displayed text, in characters.
 const SHOWN: usize = 500;
 
-/// Returns a text as far as it is shown.
+/// Returns the beginning of a text, with an ellipsis if it was shortened.
 pub fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,23 +1,23 @@
-//! Files and folders that only their owner may read, written whole.
+//! Private files and folders, which only their owner may read. Files are written atomically.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Makes a folder and those above it that are missing, for their owner only, whatever the umask is.
+/// Creates a folder and its missing parents with mode 0700, whatever the umask is.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Returns the path at which a file is made before it takes its place. No other file's is the same.
+/// Returns the path at which a file is written before it is moved into place. The name is unique for each file.
 pub fn temporary(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
 }
 
-/// Writes a file whole: a reader sees the old text or the new one. `mode` holds from the first moment.
+/// Writes a file atomically: a reader sees either the old text or the new one. The file has `mode` from its creation.
 pub fn write_file(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let temporary = temporary(path);
     let mut options = OpenOptions::new();

@@ -1,4 +1,5 @@
-//! Fresh names: random, short, lower-case (Kubernetes' names are, and must not make two ids collide).
+//! Creates identifiers: random, short and lower-case, because Kubernetes' names are lower-case and two ids must not
+//! become equal there.
 
 use rand::Rng as _;
 use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
@@ -6,20 +7,21 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 const LETTERS_AND_DIGITS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The suffix of an attempt's name where NNI's own keeper reports on it.
+/// The suffix of an attempt's identifier for the reports of NNI's own keeper.
 pub const OLD_KEEPER: &str = "-legacy";
 
-/// A new experiment's id: 8 characters.
+/// Creates the id of an experiment: 8 characters.
 pub fn experiment() -> ExperimentId {
     ExperimentId::new(name(8)).expect("letters and digits are an id")
 }
 
-/// A new trial's id: 5 characters. It may be taken; the caller looks.
+/// Creates the id of a trial: 5 characters. The caller must check that it is not in use.
 pub fn trial() -> TrialJobId {
     TrialJobId::new(name(5)).expect("letters and digits are an id")
 }
 
-/// The id of the trial that a request asks for under this key: the same for the same key. It may be taken; the caller looks.
+/// Returns the id of the trial that a request with this key creates, the same for the same key. The caller must check
+/// that it is not in use.
 pub fn trial_of_key(key: &str) -> TrialJobId {
     let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
     let letters = digest.as_ref().iter().take(10).enumerate().map(|(at, byte)| {
@@ -29,42 +31,42 @@ pub fn trial_of_key(key: &str) -> TrialJobId {
     TrialJobId::new(letters.collect::<String>()).expect("letters and digits are an id")
 }
 
-/// A seed for a search that was given none.
+/// Creates a seed for a search without a configured one.
 pub fn seed() -> u64 {
-    // 53 bits, so that any JSON reader can hold the number.
+    // 53 bits, so that every JSON parser can represent the number.
     rand::rng().random_range(0..1 << 53)
 }
 
-/// The name of something that happened, which nothing else ever has.
+/// Creates the unique id of an event.
 pub fn event() -> String {
     name(20)
 }
 
-/// A part of an address that cannot be guessed.
+/// Creates a part of an address that cannot be guessed.
 pub fn secret_path() -> String {
     name(24)
 }
 
-/// The first attempt of a trial.
+/// Returns the first attempt of a trial.
 pub fn first_attempt(trial: &TrialJobId) -> AttemptId {
     attempt(trial, 1)
 }
 
-/// The attempt after `last`.
+/// Returns the attempt after `last`.
 pub fn next_attempt(trial: &TrialJobId, last: &AttemptId) -> AttemptId {
     let last = submitted(last);
     let number = last.as_str().rsplit('-').next().and_then(|number| number.parse::<u64>().ok());
     attempt(trial, number.unwrap_or(0).saturating_add(1))
 }
 
-/// Returns the attempt that was submitted. A cluster may start a pod again by itself; its agent then says so behind the
-/// attempt's name: with two numbers, `k3f9a-1_0_1`, of which the first counts more, or with a part of its pod's id,
-/// `k3f9a-1_p4c7e2b9d1f0a`.
+/// Returns the attempt that was submitted. A cluster may restart a pod itself. Its agent then appends a suffix to the
+/// attempt's identifier: two numbers, as in `k3f9a-1_0_1`, of which the first is more significant, or a part of the
+/// pod's id, as in `k3f9a-1_p4c7e2b9d1f0a`.
 pub fn submitted(attempt: &AttemptId) -> AttemptId {
     parts(attempt).0
 }
 
-/// Returns whether one attempt is a later try of the other, by the cluster that both were submitted to once.
+/// Returns whether both attempts belong to the same submitted attempt, and `later` is a later try of the cluster.
 pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
     let ((one, try_one), (other, try_other)) = (parts(later), parts(than));
     match (try_one, try_other) {
@@ -75,32 +77,32 @@ pub fn is_later(later: &AttemptId, than: &AttemptId) -> bool {
     }
 }
 
-/// Returns whether an attempt is a pod's of the same submitted attempt, and another one than `than`. Their names do not say
-/// which of two pods is the later one.
+/// Returns whether an attempt is of a pod of the same submitted attempt, and differs from `than`. The identifiers of
+/// two pods do not show which pod is later.
 pub fn is_another_pod(attempt: &AttemptId, than: &AttemptId) -> bool {
     let (own, other) = (parts(attempt), parts(than));
     matches!(own.1, Try::Pod(_)) && own.0 == other.0 && attempt != than
 }
 
-/// Returns whether an attempt is a pod's of the attempt that was `submitted`.
+/// Returns whether an attempt is of a pod of the `submitted` attempt.
 pub fn is_pod_of(attempt: &AttemptId, submitted: &AttemptId) -> bool {
     matches!(parts(attempt), (of, Try::Pod(_)) if of == *submitted)
 }
 
-/// The part of an attempt's name that tells the cluster's own tries of it apart.
+/// The part of an attempt's identifier that distinguishes the cluster's own tries.
 #[derive(Debug, PartialEq, Eq)]
 enum Try<'a> {
-    /// So many tries of the whole, and of the pod, were before it.
+    /// The numbers of earlier tries of the whole attempt, and of the pod.
     Counted((u64, u64)),
-    /// The try of a pod with this id.
+    /// A try in a pod with this id.
     Pod(&'a str),
 }
 
-/// The attempt under which is kept what NNI's own keeper says of `attempt`: that knows of no attempts, and numbers
-/// nothing.
+/// Returns the attempt under which the reports of NNI's own keeper about `attempt` are stored. That keeper supports
+/// no attempts and does not number its reports.
 pub fn of_old_keeper(attempt: &AttemptId) -> AttemptId {
-    // TrialKeeper's ids are far shorter than the longest one. For a longer id, the old keeper's reports are kept and
-    // count for nothing.
+    // TrialKeeper's ids are far shorter than the maximum. For a longer id, the old keeper's reports are stored but
+    // not used.
     AttemptId::new(format!("{attempt}{OLD_KEEPER}"))
         .unwrap_or_else(|_| AttemptId::new("legacy").expect("the constant is an id"))
 }
@@ -127,7 +129,7 @@ fn attempt(trial: &TrialJobId, number: u64) -> AttemptId {
 fn name(length: usize) -> String {
     let mut rng = rand::rng();
     let mut pick = |from: &[u8]| char::from(from[rng.random_range(0..from.len())]);
-    // A letter first: some names in Kubernetes must begin with one.
+    // Begins with a letter, because some names in Kubernetes must.
     let first = pick(LETTERS);
     std::iter::once(first).chain((1..length).map(|_| pick(LETTERS_AND_DIGITS))).collect()
 }
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_s_own_tries_are_later_ones_of_what_was_submitted() {
+    fn a_clusters_own_tries_are_later_tries_of_the_submitted_attempt() {
         #[rustfmt::skip]
         let table = [
             ("k-1_0_1",      "k-1",     true),

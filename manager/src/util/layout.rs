@@ -1,22 +1,22 @@
-//! The layout of the data directory: one folder per experiment, one per trial inside it. Paths
-//! only; this file touches nothing.
+//! The layout of the data directory: one folder per experiment, which contains one folder per trial. This module only
+//! computes paths.
 
 use std::path::{Path, PathBuf};
 
 use trial_protocol::{ExperimentId, TrialJobId};
 
-/// The name of the file in an experiment's folder that lists the packages of the user's Python.
+/// The name of the file in an experiment's folder with the packages of the user's Python.
 pub const PACKAGES_FILE: &str = "packages.txt";
 
-/// The name of the folder in an experiment's folder that holds the differences of the code. Trials' ids are shorter.
+/// The name of the folder in an experiment's folder with the diffs of the code. The ids of trials are shorter.
 pub const DIFFS_FOLDER: &str = "code-diffs";
 
-/// The folder of the home of a data directory. No experiment's id begins with a dot.
+/// The folder of the home of a data directory. The ids of experiments never begin with a dot.
 #[derive(Debug, Clone)]
 pub struct HomeDir(PathBuf);
 
 impl HomeDir {
-    /// `<data-dir>/.home`.
+    /// Returns `<data-dir>/.home`.
     pub fn new(data_dir: &Path) -> Self {
         Self(data_dir.join(".home"))
     }
@@ -26,37 +26,37 @@ impl HomeDir {
         &self.0
     }
 
-    /// The sessions of browsers. The home that runs has it open to write.
+    /// The database of browser sessions. A running home has it open for writing.
     pub fn database(&self) -> PathBuf {
         self.0.join("home.db")
     }
 
-    /// The token that opens the home; readable by its owner only.
+    /// The token for the home; readable only by its owner.
     pub fn token(&self) -> PathBuf {
         self.0.join("home.token")
     }
 
-    /// First line: the base URL of the home.
+    /// The file with the base URL of the home in its first line.
     pub fn url(&self) -> PathBuf {
         self.0.join("home.url")
     }
 
-    /// The socket on which the home answers the command lines of this machine.
+    /// The socket on which the home answers commands on this machine.
     pub fn socket(&self) -> PathBuf {
         self.0.join("home.sock")
     }
 
-    /// The summaries of the experiments, as of the last time that each was read.
+    /// The summaries of the experiments, each as of its last reading.
     pub fn summaries(&self) -> PathBuf {
         self.0.join("summaries.json")
     }
 
-    /// The folder of what people note about experiments.
+    /// The folder of the users' notes about experiments.
     pub fn notes(&self) -> PathBuf {
         self.0.join("notes")
     }
 
-    /// The certificate authority that the home made for itself, with its key.
+    /// The home's own certificate authority, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")
     }
@@ -67,13 +67,13 @@ impl HomeDir {
 pub struct ExperimentDir(PathBuf, Option<usize>);
 
 impl ExperimentDir {
-    /// `<data-dir>/<experiment>`.
+    /// Returns `<data-dir>/<experiment>`.
     pub fn new(data_dir: &Path, experiment: &ExperimentId) -> Self {
         Self(data_dir.join(experiment.as_str()), None)
     }
 
-    /// Returns the same folder for one of several training services, by its place in the list: what a service keeps there for
-    /// itself is apart from that of the others.
+    /// Returns the same folder for one of several training services, by its position in the list. Files that each
+    /// service keeps for itself then have separate paths.
     #[must_use]
     pub fn of_part(&self, part: usize) -> Self {
         Self(self.0.clone(), Some(part))
@@ -89,95 +89,94 @@ impl ExperimentDir {
         self.0.join("trialkeeper.db")
     }
 
-    /// First line: the manager's base URL. Agents read it again whenever a delivery fails, so a manager
-    /// that was started again may listen elsewhere.
+    /// The file with the manager's base URL in its first line. Agents read it again after each failed delivery, so a
+    /// restarted manager may listen on another address.
     pub fn manager_url(&self) -> PathBuf {
         self.0.join("manager.url")
     }
 
-    /// The socket on which the manager answers the agents and command lines of this machine.
+    /// The socket on which the manager answers agents and commands on this machine.
     pub fn manager_socket(&self) -> PathBuf {
         self.0.join("manager.sock")
     }
 
-    /// The socket on which a server that only shows the experiment answers the command lines of this machine.
+    /// The socket on which a server that only serves the experiment answers commands on this machine.
     pub fn view_socket(&self) -> PathBuf {
         self.0.join("view.sock")
     }
 
-    /// First line: the base URL under which the experiment is shown without being run.
+    /// The file with the base URL of a server that serves the experiment without running it, in its first line.
     pub fn view_url(&self) -> PathBuf {
         self.0.join("view.url")
     }
 
-    /// Returns the path of the secret from which the tokens of the experiment's trials are made; readable by its owner
-    /// only.
+    /// The secret from which the tokens of the experiment's trials are derived; readable only by its owner.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
     }
 
-    /// The user's token; readable by its owner only.
+    /// The user's token; readable only by its owner.
     pub fn user_token(&self) -> PathBuf {
         self.0.join("user.token")
     }
 
-    /// The user's token for programs that read a `.netrc`; readable by its owner only.
+    /// The user's token for programs that read a `.netrc`; readable only by its owner.
     pub fn netrc(&self) -> PathBuf {
         self.0.join("netrc")
     }
 
-    /// A mark that the database cannot be written. It lies there from the notification of that to the notification that
-    /// it can be written again.
+    /// A mark that the database cannot be written. It exists from the notification of the failure to that of the
+    /// recovery.
     pub fn degraded(&self) -> PathBuf {
         self.0.join("degraded")
     }
 
-    /// The certificate authority that the manager made for itself, with its key.
+    /// The manager's own certificate authority, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")
     }
 
-    /// That authority's certificate, which agents are to trust and no other.
+    /// The authority's certificate, which is the only one that agents trust.
     pub fn ca_file(&self) -> PathBuf {
         self.authority().join("ca.pem")
     }
 
-    /// The trials' code as it was when the first of them asked for it.
+    /// The trials' code as of its first download.
     pub fn code_archive(&self) -> PathBuf {
         self.0.join("code.tar.gz")
     }
 
-    /// The differences of the code to git's commit, as they were when trials started; readable by its owner only.
+    /// The diffs between the code and git's commit at the starts of trials; readable only by its owner.
     pub fn code_diffs(&self) -> PathBuf {
         self.0.join(DIFFS_FOLDER)
     }
 
-    /// The folder of the archive's one unpacked copy, from which agents of this machine make their trials' copies.
+    /// The folder with the unpacked archive, from which agents on this machine copy their trials' code.
     pub fn code_base(&self) -> PathBuf {
         self.0.join("code-base")
     }
 
-    /// The packages of the user's Python, where the experiment records them.
+    /// The packages of the user's Python, if the experiment records them.
     pub fn packages(&self) -> PathBuf {
         self.0.join(PACKAGES_FILE)
     }
 
-    /// The folder in which trials leave checkpoints for one another. Trials' ids are shorter.
+    /// The folder in which trials store checkpoints for other trials. The ids of trials are shorter.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoint")
     }
 
-    /// Returns the path of the output of a tuner or an assessor outside the manager. Trials' ids are shorter.
+    /// The folder of an external tuner or assessor. The ids of trials are shorter.
     pub fn outside(&self) -> PathBuf {
         self.0.join("dispatcher")
     }
 
-    /// The folder of a plugin's records. Trials' ids are shorter.
+    /// The folder of a plugin's records. The ids of trials are shorter.
     pub fn plugin(&self) -> PathBuf {
         self.0.join(self.name_of_part("training-service"))
     }
 
-    /// The record of the remote machines and of the attempts that were fenced there. Trials' ids are shorter.
+    /// The record of the remote machines and of the attempts that were fenced there. The ids of trials are shorter.
     pub fn remote_machines(&self) -> PathBuf {
         self.0.join(self.name_of_part("remote-machines") + ".json")
     }
@@ -187,13 +186,13 @@ impl ExperimentDir {
         self.1.map_or_else(|| name.to_owned(), |part| format!("{name}-{part}"))
     }
 
-    /// The folder of one trial.
+    /// The folder of a trial.
     pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
         TrialDir(self.0.join(trial.as_str()))
     }
 }
 
-/// The folder of one trial: the agent's output directory and NNI's `NNI_SYS_DIR`.
+/// The folder of a trial: the agent's output directory and NNI's `NNI_SYS_DIR`.
 #[derive(Debug, Clone)]
 pub struct TrialDir(PathBuf);
 
@@ -208,28 +207,28 @@ impl TrialDir {
         self.0.join("parameter.cfg")
     }
 
-    /// The trial's bearer token; readable by its owner only.
+    /// The trial's bearer token; readable only by its owner.
     pub fn token(&self) -> PathBuf {
         self.0.join("token")
     }
 
-    /// Returns the reason that the trial ended, as the agent of its last attempt wrote it.
+    /// The verdict on the trial, as the agent of its last attempt wrote it.
     pub fn verdict(&self) -> PathBuf {
         self.0.join("verdict.json")
     }
 
-    /// The agent's own log.
+    /// The agent's log.
     pub fn agent_log(&self) -> PathBuf {
         self.0.join("trialkeeper.log")
     }
 
-    /// Where the agent keeps what it has not delivered: a folder per attempt, with files `*.seg` as long as
-    /// there is something in it.
+    /// The folder of the reports that the agent has not delivered: a folder per attempt, with files `*.seg` as long
+    /// as reports remain.
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }
 
-    /// Locked by the agent for as long as it lives; its first line is the agent's process id.
+    /// The file that the agent locks while it runs. Its first line is the agent's process id.
     pub fn agent_lock(&self) -> PathBuf {
         self.spool().join("lock")
     }
@@ -240,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_several_services_has_records_of_its_own() {
+    fn each_of_several_services_has_its_own_records() {
         let alone = ExperimentDir::new(Path::new("/data"), &ExperimentId::new("e").unwrap());
         let (first, second) = (alone.of_part(0), alone.of_part(1));
         for path in [ExperimentDir::remote_machines, ExperimentDir::plugin] {

@@ -1,6 +1,6 @@
-//! The Unix socket on which a manager answers the agents and command lines of its own machine. It lies in the
-//! experiment's folder, which only its owner may enter, so a stranger can neither listen on it nor reach it. A TCP port
-//! proves nothing: after the manager's death any user of the machine may take it.
+//! The Unix socket on which a manager answers agents and commands on its machine. The socket is in the experiment's
+//! folder, which only its owner may enter, so other users can neither listen on it nor reach it. A TCP port offers no
+//! such guarantee: after the manager's end, any user of the machine may listen on it.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -13,11 +13,11 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::files::temporary;
 
-/// The longest path that the kernel takes for a socket, in bytes: unix(7), `sun_path`, without its last NUL.
+/// The maximum length of a socket's path in the kernel, in bytes: unix(7), `sun_path`, without the final NUL.
 const LONGEST_PATH: usize = 107;
 
-/// Listens on `path`. A socket that an earlier manager left there is replaced in one step: at no moment is there none,
-/// which an agent would take for a manager of an earlier version.
+/// Listens on `path`. A socket of an earlier manager is replaced atomically. Otherwise an agent might find no socket,
+/// and assume a manager of an earlier version.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     let new = temporary(path);
     match fs::remove_file(&new) {
@@ -31,13 +31,13 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to the manager that listens on `path`.
+/// Connects to the manager on `path`.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     let address = ShortPath::of(path)?;
     UnixStream::connect(&address.path).await
 }
 
-/// A path that is short enough for the kernel, and the folder that it needs open.
+/// A path that is short enough for the kernel, and the open folder to which the path refers.
 struct ShortPath {
     path: PathBuf,
     _folder: Option<File>,
@@ -63,7 +63,7 @@ mod tests {
     use crate::util::files::write_file;
 
     #[tokio::test]
-    async fn a_socket_that_a_killed_manager_left_half_made_hinders_no_file() {
+    async fn a_leftover_temporary_socket_does_not_prevent_writing_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("manager.sock");
         let left = UnixListener::bind(temporary(&socket)).unwrap();
@@ -75,13 +75,13 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(30);
 
     #[tokio::test]
-    async fn a_socket_is_for_its_owner_only_and_replaces_one_that_was_left() {
+    async fn a_socket_is_private_and_replaces_a_leftover_one() {
         let dir = tempfile::tempdir().unwrap();
         for folder in [dir.path().to_owned(), dir.path().join("long".repeat(40))] {
             fs::create_dir_all(&folder).unwrap();
             let path = folder.join("manager.sock");
             drop(bind(&path).unwrap());
-            // A child of another test has the socket, too, until its exec closes what it has inherited.
+            // A child of another test also holds the socket until its exec closes the inherited descriptors.
             let refused = tokio::time::timeout(BOUND, async {
                 loop {
                     if let Err(error) = connect(&path).await {
@@ -91,7 +91,7 @@ mod tests {
                 }
             });
             let refused = refused.await.expect("a socket without a listener refuses");
-            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "nobody listens");
+            assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "no process listens");
             let listener = bind(&path).unwrap();
             let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);

@@ -1,8 +1,8 @@
-//! PURE: the allowed name that a mistyped one was meant to be.
+//! PURE: suggests an allowed name for a mistyped one.
 
-/// The allowed name that is nearest to `word`, if it is near enough to be a typing mistake: case and
-/// underscores count nothing, and about one edit (an exchange of neighbours is one) per three
-/// characters is forgiven.
+/// Returns the allowed name that is nearest to `word`, if the difference may be a typing mistake. Case and
+/// underscores are ignored. About one edit is accepted per three characters; swapping two neighbours counts as one
+/// edit.
 pub fn nearest<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = folded(word);
     let budget = (plain.chars().count() / 3).max(1);
@@ -14,8 +14,8 @@ pub fn nearest<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Op
         .map(|(_, name)| name)
 }
 
-/// The end of an error message about an unknown `word`: a suggestion where there is a near name, and
-/// always what is allowed.
+/// Returns the end of an error message about an unknown `word`: a suggestion if there is a near name, and the list of
+/// allowed names.
 pub fn advice<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> String {
     let allowed: Vec<&str> = allowed.into_iter().collect();
     let list = allowed.join(", ");
@@ -25,12 +25,13 @@ pub fn advice<'a>(word: &str, allowed: impl IntoIterator<Item = &'a str>) -> Str
     }
 }
 
-/// The form in which NNI compares field names: lower case, no underscores.
+/// Returns the form in which NNI compares field names: lower case, without underscores.
 pub fn folded(name: &str) -> String {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// Returns how many insertions, deletions, replacements and exchanges of neighbours lead from one to the other.
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn one text into the
+/// other.
 fn distance(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.chars().take(64).collect();
     let to: Vec<char> = to.chars().take(64).collect();
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_typing_mistake_finds_its_name_and_nonsense_does_not() {
+    fn a_typing_mistake_gets_a_suggestion_and_another_word_does_not() {
         let names = ["trialCommand", "trialConcurrency", "tuner", "maxTrialNumber"];
         #[rustfmt::skip]
         let table = [
