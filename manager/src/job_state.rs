@@ -40,7 +40,7 @@ impl JobState {
         Self::Unknown,
     ];
 
-    /// The name of the state for users, the store and the API.
+    /// Returns the name of the state, as users, the store and the API see it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "WAITING",

@@ -21,42 +21,42 @@ impl HomeDir {
         Self(data_dir.join(".home"))
     }
 
-    /// The folder itself.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The database of browser sessions. A running home has it open for writing.
+    /// Returns the path of the database of browser sessions. A running home has it open for writing.
     pub fn database(&self) -> PathBuf {
         self.0.join("home.db")
     }
 
-    /// The token for the home; readable only by its owner.
+    /// Returns the path of the token for the home, which only its owner can read.
     pub fn token(&self) -> PathBuf {
         self.0.join("home.token")
     }
 
-    /// The file with the base URL of the home in its first line.
+    /// Returns the path of the file with the base URL of the home in its first line.
     pub fn url(&self) -> PathBuf {
         self.0.join("home.url")
     }
 
-    /// The socket on which the home answers commands on this machine.
+    /// Returns the path of the socket on which the home answers commands on this machine.
     pub fn socket(&self) -> PathBuf {
         self.0.join("home.sock")
     }
 
-    /// The summaries of the experiments, each as of its last reading.
+    /// Returns the path of the summaries of the experiments, each as of its last reading.
     pub fn summaries(&self) -> PathBuf {
         self.0.join("summaries.json")
     }
 
-    /// The folder of the users' notes about experiments.
+    /// Returns the path of the folder of the users' notes about experiments.
     pub fn notes(&self) -> PathBuf {
         self.0.join("notes")
     }
 
-    /// The home's own certificate authority, with its key.
+    /// Returns the path of the home's own certificate authority, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")
     }
@@ -79,104 +79,112 @@ impl ExperimentDir {
         Self(self.0.clone(), Some(part))
     }
 
-    /// The folder itself.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The store.
+    /// Returns the path of the store's database.
     pub fn database(&self) -> PathBuf {
         self.0.join("trialkeeper.db")
     }
 
-    /// The file with the manager's base URL in its first line. Agents read it again after each failed delivery, so a
-    /// restarted manager may listen on another address.
+    /// Returns the path of the file with the manager's base URL in its first line. Agents read it again after each
+    /// failed delivery, so a restarted manager may listen on another address.
     pub fn manager_url(&self) -> PathBuf {
         self.0.join("manager.url")
     }
 
-    /// The socket on which the manager answers agents and commands on this machine.
+    /// Returns the path of the socket on which the manager answers agents and commands on this machine.
     pub fn manager_socket(&self) -> PathBuf {
         self.0.join("manager.sock")
     }
 
-    /// The socket on which a server that only serves the experiment answers commands on this machine.
+    /// Returns the path of the socket on which a server that only serves the experiment answers commands on this
+    /// machine.
     pub fn view_socket(&self) -> PathBuf {
         self.0.join("view.sock")
     }
 
-    /// The file with the base URL of a server that serves the experiment without running it, in its first line.
+    /// Returns the path of the file with the base URL of a server that serves the experiment without running it, in
+    /// its first line.
     pub fn view_url(&self) -> PathBuf {
         self.0.join("view.url")
     }
 
-    /// The secret from which the tokens of the experiment's trials are derived; readable only by its owner.
+    /// Returns the path of the secret from which the tokens of the experiment's trials are derived. Only its owner can
+    /// read the file.
     pub fn secret(&self) -> PathBuf {
         self.0.join("secret")
     }
 
-    /// The user's token; readable only by its owner.
+    /// Returns the path of the user's token, which only its owner can read.
     pub fn user_token(&self) -> PathBuf {
         self.0.join("user.token")
     }
 
-    /// The user's token for programs that read a `.netrc`; readable only by its owner.
+    /// Returns the path of the user's token for programs that read a `.netrc`. Only its owner can read the
+    /// file.
     pub fn netrc(&self) -> PathBuf {
         self.0.join("netrc")
     }
 
-    /// A mark that the database cannot be written. It exists from the notification of the failure to that of the
-    /// recovery.
+    /// Returns the path of the mark that the database cannot be written. The file exists from the notification of the
+    /// failure to that of the recovery.
     pub fn degraded(&self) -> PathBuf {
         self.0.join("degraded")
     }
 
-    /// The manager's own certificate authority, with its key.
+    /// Returns the path of the manager's own certificate authority, with its key.
     pub fn authority(&self) -> PathBuf {
         self.0.join("tls")
     }
 
-    /// The authority's certificate, which is the only one that agents trust.
+    /// Returns the path of the authority's certificate, which is the only one that agents trust.
     pub fn ca_file(&self) -> PathBuf {
         self.authority().join("ca.pem")
     }
 
-    /// The trials' code as of its first download.
+    /// Returns the path of the trials' code as of its first download.
     pub fn code_archive(&self) -> PathBuf {
         self.0.join("code.tar.gz")
     }
 
-    /// The diffs between the code and git's commit at the starts of trials; readable only by its owner.
+    /// Returns the path of the diffs between the code and git's commit at the starts of trials. Only their owner
+    /// can read them.
     pub fn code_diffs(&self) -> PathBuf {
         self.0.join(DIFFS_FOLDER)
     }
 
-    /// The folder with the unpacked archive, from which agents on this machine copy their trials' code.
+    /// Returns the path of the folder with the unpacked archive, from which agents on this machine copy their trials'
+    /// code.
     pub fn code_base(&self) -> PathBuf {
         self.0.join("code-base")
     }
 
-    /// The packages of the user's Python, if the experiment records them.
+    /// Returns the path of the packages of the user's Python, if the experiment records them.
     pub fn packages(&self) -> PathBuf {
         self.0.join(PACKAGES_FILE)
     }
 
-    /// The folder in which trials store checkpoints for other trials. The ids of trials are shorter.
+    /// Returns the path of the folder in which trials store checkpoints for other trials. The ids of trials are
+    /// shorter.
     pub fn checkpoints(&self) -> PathBuf {
         self.0.join("checkpoint")
     }
 
-    /// The folder of an external tuner or assessor. The ids of trials are shorter.
+    /// Returns the path of the folder of an external tuner or assessor. The ids of trials are shorter.
     pub fn outside(&self) -> PathBuf {
         self.0.join("dispatcher")
     }
 
-    /// The folder of a plugin's records. The ids of trials are shorter.
+    /// Returns the path of the folder of a plugin's records. The ids of trials are shorter.
     pub fn plugin(&self) -> PathBuf {
         self.0.join(self.name_of_part("training-service"))
     }
 
-    /// The record of the remote machines and of the attempts that were fenced there. The ids of trials are shorter.
+    /// Returns the path of the record of the remote machines and of the attempts that were fenced there. The ids of
+    /// trials are shorter.
     pub fn remote_machines(&self) -> PathBuf {
         self.0.join(self.name_of_part("remote-machines") + ".json")
     }
@@ -186,7 +194,7 @@ impl ExperimentDir {
         self.1.map_or_else(|| name.to_owned(), |part| format!("{name}-{part}"))
     }
 
-    /// The folder of a trial.
+    /// Returns the folder of a trial.
     pub fn trial(&self, trial: &TrialJobId) -> TrialDir {
         TrialDir(self.0.join(trial.as_str()))
     }
@@ -197,38 +205,38 @@ impl ExperimentDir {
 pub struct TrialDir(PathBuf);
 
 impl TrialDir {
-    /// The folder itself.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The parameter record, as NNI's SDK reads it.
+    /// Returns the path of the parameter record, as NNI's SDK reads it.
     pub fn parameters(&self) -> PathBuf {
         self.0.join("parameter.cfg")
     }
 
-    /// The trial's bearer token; readable only by its owner.
+    /// Returns the path of the trial's bearer token, which only its owner can read.
     pub fn token(&self) -> PathBuf {
         self.0.join("token")
     }
 
-    /// The verdict on the trial, as the agent of its last attempt wrote it.
+    /// Returns the path of the verdict on the trial, as the agent of its last attempt wrote it.
     pub fn verdict(&self) -> PathBuf {
         self.0.join("verdict.json")
     }
 
-    /// The agent's log.
+    /// Returns the path of the agent's log.
     pub fn agent_log(&self) -> PathBuf {
         self.0.join("trialkeeper.log")
     }
 
-    /// The folder of the reports that the agent has not delivered: a folder per attempt, with files `*.seg` as long
-    /// as reports remain.
+    /// Returns the path of the folder of the reports that the agent has not delivered: a folder per attempt, with
+    /// files `*.seg` as long as reports remain.
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }
 
-    /// The file that the agent locks while it runs. Its first line is the agent's process id.
+    /// Returns the path of the file that the agent locks while it runs. Its first line is the agent's process id.
     pub fn agent_lock(&self) -> PathBuf {
         self.spool().join("lock")
     }

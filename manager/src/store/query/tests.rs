@@ -330,7 +330,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
     shown.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS, SPEAKER])
 }
 
-/// A statement that reads a whole table is slow once the table is large.
+// A statement that reads a whole table is slow once the table is large.
 #[test]
 fn every_statement_uses_an_index() {
     let mut connection = Connection::open_in_memory().unwrap();
@@ -353,7 +353,7 @@ fn every_statement_uses_an_index() {
     }
 }
 
-/// Recompiling a statement for each value costs several times as much as running it.
+// Recompiling a statement for each value costs several times as much as running it.
 #[test]
 fn every_statement_is_compiled_once() {
     let mut connection = Connection::open_in_memory().unwrap();

@@ -25,7 +25,7 @@ fn sources() -> Vec<Source> {
     ]
 }
 
-/// Deliveries: the source, the first report and the number of reports of each.
+/// Generates deliveries, each with its source, its first report and its number of reports.
 fn deliveries() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
     prop::collection::vec((0..4_usize, 0..9_usize, 0..5_usize), 0..30)
 }
