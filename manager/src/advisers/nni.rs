@@ -115,7 +115,8 @@ impl Dialogue {
         Some(metric(past, name.as_ref(), "PERIODICAL", sequence, value))
     }
 
-    /// Returns a trial's final result. Its end, which must not overtake the result, is held back.
+    /// Returns the messages about a trial's end. An end must not overtake its final result, so it is held back if there
+    /// is a result.
     fn end(&mut self, past: &Past, end: &PastEnd) -> Vec<String> {
         let name = self.name(past).cloned();
         let mut say = Vec::new();
