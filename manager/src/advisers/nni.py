@@ -1,11 +1,11 @@
-"""Runs NNI's dispatcher as `python -m nni` does, with two things mended from outside; NNI itself is not changed.
+"""Runs NNI's dispatcher as `python -m nni` does, with two corrections. NNI itself is not changed.
 
-NNI 3.0's own advisors name their proposals by texts, and its `recoverable.py` compares every name with a number, so that
-Hyperband and BOHB fail at their first result.
+The advisors of NNI 3.0 use texts as the identifiers of proposals, but its `recoverable.py` compares every identifier with a
+number. Without the correction, Hyperband and BOHB fail at their first result.
 
-And a dispatcher says nothing of a result that its assessor finds good, so one whose assessor hangs looks like one that has
-nothing to say. Here it tells, as `_done_`, how many messages the assessor's thread is through with. Where another NNI is made
-otherwise, it does not, and runs all the same.
+NNI's dispatcher sends no message about a result that its assessor accepts, so a hanging assessor cannot be distinguished from
+one that accepts all results. With the correction, the dispatcher reports, as `_done_`, how many messages the assessor's thread
+has processed. If another version of NNI has a different structure, the dispatcher runs without the reports.
 """
 
 import runpy
@@ -17,36 +17,36 @@ def compare_numbers_only():
     Recoverable.is_created_in_previous_exp = lambda self, name: not isinstance(name, str) and compare(self, name)
 
 
-def tell_what_is_done():
+def report_processed_messages():
     from nni.runtime.msg_dispatcher_base import MsgDispatcherBase
-    make = MsgDispatcherBase.__init__
+    initialize = MsgDispatcherBase.__init__
 
-    def made(self, *args, **kwargs):
-        make(self, *args, **kwargs)
+    def initialize_and_count(self, *args, **kwargs):
+        initialize(self, *args, **kwargs)
         queue, send = self.assessor_command_queue, self._channel._channel.send
-        get, taken, told = queue.get, 0, None
+        get, taken, reported = queue.get, 0, None
 
-        # The thread asks for the next message when it is through with the one before.
-        def counted(*args, **kwargs):
-            nonlocal taken, told
-            if told != taken:
-                told = taken
+        # The thread asks for the next message after it has processed the previous one.
+        def get_and_report(*args, **kwargs):
+            nonlocal taken, reported
+            if reported != taken:
+                reported = taken
                 try:
                     send({'type': '_done_', 'content': str(taken)})
                 except Exception:
-                    pass  # The connection is gone; the thread that listens notices.
+                    pass  # The connection is closed; the thread that receives messages detects that.
             message = get(*args, **kwargs)
             taken += 1
             return message
 
-        queue.get = counted
+        queue.get = get_and_report
 
-    MsgDispatcherBase.__init__ = made
+    MsgDispatcherBase.__init__ = initialize_and_count
 
 
-for mend in [compare_numbers_only, tell_what_is_done]:
+for correct in [compare_numbers_only, report_processed_messages]:
     try:
-        mend()
+        correct()
     except (ImportError, AttributeError):
-        pass  # What is missing, NNI says better itself.
+        pass  # NNI itself reports a missing part more precisely.
 runpy.run_module('nni', run_name='__main__', alter_sys=True)
