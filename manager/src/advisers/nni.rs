@@ -316,8 +316,9 @@ impl Conversation for Dialogue {
                 Ok(Turn { say: self.released(), ..Turn::default() })
             }
             "KI" => {
-                let id: String = serde_json::from_str(&content)
-                    .map_err(|error| format!("a trial to kill without its id ({error})"))?;
+                let id: String = serde_json::from_str(&content).map_err(|error| {
+                    format!("a request to stop a trial without its id ({error})")
+                })?;
                 let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
                 let said = vec![AdviserEvent::Kill { trial, reason: None }];
                 Ok(Turn { said, ..Turn::default() })

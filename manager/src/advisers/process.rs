@@ -410,7 +410,7 @@ impl ProgramSession {
                 if line.ends_with("No module named nni")
                     || line.ends_with("No module named 'nni'") =>
             {
-                "; set `pythonInterpreter` to one that has `nni`"
+                "; set `pythonInterpreter` to an interpreter with the package `nni`"
             }
             Some(line) if line.contains("No module named") => &self.lacks,
             Some(_) | None => "",
