@@ -206,7 +206,7 @@ pub enum AdviserEvent {
 #[derive(Debug)]
 pub struct ExternalAdviser {
     orders: mpsc::UnboundedSender<Order>,
-    said: mpsc::UnboundedReceiver<AdviserEvent>,
+    events: mpsc::UnboundedReceiver<AdviserEvent>,
     task: JoinHandle<()>,
     /// `true` if the adviser proposes parameters.
     pub tunes: bool,
@@ -237,9 +237,9 @@ impl ExternalAdviser {
         // Unbounded, because the number of messages is limited: one order per event of a trial, and one answer per
         // order.
         let (orders, ordered) = mpsc::unbounded_channel();
-        let (say, said) = mpsc::unbounded_channel();
-        let task = tokio::spawn(process::supervise(setting, ordered, say));
-        Self { orders, said, task, tunes, assesses, name, assessor_name }
+        let (sender, events) = mpsc::unbounded_channel();
+        let task = tokio::spawn(process::supervise(setting, ordered, sender));
+        Self { orders, events, task, tunes, assesses, name, assessor_name }
     }
 
     /// Sends an order. An order after the end of the program is ignored.
@@ -249,8 +249,8 @@ impl ExternalAdviser {
 
     /// Waits for the next event. Never returns once the program has failed permanently.
     pub async fn heard(&mut self) -> AdviserEvent {
-        match self.said.recv().await {
-            Some(said) => said,
+        match self.events.recv().await {
+            Some(event) => event,
             None => std::future::pending().await,
         }
     }

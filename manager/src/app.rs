@@ -197,16 +197,16 @@ async fn begin(
         secret: &secret,
         checked: checked.as_ref(),
     };
-    let Serving { server, url, told, ca_file, machine, service: runs, code } =
+    let Serving { server, url, advertised_url, ca_file, machine, service: runs, code } =
         parts.serve(listener).await?;
     let (job_events, jobs) = mpsc::unbounded_channel();
-    let advertised = checked.api_server().is_some().then(|| told.clone());
+    let advertised = checked.api_server().is_some().then(|| advertised_url.clone());
     let context = StartContext {
         id: &id,
         spec: &spec,
         dir: dir.clone(),
         ca_file,
-        url: told,
+        url: advertised_url,
         secret: Arc::clone(&secret),
         events: job_events,
     };

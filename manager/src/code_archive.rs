@@ -208,7 +208,7 @@ fn find_or_make(directory: &Path, file: &Path) -> Result<Archive, Error> {
     let failed = |source| Error::Write { path: file.to_owned(), source };
     match File::open(file) {
         Ok(mut made) => {
-            let mut sink = Sealed::new(io::sink());
+            let mut sink = HashingWriter::new(io::sink());
             io::copy(&mut made, &mut sink).map_err(failed)?;
             Ok(sink.seal(file))
         }
@@ -224,7 +224,7 @@ fn make(directory: &Path, file: &Path, limits: CodeLimits) -> Result<Archive, Er
     // Written under a temporary name and then moved, so that no reader finds a partial file.
     let folder = file.parent().unwrap_or(Path::new("."));
     let mut part = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    let sealed = Sealed::new(io::BufWriter::new(part.as_file_mut()));
+    let sealed = HashingWriter::new(io::BufWriter::new(part.as_file_mut()));
     let mut packed = GzBuilder::new().mtime(0).write(sealed, Compression::default());
     for entry in &entries {
         pack(&root, entry, &mut packed, &failed)?;
@@ -264,13 +264,13 @@ fn pack(
 }
 
 /// A writer that counts and hashes the bytes that it passes on.
-struct Sealed<W> {
+struct HashingWriter<W> {
     sink: W,
     bytes: u64,
     hash: Context,
 }
 
-impl<W: Write> Sealed<W> {
+impl<W: Write> HashingWriter<W> {
     fn new(sink: W) -> Self {
         Self { sink, bytes: 0, hash: Context::new(&SHA256) }
     }
@@ -281,7 +281,7 @@ impl<W: Write> Sealed<W> {
     }
 }
 
-impl<W: Write> Write for Sealed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.sink.write(bytes)?;
         self.hash.update(&bytes[..taken]);

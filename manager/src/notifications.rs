@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use self::channel::{Channel, Means, PendingNotification};
+use self::channel::{Channel, PendingNotification, Target};
 use self::event::About;
 use crate::config::NotificationsSpec;
 use crate::store::{self, Store};
@@ -34,7 +34,7 @@ pub(crate) const WEBHOOK: &str = "webhook";
 pub(crate) const COMMAND: &str = "command";
 
 /// The time for which remaining notifications are retried when the manager ends.
-const LINGER: Duration = Duration::from_secs(10);
+const CLOSING_TIME: Duration = Duration::from_secs(10);
 
 /// A signal that the store contains a new notification; cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -43,10 +43,10 @@ pub struct OutboxWaker(Arc<watch::Sender<u64>>);
 impl OutboxWaker {
     /// Signals a new notification in the store.
     pub fn ring(&self) {
-        self.0.send_modify(|rung| *rung += 1);
+        self.0.send_modify(|signals| *signals += 1);
     }
 
-    fn heard(&self) -> watch::Receiver<u64> {
+    fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }
 }
@@ -83,10 +83,10 @@ impl Notifier {
         let ending = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let mut queues = Vec::new();
-        for means in Means::of(config) {
+        for target in Target::of(config) {
             let (pending, delivered) = mpsc::unbounded_channel();
             queues.push(pending);
-            let channel = Channel::new(config.clone(), means);
+            let channel = Channel::new(config.clone(), target);
             tasks.spawn(channel.run(delivered, ending.clone()));
         }
         tasks.spawn(watch_store(config.clone(), queues, ending.clone()));
@@ -127,8 +127,8 @@ async fn watch_store(
         health::Health::begin(config.degraded.as_ref().is_some_and(|mark| mark.exists()));
     loop {
         let now = tokio::time::Instant::now();
-        let ill = write_error.borrow_and_update().as_ref().map(store::Error::to_string);
-        if let Some(news) = health.step(ill, now) {
+        let error = write_error.borrow_and_update().as_ref().map(store::Error::to_string);
+        if let Some(news) = health.step(error, now) {
             let event = event::health(&config.about, &news, config.clock.now_ms());
             match news {
                 event::Health::Degraded(_) => {
@@ -141,7 +141,7 @@ async fn watch_store(
                     if config.spec.events.contains(&event.kind) {
                         for pending in &queues {
                             // A channel that has ended needs no notifications.
-                            drop(pending.send(PendingNotification::unkept(&event)));
+                            drop(pending.send(PendingNotification::in_memory(&event)));
                         }
                     }
                 }
@@ -160,7 +160,7 @@ async fn watch_store(
                 }
             }
         }
-        let next = health.next_look(now);
+        let next = health.next_check(now);
         tokio::select! {
             () = ending.cancelled() => return 0,
             changed = write_error.changed() => if changed.is_err() { return 0 },

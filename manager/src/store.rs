@@ -80,14 +80,14 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let opened = schema::open_writer(path)?;
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let place = FileIdentity::of(path)
+        let identity = FileIdentity::of(path)
             .map_err(|source| Error::Lock { path: path.to_owned(), source: Arc::new(source) })?;
-        let shared = Arc::new(WriterState { identity: Some(place), ..WriterState::default() });
-        let told = Arc::clone(&shared);
+        let shared = Arc::new(WriterState { identity: Some(identity), ..WriterState::default() });
+        let state = Arc::clone(&shared);
         let callers = tokio::runtime::Handle::try_current().ok();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || writer::run(opened, receiver, &told, callers.as_ref()))
+            .spawn(move || writer::run(opened, receiver, &state, callers.as_ref()))
             .expect("a process that cannot start one thread cannot do anything");
         Ok(Self {
             inner: Arc::new(Inner {

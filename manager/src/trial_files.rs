@@ -73,8 +73,8 @@ pub fn list(folder: &Path) -> io::Result<TrialFiles> {
         .filter_entry(|entry| !is_agents(entry.depth(), entry.file_name()))
         .build();
     let (mut files, mut cut) = (Vec::new(), false);
-    for (looked_at, entry) in walk.enumerate() {
-        if files.len() == MAX_FILES || looked_at == MAX_ENTRIES {
+    for (visited, entry) in walk.enumerate() {
+        if files.len() == MAX_FILES || visited == MAX_ENTRIES {
             cut = true;
             break;
         }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::{MetricValue, TrialJobId};
 
-use super::history::{Conversation, History, Past, Turn};
+use super::history::{Conversation, History, TrialHistory, Turn};
 use super::{AdviserEvent, Order};
 use crate::search::search_space::Parameters;
 use crate::search::tuner::Proposal;
@@ -41,21 +41,22 @@ impl AskAndTell {
             return Err(format!("an answer for proposal {id}, which was not requested"));
         };
         history.asks.remove(place);
-        Ok(Turn { said: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
+        Ok(Turn { events: vec![AdviserEvent::Proposed { id, proposal }], ..Turn::default() })
     }
 
     fn replay(history: &History) -> Vec<String> {
-        let mut say = Vec::new();
+        let mut messages = Vec::new();
         if !history.imported.is_empty() {
-            say.push(lines(&Order::Import(history.imported.clone()), history));
+            messages.push(lines(&Order::Import(history.imported.clone()), history));
         }
         for past in &history.trials {
-            say.push(launched(past));
-            say.extend(past.steps.iter().map(|(sequence, value)| step(past, *sequence, value)));
-            say.extend(past.end.is_some().then(|| ended(past)));
+            messages.push(launched(past));
+            messages
+                .extend(past.steps.iter().map(|(sequence, value)| step(past, *sequence, value)));
+            messages.extend(past.end.is_some().then(|| ended(past)));
         }
-        say.extend(history.asks.iter().map(|id| propose(*id)));
-        say
+        messages.extend(history.asks.iter().map(|id| propose(*id)));
+        messages
     }
 }
 
@@ -66,15 +67,15 @@ impl Conversation for AskAndTell {
             members.extend(self.greeting.clone());
             members.insert("search_space".to_owned(), history.space.clone());
         }
-        Turn { say: vec![hello.to_string()], ..Turn::default() }
+        Turn { messages: vec![hello.to_string()], ..Turn::default() }
     }
 
-    fn tell(&mut self, order: &Order, history: &mut History) -> Turn {
-        let say = if self.ready { vec![lines(order, history)] } else { Vec::new() };
-        Turn { say, ..Turn::default() }
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn {
+        let messages = if self.ready { vec![lines(order, history)] } else { Vec::new() };
+        Turn { messages, ..Turn::default() }
     }
 
-    fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
         let line = match serde_json::from_str(text) {
             Ok(line) => line,
             Err(error) => {
@@ -91,9 +92,9 @@ impl Conversation for AskAndTell {
         };
         match line {
             Line::Ready => {
-                let say = if self.ready { Vec::new() } else { Self::replay(history) };
+                let messages = if self.ready { Vec::new() } else { Self::replay(history) };
                 self.ready = true;
-                Ok(Turn { say, ready: true, ..Turn::default() })
+                Ok(Turn { messages, ready: true, ..Turn::default() })
             }
             Line::Proposal { id, parameters } => {
                 Self::answer(id, Proposal::Parameters(parameters), history)
@@ -101,7 +102,7 @@ impl Conversation for AskAndTell {
             Line::Wait { id } => Self::answer(id, Proposal::Wait, history),
             Line::Exhausted { id } => Self::answer(id, Proposal::Exhausted, history),
             Line::Stop { trial, reason } => {
-                Ok(Turn { said: vec![AdviserEvent::Kill { trial, reason }], ..Turn::default() })
+                Ok(Turn { events: vec![AdviserEvent::Kill { trial, reason }], ..Turn::default() })
             }
             Line::Log { message } => Ok(Turn { notes: vec![message], ..Turn::default() }),
         }
@@ -115,14 +116,14 @@ impl Conversation for AskAndTell {
         Turn::default()
     }
 
-    fn part(&mut self) -> Turn {
-        Turn { say: vec![json!({"type": "end"}).to_string()], ..Turn::default() }
+    fn farewell(&mut self) -> Turn {
+        Turn { messages: vec![json!({"type": "end"}).to_string()], ..Turn::default() }
     }
 }
 
 /// Returns an order as a line of the protocol.
 fn lines(order: &Order, history: &History) -> String {
-    let known = |trial| history.past(trial);
+    let known = |trial| history.trial(trial);
     match order {
         Order::Propose { id } => propose(*id),
         Order::Launched { trial, .. } => known(trial).map(launched).unwrap_or_default(),
@@ -145,7 +146,7 @@ fn propose(id: u64) -> String {
     json!({"type": "propose", "id": id}).to_string()
 }
 
-fn launched(past: &Past) -> String {
+fn launched(past: &TrialHistory) -> String {
     json!({
         "type": "launched",
         "trial": past.trial.as_str(),
@@ -155,7 +156,7 @@ fn launched(past: &Past) -> String {
     .to_string()
 }
 
-fn step(past: &Past, sequence: u64, value: &MetricValue) -> String {
+fn step(past: &TrialHistory, sequence: u64, value: &MetricValue) -> String {
     json!({
         "type": "intermediate",
         "trial": past.trial.as_str(),
@@ -166,7 +167,7 @@ fn step(past: &Past, sequence: u64, value: &MetricValue) -> String {
     .to_string()
 }
 
-fn ended(past: &Past) -> String {
+fn ended(past: &TrialHistory) -> String {
     let end = past.end.as_ref();
     json!({
         "type": "ended",

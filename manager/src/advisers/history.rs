@@ -11,18 +11,18 @@ use crate::search::search_space::Parameters;
 
 /// The known history of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Past {
+pub(super) struct TrialHistory {
     pub(super) trial: TrialJobId,
     pub(super) proposal: Option<u64>,
     pub(super) parameters: Parameters,
     /// The intermediate results by position.
     pub(super) steps: BTreeMap<u64, MetricValue>,
-    pub(super) end: Option<PastEnd>,
+    pub(super) end: Option<TrialEnd>,
 }
 
 /// The end of a trial.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PastEnd {
+pub(super) struct TrialEnd {
     pub(super) state: JobState,
     pub(super) result: Option<MetricValue>,
 }
@@ -32,7 +32,7 @@ pub(super) struct PastEnd {
 pub(super) struct History {
     pub(super) space: Value,
     pub(super) imported: Vec<Sample>,
-    pub(super) trials: Vec<Past>,
+    pub(super) trials: Vec<TrialHistory>,
     places: HashMap<TrialJobId, usize>,
     /// The requested proposals, oldest first.
     pub(super) asks: VecDeque<u64>,
@@ -53,7 +53,7 @@ impl History {
     }
 
     /// Records an order. Returns `false` if the order repeats known facts and must not be forwarded.
-    pub(super) fn take(&mut self, order: &Order) -> bool {
+    pub(super) fn record(&mut self, order: &Order) -> bool {
         match order {
             Order::Propose { id } => self.asks.push_back(*id),
             Order::Launched { trial, proposal, parameters } => {
@@ -61,7 +61,7 @@ impl History {
                     return false;
                 }
                 self.places.insert(trial.clone(), self.trials.len());
-                self.trials.push(Past {
+                self.trials.push(TrialHistory {
                     trial: trial.clone(),
                     proposal: *proposal,
                     parameters: parameters.clone(),
@@ -70,16 +70,16 @@ impl History {
                 });
             }
             Order::Step { trial, sequence, value } => {
-                let Some(past) = self.of(trial).filter(|past| past.end.is_none()) else {
+                let Some(past) = self.trial_mut(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
                 return past.steps.insert(*sequence, value.clone()).is_none();
             }
             Order::Ended { trial, state, result } => {
-                let Some(past) = self.of(trial).filter(|past| past.end.is_none()) else {
+                let Some(past) = self.trial_mut(trial).filter(|past| past.end.is_none()) else {
                     return false;
                 };
-                past.end = Some(PastEnd { state: *state, result: result.clone() });
+                past.end = Some(TrialEnd { state: *state, result: result.clone() });
             }
             Order::Import(samples) => self.imported.extend(samples.iter().cloned()),
             Order::Space(space) => self.space = space.clone(),
@@ -88,11 +88,11 @@ impl History {
     }
 
     /// Returns the history of a trial.
-    pub(super) fn past(&self, trial: &TrialJobId) -> Option<&Past> {
+    pub(super) fn trial(&self, trial: &TrialJobId) -> Option<&TrialHistory> {
         self.trials.get(*self.places.get(trial)?)
     }
 
-    fn of(&mut self, trial: &TrialJobId) -> Option<&mut Past> {
+    fn trial_mut(&mut self, trial: &TrialJobId) -> Option<&mut TrialHistory> {
         self.trials.get_mut(*self.places.get(trial)?)
     }
 
@@ -113,9 +113,9 @@ impl History {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Turn {
     /// The messages to the program.
-    pub(super) say: Vec<String>,
+    pub(super) messages: Vec<String>,
     /// The events for the experiment.
-    pub(super) said: Vec<super::AdviserEvent>,
+    pub(super) events: Vec<super::AdviserEvent>,
     /// The program's remarks for its user.
     pub(super) notes: Vec<String>,
     /// `true` if the program is ready for requests.
@@ -124,7 +124,7 @@ pub(super) struct Turn {
     /// A new request would not help.
     pub(super) broken: Option<String>,
     /// `true` if the message is from the assessor: it has finished some of its work.
-    pub(super) seen: bool,
+    pub(super) is_from_assessor: bool,
 }
 
 /// A protocol for a program. Every process has a new conversation.
@@ -133,13 +133,13 @@ pub(super) trait Conversation: Send {
     fn greet(&mut self, history: &mut History) -> Turn;
 
     /// Returns the messages for an order that the history has recorded.
-    fn tell(&mut self, order: &Order, history: &mut History) -> Turn;
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn;
 
     /// Processes a message of the program. The error describes a message that was not understood.
-    fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
+    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String>;
 
     /// Returns the number of messages that the assessor has not yet processed, if the program reports it.
-    fn unseen(&self) -> usize {
+    fn unprocessed(&self) -> usize {
         0
     }
 
@@ -150,5 +150,5 @@ pub(super) trait Conversation: Send {
     fn nudge(&mut self) -> Turn;
 
     /// Returns the last messages.
-    fn part(&mut self) -> Turn;
+    fn farewell(&mut self) -> Turn;
 }

@@ -25,9 +25,9 @@ const NNI: &str = include_str!("nni.py");
 pub(super) struct Launched {
     pub(super) child: Child,
     pub(super) wire: Wire,
-    pub(super) what: String,
+    pub(super) program_name: String,
     /// The advice for a module that Python does not find.
-    pub(super) lacks: String,
+    pub(super) module_advice: String,
     pub(super) conversation: Box<dyn Conversation>,
     /// The file of the program's output, and its length before the start.
     pub(super) output: (PathBuf, u64),
@@ -48,10 +48,10 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
     let (output_at, log_at) = (length(&output), length(&log));
     let errors = sink.try_clone().map_err(in_dir)?;
 
-    let lacks = brings(&setting.program);
+    let module_advice = advise_on_modules(&setting.program);
     let prepared = match &setting.program {
         Program::Nni { python, tuner, assessor, advisor } => {
-            let (wire, url) = Wire::door(&ids::secret_path()).await.map_err(in_dir)?;
+            let (wire, url) = Wire::listen(&ids::secret_path()).await.map_err(in_dir)?;
             let duties = Duties {
                 tunes: tuner.is_some(),
                 assesses: assessor.is_some() || *advisor,
@@ -60,8 +60,8 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
             let params = experiment_parameters(setting, tuner.as_ref(), assessor.as_ref());
             let mut command = dispatcher(python, &params, &setting.dir, deaths);
             command.stdout(Stdio::from(sink)).env("NNI_TUNER_COMMAND_CHANNEL", url);
-            let what = format!("NNI's dispatcher (`{python} -m nni`)");
-            Prepared { command, wire, what, conversation: Box::new(Dialogue::new(duties)) }
+            let program_name = format!("NNI's dispatcher (`{python} -m nni`)");
+            Prepared { command, wire, program_name, conversation: Box::new(Dialogue::new(duties)) }
         }
         Program::AskAndTell { command: words, greeting } => {
             let mut command = Command::new(words.first().map_or("", String::as_str));
@@ -70,20 +70,20 @@ pub(super) async fn launch(setting: &Setting, deaths: u32) -> Result<Launched, S
                 .current_dir(&setting.code)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped());
-            let what = format!("the tuner's command (`{}`)", words.join(" "));
+            let program_name = format!("the tuner's command (`{}`)", words.join(" "));
             let conversation = Box::new(AskAndTell::new(greeting.clone()));
-            Prepared { command, wire: Wire::Closed, what, conversation }
+            Prepared { command, wire: Wire::Closed, program_name, conversation }
         }
     };
-    let Prepared { command, wire, what, conversation } = prepared;
-    let mut child = spawn(setting, command, errors, &what)?;
+    let Prepared { command, wire, program_name, conversation } = prepared;
+    let mut child = spawn(setting, command, errors, &program_name)?;
     let wire = match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => Wire::pipes(input, output),
         _ => wire,
     };
-    info!("started {what}");
+    info!("started {program_name}");
     let (output, log) = ((output, output_at), (log, log_at));
-    Ok(Launched { child, wire, what, lacks, conversation, output, log })
+    Ok(Launched { child, wire, program_name, module_advice, conversation, output, log })
 }
 
 /// Returns the command that runs NNI's dispatcher. The caller adds its output and the URL of the channel.
@@ -107,7 +107,7 @@ fn dispatcher(python: &str, params: &str, dir: &Path, deaths: u32) -> Command {
 struct Prepared {
     command: Command,
     wire: Wire,
-    what: String,
+    program_name: String,
     conversation: Box<dyn Conversation>,
 }
 
@@ -132,7 +132,7 @@ fn spawn(
     setting: &Setting,
     mut command: Command,
     errors: File,
-    what: &str,
+    program_name: &str,
 ) -> Result<Child, String> {
     for name in &setting.secret_variables {
         command.env_remove(name);
@@ -146,7 +146,7 @@ fn spawn(
             }
             Program::AskAndTell { .. } => "correct `tuner.command`",
         };
-        format!("{what} cannot be started: {error}; {advice}")
+        format!("{program_name} cannot be started: {error}; {advice}")
     })
 }
 
@@ -161,7 +161,7 @@ const PACKAGES: [(&str, &str); 5] = [
 ];
 
 /// Returns the advice for a module that the program's Python does not find.
-fn brings(program: &Program) -> String {
+fn advise_on_modules(program: &Program) -> String {
     let Program::Nni { python, tuner, .. } = program else { return String::new() };
     let extra = tuner.as_ref().and_then(|tuner| match &tuner.source {
         ClassSource::BuiltIn(name) => PACKAGES.iter().find(|(known, _)| known == name),
@@ -212,7 +212,7 @@ mod tests {
             let tuner = Some(Algorithm { source, class_args: Map::new() });
             let python = "py".to_owned();
             let program = Program::Nni { python, tuner, assessor: None, advisor: false };
-            let advice = brings(&program);
+            let advice = advise_on_modules(&program);
             assert!(advice.contains(expected), "{name}: {advice}");
         }
     }

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use trial_protocol::TrialJobId;
 
-use super::history::{Conversation, History, Past, PastEnd, Turn};
+use super::history::{Conversation, History, TrialEnd, TrialHistory, Turn};
 use super::{AdviserEvent, Order};
 use crate::job_state::JobState;
 use crate::search::search_space::Parameters;
@@ -101,11 +101,11 @@ impl Dialogue {
     }
 
     /// Returns the dispatcher's identifier of a trial. `None` if the dispatcher did not propose the trial.
-    fn name(&self, past: &Past) -> Option<&Value> {
+    fn name(&self, past: &TrialHistory) -> Option<&Value> {
         self.names.get(&past.proposal?)
     }
 
-    fn step(&mut self, past: &Past, sequence: u64, value: &Value) -> Option<String> {
+    fn step(&mut self, past: &TrialHistory, sequence: u64, value: &Value) -> Option<String> {
         let name = self.name(past).cloned();
         // An advisor fails on trials that it did not propose.
         if !self.duties.assesses || (self.duties.advisor && name.is_none()) {
@@ -117,21 +117,21 @@ impl Dialogue {
 
     /// Returns the messages about a trial's end. An end must not overtake its final result, so it is held back if there
     /// is a result.
-    fn end(&mut self, past: &Past, end: &PastEnd) -> Vec<String> {
+    fn end(&mut self, past: &TrialHistory, end: &TrialEnd) -> Vec<String> {
         let name = self.name(past).cloned();
-        let mut say = Vec::new();
+        let mut messages = Vec::new();
         // NNI's tuners remove a trial that has failed, so an additional result would be wrong.
         let result = end.result.as_ref().filter(|_| end.state == JobState::Succeeded);
         if let Some(value) = result.filter(|_| self.duties.tunes) {
             match &name {
                 Some(name) => {
-                    say.push(metric(past, Some(name), "FINAL", 0, value.as_json()));
+                    messages.push(metric(past, Some(name), "FINAL", 0, value.as_json()));
                 }
                 None if past.proposal.is_some() => {
-                    say.push(import([(&past.parameters, value.as_json())].into_iter()));
+                    messages.push(import([(&past.parameters, value.as_json())].into_iter()));
                 }
                 // A trial with a user's parameters: NNI's tuners ignore it by default.
-                None => say.push(metric(past, None, "FINAL", 0, value.as_json())),
+                None => messages.push(metric(past, None, "FINAL", 0, value.as_json())),
             }
         }
         // For a trial that the dispatcher did not propose, its tuner may fail on an unsuccessful end. Its assessor
@@ -139,7 +139,7 @@ impl Dialogue {
         let good = end.state == JobState::Succeeded && !self.duties.advisor;
         let concerned = self.duties.assesses || past.proposal.is_none();
         if name.is_none() && !(good && concerned) {
-            return say;
+            return messages;
         }
         let source = if name.is_some() { "algorithm" } else { "customized" };
         let record = json!({
@@ -154,31 +154,31 @@ impl Dialogue {
             "hyper_params": record.to_string(),
         });
         let end = frame("EN", &end.to_string());
-        if say.is_empty() {
+        if messages.is_empty() {
             self.shown += 1;
-            say.push(end);
+            messages.push(end);
         } else {
             // Only the answer to a request that is not sent yet proves that the result has been processed.
             self.held.push_back((self.requests + 1, end));
         }
-        say
+        messages
     }
 
     /// Removes and returns the ends of trials whose results have been processed.
     fn released(&mut self) -> Vec<String> {
-        let mut say = Vec::new();
+        let mut messages = Vec::new();
         while let Some((after, _)) = self.held.front()
             && *after <= self.answers
         {
-            say.extend(self.held.pop_front().map(|(_, end)| end));
+            messages.extend(self.held.pop_front().map(|(_, end)| end));
             self.shown += 1;
         }
-        say
+        messages
     }
 
     /// Returns the messages for everything that happened before this dispatcher started.
     fn replay(&mut self, history: &mut History) -> Vec<String> {
-        let mut say = Vec::new();
+        let mut messages = Vec::new();
         if self.duties.tunes {
             let imported =
                 history.imported.iter().map(|known| (&known.parameters, known.value.as_json()));
@@ -188,7 +188,7 @@ impl Dialogue {
             });
             let known: Vec<_> = imported.chain(ended).collect();
             if !known.is_empty() {
-                say.push(import(known.into_iter()));
+                messages.push(import(known.into_iter()));
             }
         }
         if self.duties.assesses && !self.duties.advisor {
@@ -197,31 +197,32 @@ impl Dialogue {
             // ended trials.
             let (run, ended): (Vec<_>, Vec<_>) =
                 history.trials.iter().partition(|past| past.end.is_none());
-            let latest = |past: &Past| past.steps.last_key_value().map(|(sequence, _)| *sequence);
+            let latest =
+                |past: &TrialHistory| past.steps.last_key_value().map(|(sequence, _)| *sequence);
             for past in &run {
                 for (sequence, value) in past.steps.range(..latest(past).unwrap_or(0)) {
-                    say.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step(past, *sequence, value.as_json()));
                 }
             }
             for past in ended.into_iter().filter(|past| !past.steps.is_empty()) {
                 for (sequence, value) in &past.steps {
-                    say.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step(past, *sequence, value.as_json()));
                 }
                 if let Some(end) = &past.end {
                     // The result was imported above.
-                    say.extend(self.end(past, &PastEnd { state: end.state, result: None }));
+                    messages.extend(self.end(past, &TrialEnd { state: end.state, result: None }));
                 }
             }
             for past in run {
                 if let Some((sequence, value)) = past.steps.last_key_value() {
-                    say.extend(self.step(past, *sequence, value.as_json()));
+                    messages.extend(self.step(past, *sequence, value.as_json()));
                 }
             }
         }
         for _ in 0..history.asks.len() {
-            say.push(self.request());
+            messages.push(self.request());
         }
-        say
+        messages
     }
 
     /// Processes received parameters. They belong to a requested proposal, or are kept for the next request.
@@ -238,8 +239,8 @@ impl Dialogue {
             return broken(format!("parameters that are not an object: {parameters}"));
         };
         self.answers = self.requests.min(self.answers + 1);
-        let mut turn = Turn { say: self.released(), ..Turn::default() };
-        turn.said.push(match history.next_ask() {
+        let mut turn = Turn { messages: self.released(), ..Turn::default() };
+        turn.events.push(match history.next_ask() {
             Some(id) => {
                 self.names.insert(id, parameter_id);
                 AdviserEvent::Proposed { id, proposal: Proposal::Parameters(parameters) }
@@ -255,10 +256,10 @@ impl Dialogue {
 
 impl Conversation for Dialogue {
     fn greet(&mut self, history: &mut History) -> Turn {
-        Turn { say: vec![frame("IN", &history.space.to_string())], ..Turn::default() }
+        Turn { messages: vec![frame("IN", &history.space.to_string())], ..Turn::default() }
     }
 
-    fn tell(&mut self, order: &Order, history: &mut History) -> Turn {
+    fn handle_order(&mut self, order: &Order, history: &mut History) -> Turn {
         let mut turn = Turn::default();
         if !self.ready {
             return turn; // The replay of the history will contain the order.
@@ -269,64 +270,65 @@ impl Conversation for Dialogue {
                     if let Some(id) = history.next_ask() {
                         self.names.insert(id, name);
                         let proposal = Proposal::Parameters(parameters);
-                        turn.said.push(AdviserEvent::Proposed { id, proposal });
+                        turn.events.push(AdviserEvent::Proposed { id, proposal });
                     }
                 }
-                None => turn.say.push(self.request()),
+                None => turn.messages.push(self.request()),
             },
             Order::Launched { .. } => {}
             Order::Step { trial, sequence, value } => {
-                let past = history.past(trial);
-                turn.say.extend(past.and_then(|past| self.step(past, *sequence, value.as_json())));
+                let past = history.trial(trial);
+                turn.messages
+                    .extend(past.and_then(|past| self.step(past, *sequence, value.as_json())));
             }
             Order::Ended { trial, .. } => {
-                if let Some(past) = history.past(trial)
+                if let Some(past) = history.trial(trial)
                     && let Some(end) = &past.end
                 {
-                    turn.say = self.end(past, end);
+                    turn.messages = self.end(past, end);
                 }
             }
             Order::Import(samples) => {
                 let known = samples.iter().map(|known| (&known.parameters, known.value.as_json()));
-                turn.say.push(import(known));
+                turn.messages.push(import(known));
             }
             Order::Space(space) => {
                 // These proposals are from the old space and were not requested yet.
                 self.stock.clear();
-                turn.say.push(frame("SS", &space.to_string()));
+                turn.messages.push(frame("SS", &space.to_string()));
             }
         }
         turn
     }
 
-    fn hear(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
+    fn handle_message(&mut self, text: &str, history: &mut History) -> Result<Turn, String> {
         let Frame { kind, content } =
             serde_json::from_str(text).map_err(|error| format!("no frame ({error})"))?;
         let content = content.unwrap_or_default();
         match kind.as_str() {
             "ID" => {
-                let say = if self.ready { Vec::new() } else { self.replay(history) };
+                let messages = if self.ready { Vec::new() } else { self.replay(history) };
                 self.ready = true;
-                Ok(Turn { say, ready: true, ..Turn::default() })
+                Ok(Turn { messages, ready: true, ..Turn::default() })
             }
             "TR" => Ok(self.proposed(&content, history)),
             "NO" => {
                 self.answers = self.requests.min(self.answers + 1);
                 history.refuse();
-                Ok(Turn { say: self.released(), ..Turn::default() })
+                Ok(Turn { messages: self.released(), ..Turn::default() })
             }
             "KI" => {
                 let id: String = serde_json::from_str(&content).map_err(|error| {
                     format!("a request to stop a trial without its id ({error})")
                 })?;
                 let trial = TrialJobId::new(id).map_err(|error| error.to_string())?;
-                let said = vec![AdviserEvent::Kill { trial, reason: None }];
-                Ok(Turn { said, ..Turn::default() })
+                let events = vec![AdviserEvent::Kill { trial, reason: None }];
+                Ok(Turn { events, ..Turn::default() })
             }
             "_done_" => {
                 let count = content.parse().map_err(|error| format!("no count ({error})"))?;
                 self.dealt_with = Some(count);
-                Ok(Turn { seen: true, ..Turn::default() })
+                Ok(Turn { is_from_assessor: true, ..Turn::default() })
             }
             "ER" => Ok(Turn { notes: vec![content], ..Turn::default() }),
             // After the farewell, the process exits.
@@ -335,7 +337,7 @@ impl Conversation for Dialogue {
         }
     }
 
-    fn unseen(&self) -> usize {
+    fn unprocessed(&self) -> usize {
         let left = self.dealt_with.map_or(0, |count| self.shown.saturating_sub(count));
         usize::try_from(left).unwrap_or(usize::MAX)
     }
@@ -343,25 +345,31 @@ impl Conversation for Dialogue {
     fn idle(&mut self) -> Turn {
         let mut turn = Turn::default();
         if self.ready && self.held.back().is_some_and(|(after, _)| *after > self.requests) {
-            turn.say.push(self.request());
+            turn.messages.push(self.request());
         }
         turn
     }
 
     fn nudge(&mut self) -> Turn {
         // The dispatcher checks its threads for failures only when it receives a message.
-        Turn { say: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
+        Turn { messages: vec![json!({"type": "PI"}).to_string()], ..Turn::default() }
     }
 
-    fn part(&mut self) -> Turn {
+    fn farewell(&mut self) -> Turn {
         let end = json!({"type": "TE"}).to_string();
         let bye = json!({"type": "_bye_", "reason": "the experiment has ended"}).to_string();
-        Turn { say: vec![end, bye], ..Turn::default() }
+        Turn { messages: vec![end, bye], ..Turn::default() }
     }
 }
 
 /// Returns a metric as the trial's SDK writes it: the value is JSON within JSON.
-fn metric(past: &Past, name: Option<&Value>, kind: &str, sequence: u64, value: &Value) -> String {
+fn metric(
+    past: &TrialHistory,
+    name: Option<&Value>,
+    kind: &str,
+    sequence: u64,
+    value: &Value,
+) -> String {
     let content = json!({
         "parameter_id": name,
         "trial_job_id": past.trial.as_str(),

@@ -47,8 +47,8 @@ pub async fn look(
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
     Err(format!("{python} cannot load {}: {last}", algorithm.name()))
 }
 

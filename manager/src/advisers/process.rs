@@ -22,23 +22,23 @@ use super::{AdviserEvent, Order, Setting};
 use crate::search::tuner::Proposal;
 
 /// The interval at which deadlines are checked while an answer is expected.
-const BEAT: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The time that a program may take to become ready. Python's larger libraries load slowly.
-const START: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time in which parameters may still arrive after the answer "no more", if the end of a trial provides them.
 const LATE_ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// The interval at which a program that owes an answer receives a message.
-const NUDGE: Duration = Duration::from_secs(3);
+const NUDGE_INTERVAL: Duration = Duration::from_secs(3);
 /// The time that a program may take to exit. NNI checks for the end every 3 s.
-const PARTING: Duration = Duration::from_secs(6);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(6);
 /// The numbers of processes that may die without an answer, in a row and in total.
-const FRUITLESS: u32 = 3;
-const DEATHS: u32 = 20;
+const MAX_FRUITLESS: u32 = 3;
+const MAX_DEATHS: u32 = 20;
 
 /// The end of a process or of its supervision.
 enum ProcessEnd {
     /// The experiment has closed the adviser.
-    Wanted,
+    Closed,
     /// The process died, or was ended because it failed.
     Died {
         why: String,
@@ -50,17 +50,17 @@ enum ProcessEnd {
 }
 
 /// The sender of events to the experiment.
-struct MessageReceiver {
-    said: mpsc::UnboundedSender<AdviserEvent>,
+struct EventSender {
+    events: mpsc::UnboundedSender<AdviserEvent>,
     /// The part of the program whose answer clears the reported problem.
-    troubled: Option<Debtor>,
+    troubled: Option<AdviserPart>,
     /// `true` if a process has become ready. Problems that an earlier manager reported are then cleared.
     begun: bool,
 }
 
 /// The part of a program that owes an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Debtor {
+enum AdviserPart {
     /// The tuner owes parameters.
     Tuner,
     /// The assessor has results to process.
@@ -69,23 +69,23 @@ enum Debtor {
     Either,
 }
 
-impl MessageReceiver {
+impl EventSender {
     /// Sends an event. A closed receiver is ignored.
-    fn hear(&self, word: AdviserEvent) {
-        drop(self.said.send(word));
+    fn send(&self, event: AdviserEvent) {
+        drop(self.events.send(event));
     }
 
-    fn trouble(&mut self, whose: Debtor, message: String) {
-        self.troubled = Some(whose);
-        self.hear(AdviserEvent::Trouble(Some(message)));
+    fn report_trouble(&mut self, part: AdviserPart, message: String) {
+        self.troubled = Some(part);
+        self.send(AdviserEvent::Trouble(Some(message)));
     }
 
     /// Clears the problem of a part that answers again. `alone` means that the other part owes nothing.
-    fn well(&mut self, who: Debtor, alone: bool) {
-        let over = |whose| whose == who || (whose == Debtor::Either && alone);
+    fn clear_trouble(&mut self, part: AdviserPart, alone: bool) {
+        let over = |reported| reported == part || (reported == AdviserPart::Either && alone);
         if self.troubled.is_some_and(over) {
             self.troubled = None;
-            self.hear(AdviserEvent::Trouble(None));
+            self.send(AdviserEvent::Trouble(None));
         }
     }
 }
@@ -94,25 +94,25 @@ impl MessageReceiver {
 pub(super) async fn supervise(
     setting: Setting,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    said: mpsc::UnboundedSender<AdviserEvent>,
+    events: mpsc::UnboundedSender<AdviserEvent>,
 ) {
-    let mut listener = MessageReceiver { said, troubled: None, begun: false };
+    let mut sender = EventSender { events, troubled: None, begun: false };
     let mut history = History::new(setting.space.clone());
     let (mut fruitless, mut deaths, mut ever_ready) = (0, 0, false);
     loop {
         // Orders that are already waiting become part of the history, so that they are not sent twice.
         loop {
             match orders.try_recv() {
-                Ok(order) => drop(history.take(&order)),
+                Ok(order) => drop(history.record(&order)),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
         }
         let mut session = match ProgramSession::start(&setting, deaths).await {
             Ok(session) => session,
-            Err(message) => return lost(message, &mut history, orders, &listener).await,
+            Err(message) => return report_loss(message, &mut history, orders, &sender).await,
         };
-        let end = session.converse(&mut history, &mut orders, &mut listener).await;
+        let end = session.converse(&mut history, &mut orders, &mut sender).await;
         let ProcessEnd::Died { why, ready, fruitful } = end else { return };
         ever_ready |= ready;
         deaths += 1;
@@ -120,31 +120,31 @@ pub(super) async fn supervise(
         let place = setting.dir.display();
         if !ever_ready {
             let message = format!("{why}; its output is in {place}");
-            return lost(message, &mut history, orders, &listener).await;
+            return report_loss(message, &mut history, orders, &sender).await;
         }
-        if fruitless >= FRUITLESS || deaths >= DEATHS {
+        if fruitless >= MAX_FRUITLESS || deaths >= MAX_DEATHS {
             let message = format!(
                 "{why}; it has failed {deaths} times and is not restarted; its output is in {place}"
             );
-            return lost(message, &mut history, orders, &listener).await;
+            return report_loss(message, &mut history, orders, &sender).await;
         }
         let message = format!(
             "{why}; it is restarted with the history of the search (its output is in {place})"
         );
-        listener.trouble(Debtor::Either, message);
+        sender.report_trouble(AdviserPart::Either, message);
     }
 }
 
 /// Reports that the program has failed permanently, and records the remaining orders.
-async fn lost(
+async fn report_loss(
     message: String,
     history: &mut History,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    listener: &MessageReceiver,
+    sender: &EventSender,
 ) {
-    listener.hear(AdviserEvent::Lost { message });
+    sender.send(AdviserEvent::Lost { message });
     while let Some(order) = orders.recv().await {
-        history.take(&order);
+        history.record(&order);
     }
 }
 
@@ -153,9 +153,9 @@ struct ProgramSession {
     child: Child,
     wire: Wire,
     conversation: Box<dyn Conversation>,
-    what: String,
+    program_name: String,
     /// The advice for a module that Python does not find.
-    lacks: String,
+    module_advice: String,
     /// The file of the program's output, and its length before the start.
     output: (PathBuf, u64),
     log: (PathBuf, u64),
@@ -163,42 +163,42 @@ struct ProgramSession {
     fruitful: bool,
     begun: Instant,
     last_order: Instant,
-    last_word: Instant,
+    last_message: Instant,
     last_nudge: Instant,
     /// The number of answers that the tuner owes.
     owed: usize,
     /// The number of messages that the assessor has not processed.
-    unseen: usize,
+    unprocessed: usize,
     limit: Duration,
     /// The deadlines of the tuner and of the assessor. They are two threads, and each may hang.
-    answers: SilenceTimer,
-    looks: SilenceTimer,
+    tuner_timer: SilenceTimer,
+    assessor_timer: SilenceTimer,
 }
 
 impl ProgramSession {
     async fn start(setting: &Setting, deaths: u32) -> Result<Self, String> {
-        let Launched { child, wire, what, lacks, conversation, output, log } =
+        let Launched { child, wire, program_name, module_advice, conversation, output, log } =
             launch(setting, deaths).await?;
         let now = Instant::now();
         Ok(Self {
             child,
             wire,
             conversation,
-            what,
-            lacks,
+            program_name,
+            module_advice,
             output,
             log,
             ready: false,
             fruitful: false,
             begun: now,
             last_order: now,
-            last_word: now,
+            last_message: now,
             last_nudge: now,
             owed: 0,
-            unseen: 0,
+            unprocessed: 0,
             limit: setting.patience,
-            answers: SilenceTimer::new(setting.patience, now),
-            looks: SilenceTimer::new(setting.patience, now),
+            tuner_timer: SilenceTimer::new(setting.patience, now),
+            assessor_timer: SilenceTimer::new(setting.patience, now),
         })
     }
 
@@ -207,39 +207,39 @@ impl ProgramSession {
         &mut self,
         history: &mut History,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        listener: &mut MessageReceiver,
+        sender: &mut EventSender,
     ) -> ProcessEnd {
-        let mut beat = interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let Wire::Pipes(..) = self.wire {
             let turn = self.conversation.greet(history);
-            self.take(turn, history, listener);
+            self.apply(turn, history, sender);
         }
         loop {
-            let restless = !self.ready
+            let is_waiting = !self.ready
                 || !history.asks.is_empty()
                 || !history.refused.is_empty()
-                || self.conversation.unseen() > 0
-                || self.last_order.elapsed() < BEAT * 3;
+                || self.conversation.unprocessed() > 0
+                || self.last_order.elapsed() < CHECK_INTERVAL * 3;
             tokio::select! {
                 order = orders.recv() => {
                     let Some(order) = order else {
-                        self.part().await;
-                        return ProcessEnd::Wanted;
+                        self.stop().await;
+                        return ProcessEnd::Closed;
                     };
                     self.last_order = Instant::now();
-                    if history.take(&order) {
-                        let turn = self.conversation.tell(&order, history);
-                        self.take(turn, history, listener);
+                    if history.record(&order) {
+                        let turn = self.conversation.handle_order(&order, history);
+                        self.apply(turn, history, sender);
                     }
                 }
-                came = self.wire.next() => match came {
+                incoming = self.wire.next() => match incoming {
                     Incoming::Connected => {
                         let turn = self.conversation.greet(history);
-                        self.take(turn, history, listener);
+                        self.apply(turn, history, sender);
                     }
                     Incoming::Text(text) => {
-                        if let Err(why) = self.hear(&text, history, listener) {
+                        if let Err(why) = self.handle_message(&text, history, sender) {
                             return self.end(&why).await;
                         }
                     }
@@ -247,8 +247,8 @@ impl ProgramSession {
                     Incoming::Closed => {}
                 },
                 status = self.child.wait() => return self.exited(status.ok()),
-                _ = beat.tick(), if restless => {
-                    if let Some(end) = self.beat(history, listener).await {
+                _ = ticks.tick(), if is_waiting => {
+                    if let Some(end) = self.check_deadlines(history, sender).await {
                         return end;
                     }
                 }
@@ -260,85 +260,93 @@ impl ProgramSession {
     }
 
     /// Processes a message. The error is the reason to end the program: it proposed unusable parameters.
-    fn hear(
+    fn handle_message(
         &mut self,
         text: &str,
         history: &mut History,
-        listener: &mut MessageReceiver,
+        sender: &mut EventSender,
     ) -> Result<(), String> {
-        self.last_word = Instant::now();
-        match self.conversation.hear(text, history) {
+        self.last_message = Instant::now();
+        match self.conversation.handle_message(text, history) {
             Ok(Turn { broken: Some(what), .. }) => {
-                return Err(format!("proposed {}", shown(&what)));
+                return Err(format!("proposed {}", excerpt(&what)));
             }
             Ok(turn) => {
-                let speaks = if turn.seen { &mut self.looks } else { &mut self.answers };
-                speaks.heard(self.last_word);
-                self.take(turn, history, listener);
+                let timer = if turn.is_from_assessor {
+                    &mut self.assessor_timer
+                } else {
+                    &mut self.tuner_timer
+                };
+                timer.record_message(self.last_message);
+                self.apply(turn, history, sender);
             }
             Err(problem) => {
-                self.answers.heard(self.last_word);
-                warn!("unexpected message from {}: {problem}: {}", self.what, shown(text));
+                self.tuner_timer.record_message(self.last_message);
+                warn!(
+                    "unexpected message from {}: {problem}: {}",
+                    self.program_name,
+                    excerpt(text)
+                );
             }
         }
         Ok(())
     }
 
     /// Checks the deadlines.
-    async fn beat(
+    async fn check_deadlines(
         &mut self,
         history: &mut History,
-        listener: &mut MessageReceiver,
+        sender: &mut EventSender,
     ) -> Option<ProcessEnd> {
         let now = Instant::now();
-        if !self.ready && now - self.begun > START {
-            let bound = format!("was not ready within {} s", START.as_secs());
+        if !self.ready && now - self.begun > START_TIMEOUT {
+            let bound = format!("was not ready within {} s", START_TIMEOUT.as_secs());
             return Some(self.end(&bound).await);
         }
-        if now - self.last_order >= BEAT {
+        if now - self.last_order >= CHECK_INTERVAL {
             let turn = self.conversation.idle();
-            self.take(turn, history, listener);
+            self.apply(turn, history, sender);
         }
-        let quiet = now - self.last_word.max(self.last_order);
+        let quiet = now - self.last_message.max(self.last_order);
         if quiet >= LATE_ANSWER_WAIT {
             for id in std::mem::take(&mut history.refused) {
                 let proposal = Proposal::Wait;
-                listener.hear(AdviserEvent::Proposed { id, proposal });
+                sender.send(AdviserEvent::Proposed { id, proposal });
             }
         }
-        let silence = self.answers.silence(now).max(self.looks.silence(now));
+        let silence = self.tuner_timer.silence(now).max(self.assessor_timer.silence(now));
         // A program that is not ready may have failed on the search space, and detects that only when it receives a
         // message.
-        if (silence >= NUDGE || !self.ready) && now - self.last_nudge >= NUDGE {
+        if (silence >= NUDGE_INTERVAL || !self.ready) && now - self.last_nudge >= NUDGE_INTERVAL {
             self.last_nudge = now;
             let turn = self.conversation.nudge();
-            self.take(turn, history, listener);
+            self.apply(turn, history, sender);
         }
         let limit = self.limit.as_secs_f64();
-        for (whose, due, lacks, silent) in [
+        for (part, due, missing, silent) in [
             (
-                Debtor::Tuner,
-                self.answers.look(self.ready, now),
+                AdviserPart::Tuner,
+                self.tuner_timer.next_action(self.ready, now),
                 "proposed anything",
                 "sent a message",
             ),
             (
-                Debtor::Assessor,
-                self.looks.look(self.ready, now),
+                AdviserPart::Assessor,
+                self.assessor_timer.next_action(self.ready, now),
                 "processed a result",
                 "processed a result",
             ),
         ] {
             match due {
                 SilenceAction::Nothing => {}
-                SilenceAction::Tell => {
-                    let (what, slow) = (&self.what, self.answers.slow().as_secs_f64());
+                SilenceAction::Notify => {
+                    let (name, slow) = (&self.program_name, self.tuner_timer.slow().as_secs_f64());
                     let mut message = format!(
-                        "{what} has been asked, and has not {lacks} for {slow} s; running trials continue, and it is \
+                        "{name} has been asked, and has not {missing} for {slow} s; running trials continue, and it is \
                          restarted after {limit} s without a message (`tunerPatience`)"
                     );
                     message.push_str(&self.last_output());
-                    listener.trouble(whose, message);
+                    sender.report_trouble(part, message);
                 }
                 SilenceAction::End => {
                     let why = format!("has not {silent} for {limit} s (`tunerPatience`)");
@@ -350,46 +358,46 @@ impl ProgramSession {
     }
 
     /// Sends the messages and forwards the events of a turn.
-    fn take(&mut self, turn: Turn, history: &History, listener: &mut MessageReceiver) {
-        let Turn { say, said: heard, notes, ready, seen, broken: _ } = turn;
+    fn apply(&mut self, turn: Turn, history: &History, sender: &mut EventSender) {
+        let Turn { messages, events, notes, ready, is_from_assessor, broken: _ } = turn;
         self.ready |= ready;
-        if self.ready && !std::mem::replace(&mut listener.begun, true) {
-            listener.hear(AdviserEvent::Trouble(None));
+        if self.ready && !std::mem::replace(&mut sender.begun, true) {
+            sender.send(AdviserEvent::Trouble(None));
         }
         for note in notes {
-            warn!("{} says: {}", self.what, shown(&note));
+            warn!("{} says: {}", self.program_name, excerpt(&note));
         }
-        for text in say {
-            self.wire.say(text);
+        for text in messages {
+            self.wire.send(text);
         }
         let owed = history.asks.len();
         if owed < self.owed {
-            listener.well(Debtor::Tuner, true);
+            sender.clear_trouble(AdviserPart::Tuner, true);
         }
-        self.answers.owes(owed, owed < self.owed, Instant::now());
+        self.tuner_timer.set_missing(owed, owed < self.owed, Instant::now());
         self.owed = owed;
-        let unseen = self.conversation.unseen();
-        self.looks.owes(unseen, seen, Instant::now());
+        let unprocessed = self.conversation.unprocessed();
+        self.assessor_timer.set_missing(unprocessed, is_from_assessor, Instant::now());
         // The first message only shows that this dispatcher reports the count.
-        if seen && self.unseen > 0 {
-            listener.well(Debtor::Assessor, owed == 0);
-            self.fruitful |= unseen == 0 && owed == 0;
+        if is_from_assessor && self.unprocessed > 0 {
+            sender.clear_trouble(AdviserPart::Assessor, owed == 0);
+            self.fruitful |= unprocessed == 0 && owed == 0;
         }
-        self.unseen = unseen;
-        for word in heard {
+        self.unprocessed = unprocessed;
+        for event in events {
             if let AdviserEvent::Proposed { proposal: Proposal::Parameters(_), .. }
-            | AdviserEvent::Ready = word
+            | AdviserEvent::Ready = event
             {
                 self.fruitful = true;
             }
-            listener.hear(word);
+            sender.send(event);
         }
     }
 
     /// Waits for the exit of a process whose connection has failed, for the sake of its exit status. Kills it if it
     /// does not exit.
     async fn give_up(&mut self, why: &str) -> ProcessEnd {
-        let ended = timeout(PARTING, self.child.wait()).await;
+        let ended = timeout(EXIT_TIMEOUT, self.child.wait()).await;
         if let Ok(status) = ended {
             return self.exited(status.ok());
         }
@@ -412,11 +420,11 @@ impl ProgramSession {
             {
                 "; set `pythonInterpreter` to an interpreter with the package `nni`"
             }
-            Some(line) if line.contains("No module named") => &self.lacks,
+            Some(line) if line.contains("No module named") => &self.module_advice,
             Some(_) | None => "",
         };
         let reason = reason.as_ref().map(|line| format!(": {line}{advice}")).unwrap_or_default();
-        let why = format!("{} {how}{reason}", self.what);
+        let why = format!("{} {how}{reason}", self.program_name);
         ProcessEnd::Died { why, ready: self.ready, fruitful: self.fruitful }
     }
 
@@ -433,16 +441,16 @@ impl ProgramSession {
     }
 
     /// Asks the process to exit, and kills it if it does not.
-    async fn part(&mut self) {
+    async fn stop(&mut self) {
         // A hanging program would not process the message, and the stop must not wait for it.
-        if self.answers.hangs() || self.looks.hangs() {
+        if self.tuner_timer.is_overdue() || self.assessor_timer.is_overdue() {
             return self.kill().await;
         }
-        for text in self.conversation.part().say {
-            self.wire.say(text);
+        for text in self.conversation.farewell().messages {
+            self.wire.send(text);
         }
-        self.wire.hush();
-        let ended = timeout(PARTING, async {
+        self.wire.close_queue();
+        let ended = timeout(EXIT_TIMEOUT, async {
             loop {
                 tokio::select! {
                     _ = self.child.wait() => break,
@@ -472,7 +480,7 @@ const LAST_LINES: usize = 3;
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last: Vec<String> =
-        lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| shown(line)).collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| excerpt(line)).collect();
     if last.is_empty() { String::new() } else { format!("; it last wrote: {}", last.join(" / ")) }
 }
 
@@ -499,11 +507,11 @@ fn reason(path: &Path, at: u64) -> Option<String> {
     };
     let no_module = |line: &&str| line.contains("No module named");
     let found = text.lines().rev().find(|line| error(line) || no_module(line));
-    found.map(|line| shown(line.trim()))
+    found.map(|line| excerpt(line.trim()))
 }
 
 /// Returns the beginning of a foreign text on a single line.
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     let line: String =
         text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect();
     line

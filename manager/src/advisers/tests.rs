@@ -24,7 +24,7 @@ fn parameters(x: f64) -> Parameters {
 
 /// Sends an order as the supervisor does.
 fn order(dialogue: &mut dyn Conversation, history: &mut History, order: &Order) -> Turn {
-    if history.take(order) { dialogue.tell(order, history) } else { Turn::default() }
+    if history.record(order) { dialogue.handle_order(order, history) } else { Turn::default() }
 }
 
 fn ended(name: &str, state: JobState, result: Option<f64>) -> Order {
@@ -84,14 +84,14 @@ fn proposals_outside_the_search_space_are_reported() {
         let mut history = History::new(json!({}));
         let mut dialogue = Dialogue::new(BOTH);
         let text = json!({ "type": "TR", "content": content }).to_string();
-        let broken = dialogue.hear(&text, &mut history).unwrap().broken.unwrap();
+        let broken = dialogue.handle_message(&text, &mut history).unwrap().broken.unwrap();
         assert!(broken.starts_with(expected), "{content}: {broken}");
     }
 }
 
 #[test]
 fn recorded_dispatchers_are_understood() {
-    let mut heard = 0;
+    let mut received = 0;
     for text in RECORDINGS {
         let mut history = History::new(json!({}));
         let mut dialogue = Dialogue::new(BOTH);
@@ -105,28 +105,28 @@ fn recorded_dispatchers_are_understood() {
                 }
                 continue;
             }
-            let turn = dialogue.hear(&frame.to_string(), &mut history).unwrap();
-            heard += 1;
+            let turn = dialogue.handle_message(&frame.to_string(), &mut history).unwrap();
+            received += 1;
             let content = frame["content"].as_str().unwrap_or_default();
             match frame["type"].as_str().unwrap() {
                 "TR" => {
                     let content: Value = serde_json::from_str(content).unwrap();
-                    let [AdviserEvent::Proposed { proposal: Proposal::Parameters(told), .. }] =
-                        turn.said.as_slice()
+                    let [AdviserEvent::Proposed { proposal: Proposal::Parameters(proposed), .. }] =
+                        turn.events.as_slice()
                     else {
                         panic!("{frame}: {turn:?}")
                     };
-                    assert_eq!(told, content["parameters"].as_object().unwrap());
+                    assert_eq!(proposed, content["parameters"].as_object().unwrap());
                 }
                 "NO" => assert!(!history.refused.is_empty(), "{frame}"),
-                "KI" => assert!(matches!(turn.said[..], [AdviserEvent::Kill { .. }]), "{frame}"),
+                "KI" => assert!(matches!(turn.events[..], [AdviserEvent::Kill { .. }]), "{frame}"),
                 "ID" => assert!(turn.ready),
                 "_bye_" => assert_eq!(turn, Turn::default()),
                 other => panic!("a recording contains {other}"),
             }
         }
     }
-    assert!(heard > 20, "{heard}");
+    assert!(received > 20, "{received}");
 }
 
 /// Returns the names of an object's members, sorted.
@@ -141,35 +141,38 @@ fn members(text: &str) -> Vec<String> {
 fn the_messages_equal_those_of_nnis_manager() {
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
     let mut dialogue = Dialogue::new(BOTH);
-    let mut said = dialogue.greet(&mut history).say;
-    said.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 0 }).say);
-    said.extend(dialogue.hear(r#"{"type": "ID", "content": ""}"#, &mut history).unwrap().say);
-    dialogue.hear(&proposal(0, 0.5), &mut history).unwrap();
+    let mut sent = dialogue.greet(&mut history).messages;
+    sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 0 }).messages);
+    sent.extend(
+        dialogue.handle_message(r#"{"type": "ID", "content": ""}"#, &mut history).unwrap().messages,
+    );
+    dialogue.handle_message(&proposal(0, 0.5), &mut history).unwrap();
     let space = Order::Space(json!({"x": {"_type": "uniform", "_value": [0, 2]}}));
     let known = Sample { parameters: parameters(0.1), value: 0.9.into() };
     let step = Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() };
     let orders =
         [launched("aaaaa", 0, 0.5), step, ended("aaaaa", JobState::Succeeded, Some(0.7)), space];
     for next in orders.into_iter().chain([Order::Import(vec![known])]) {
-        said.extend(order(&mut dialogue, &mut history, &next).say);
+        sent.extend(order(&mut dialogue, &mut history, &next).messages);
     }
-    said.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 1 }).say);
-    said.extend(dialogue.hear(&proposal(1, 0.6), &mut history).unwrap().say);
-    said.extend(dialogue.part().say);
-    assert_eq!(kinds(&said), ["IN", "GE", "ME", "ME", "SS", "FD", "GE", "EN", "TE", "_bye_"]);
+    sent.extend(order(&mut dialogue, &mut history, &Order::Propose { id: 1 }).messages);
+    sent.extend(dialogue.handle_message(&proposal(1, 0.6), &mut history).unwrap().messages);
+    sent.extend(dialogue.farewell().messages);
+    assert_eq!(kinds(&sent), ["IN", "GE", "ME", "ME", "SS", "FD", "GE", "EN", "TE", "_bye_"]);
     let recorded = recording(RECORDINGS[0]);
-    for text in &said {
-        let ours: Value = serde_json::from_str(text).unwrap();
-        let alike = recorded
-            .iter()
-            .find(|(from, frame)| from == "manager->dispatcher" && frame["type"] == ours["type"]);
-        let (_, theirs) = alike.unwrap_or_else(|| panic!("NNI never sends {text}"));
-        assert_eq!(members(text), members(&theirs.to_string()), "{text}");
-        if let (Some(ours), Some(theirs)) = (ours["content"].as_str(), theirs["content"].as_str())
-            && ours.starts_with('{')
-            && !ours.contains("_type")
+    for text in &sent {
+        let message: Value = serde_json::from_str(text).unwrap();
+        let recorded_frame = recorded.iter().find(|(from, frame)| {
+            from == "manager->dispatcher" && frame["type"] == message["type"]
+        });
+        let (_, expected) = recorded_frame.unwrap_or_else(|| panic!("NNI never sends {text}"));
+        assert_eq!(members(text), members(&expected.to_string()), "{text}");
+        if let (Some(message), Some(expected)) =
+            (message["content"].as_str(), expected["content"].as_str())
+            && message.starts_with('{')
+            && !message.contains("_type")
         {
-            assert_eq!(members(ours), members(theirs), "{text}");
+            assert_eq!(members(message), members(expected), "{text}");
         }
     }
 }
@@ -178,64 +181,73 @@ fn the_messages_equal_those_of_nnis_manager() {
 fn an_end_never_overtakes_its_result() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
-    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     for id in 0..2 {
         order(&mut dialogue, &mut history, &Order::Propose { id });
-        dialogue.hear(&proposal(id, 0.5), &mut history).unwrap();
+        dialogue.handle_message(&proposal(id, 0.5), &mut history).unwrap();
     }
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
     order(&mut dialogue, &mut history, &launched("bbbbb", 1, 0.5));
     let good = ended("aaaaa", JobState::Succeeded, Some(1.0));
-    assert_eq!(kinds(&order(&mut dialogue, &mut history, &good).say), ["ME"]);
+    assert_eq!(kinds(&order(&mut dialogue, &mut history, &good).messages), ["ME"]);
     assert_eq!(order(&mut dialogue, &mut history, &good), Turn::default(), "a repeated order");
     let bad = ended("bbbbb", JobState::Failed, None);
     assert_eq!(
-        kinds(&order(&mut dialogue, &mut history, &bad).say),
+        kinds(&order(&mut dialogue, &mut history, &bad).messages),
         ["EN"],
         "no result is outstanding"
     );
     // No parameters are needed. A request is sent anyway, to prove that the result was processed.
-    assert_eq!(kinds(&dialogue.idle().say), ["GE"]);
+    assert_eq!(kinds(&dialogue.idle().messages), ["GE"]);
     assert_eq!(dialogue.idle(), Turn::default(), "one request is enough");
-    let turn = dialogue.hear(&proposal(2, 0.25), &mut history).unwrap();
-    assert_eq!((kinds(&turn.say), turn.said), (vec!["EN".to_owned()], vec![AdviserEvent::Ready]));
+    let turn = dialogue.handle_message(&proposal(2, 0.25), &mut history).unwrap();
+    assert_eq!(
+        (kinds(&turn.messages), turn.events),
+        (vec!["EN".to_owned()], vec![AdviserEvent::Ready])
+    );
     // The received parameters are kept for the next request.
     let turn = order(&mut dialogue, &mut history, &Order::Propose { id: 2 });
     let proposal = Proposal::Parameters(parameters(0.25));
-    assert_eq!((turn.say, turn.said), (vec![], vec![AdviserEvent::Proposed { id: 2, proposal }]));
+    assert_eq!(
+        (turn.messages, turn.events),
+        (vec![], vec![AdviserEvent::Proposed { id: 2, proposal }])
+    );
 }
 
 #[test]
 fn results_that_an_assessor_has_not_judged_are_counted() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
-    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     order(&mut dialogue, &mut history, &launched("aaaaa", 0, 0.5));
     let step = |sequence| Order::Step { trial: trial("aaaaa"), sequence, value: 0.5.into() };
     order(&mut dialogue, &mut history, &step(0));
-    assert_eq!(dialogue.unseen(), 0, "NNI's own dispatcher does not report a count");
-    let turn = dialogue.hear(r#"{"type": "_done_", "content": "0"}"#, &mut history).unwrap();
-    assert_eq!((turn.seen, dialogue.unseen()), (true, 1));
+    assert_eq!(dialogue.unprocessed(), 0, "NNI's own dispatcher does not report a count");
+    let turn =
+        dialogue.handle_message(r#"{"type": "_done_", "content": "0"}"#, &mut history).unwrap();
+    assert_eq!((turn.is_from_assessor, dialogue.unprocessed()), (true, 1));
     order(&mut dialogue, &mut history, &step(1));
     order(&mut dialogue, &mut history, &ended("aaaaa", JobState::Failed, None));
-    dialogue.hear(r#"{"type": "_done_", "content": "1"}"#, &mut history).unwrap();
-    assert_eq!(dialogue.unseen(), 1, "the end of a trial that it did not propose is not sent");
-    dialogue.hear(r#"{"type": "_done_", "content": "2"}"#, &mut history).unwrap();
-    assert_eq!(dialogue.unseen(), 0);
-    assert!(dialogue.hear(r#"{"type": "_done_", "content": "x"}"#, &mut history).is_err());
+    dialogue.handle_message(r#"{"type": "_done_", "content": "1"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unprocessed(), 1, "the end of a trial that it did not propose is not sent");
+    dialogue.handle_message(r#"{"type": "_done_", "content": "2"}"#, &mut history).unwrap();
+    assert_eq!(dialogue.unprocessed(), 0);
+    assert!(
+        dialogue.handle_message(r#"{"type": "_done_", "content": "x"}"#, &mut history).is_err()
+    );
 }
 
 #[test]
 fn a_refused_proposal_may_still_be_answered() {
     let mut history = History::new(json!({}));
     let mut dialogue = Dialogue::new(BOTH);
-    dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+    dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
     order(&mut dialogue, &mut history, &Order::Propose { id: 7 });
-    dialogue.hear(r#"{"type": "NO", "content": "{}"}"#, &mut history).unwrap();
+    dialogue.handle_message(r#"{"type": "NO", "content": "{}"}"#, &mut history).unwrap();
     assert_eq!(history.refused, [7]);
-    let turn = dialogue.hear(&proposal(0, 0.5), &mut history).unwrap();
+    let turn = dialogue.handle_message(&proposal(0, 0.5), &mut history).unwrap();
     let proposal = Proposal::Parameters(parameters(0.5));
-    assert_eq!(turn.said, [AdviserEvent::Proposed { id: 7, proposal }]);
+    assert_eq!(turn.events, [AdviserEvent::Proposed { id: 7, proposal }]);
     assert!(history.refused.is_empty());
 }
 
@@ -258,27 +270,35 @@ fn a_restarted_dispatcher_receives_the_history() {
     for next in orders {
         assert_eq!(order(&mut dialogue, &mut history, &next), Turn::default(), "not ready yet");
     }
-    let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
-    assert_eq!(kinds(&turn.say), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.say);
-    assert!(turn.say[0].contains("0.7") && turn.say[0].contains("0.2"), "{}", turn.say[0]);
-    let of_c = |at: usize| turn.say[at].contains("ccccc");
-    assert!(of_c(1) && of_c(4), "the latest result of a running trial is last: {:#?}", turn.say);
-    assert!(turn.say[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.say[2]);
+    let turn = dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
+    assert_eq!(kinds(&turn.messages), ["FD", "ME", "ME", "EN", "ME", "GE"], "{:#?}", turn.messages);
+    assert!(
+        turn.messages[0].contains("0.7") && turn.messages[0].contains("0.2"),
+        "{}",
+        turn.messages[0]
+    );
+    let of_c = |at: usize| turn.messages[at].contains("ccccc");
+    assert!(
+        of_c(1) && of_c(4),
+        "the latest result of a running trial is last: {:#?}",
+        turn.messages
+    );
+    assert!(turn.messages[2].contains(r#"\"value\":\"NaN\""#), "{}", turn.messages[2]);
     // The result of a trial that another dispatcher proposed is sent as an imported one.
     let turn = order(&mut dialogue, &mut history, &ended("ccccc", JobState::Succeeded, Some(0.9)));
-    assert_eq!(kinds(&turn.say), ["FD"]);
+    assert_eq!(kinds(&turn.messages), ["FD"]);
 }
 
 #[test]
 fn an_advisor_receives_only_its_own_trials() {
     let mut history = History::new(json!({}));
     for next in [launched("aaaaa", 0, 0.5), ended("aaaaa", JobState::Succeeded, Some(0.7))] {
-        history.take(&next);
+        history.record(&next);
     }
-    history.take(&launched("bbbbb", 1, 0.5));
+    history.record(&launched("bbbbb", 1, 0.5));
     let mut dialogue = Dialogue::new(Duties { advisor: true, ..BOTH });
-    let turn = dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
-    assert_eq!(kinds(&turn.say), ["FD"]);
+    let turn = dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
+    assert_eq!(kinds(&turn.messages), ["FD"]);
     let turn = order(&mut dialogue, &mut history, &ended("bbbbb", JobState::Failed, None));
     assert_eq!(turn, Turn::default());
 }
@@ -287,21 +307,22 @@ fn an_advisor_receives_only_its_own_trials() {
 fn ask_and_tell_messages_equal_the_documented_ones() {
     let greeting = json!({"experiment": "abc", "seed": 1}).as_object().unwrap().clone();
     let mut history = History::new(json!({"x": {"_type": "uniform", "_value": [0, 1]}}));
-    let mut door = AskAndTell::new(greeting);
-    let hello: Value = serde_json::from_str(&door.greet(&mut history).say[0]).unwrap();
+    let mut conversation = AskAndTell::new(greeting);
+    let hello: Value = serde_json::from_str(&conversation.greet(&mut history).messages[0]).unwrap();
     assert_eq!(
         hello,
         json!({"type": "hello", "protocol": 1, "experiment": "abc", "seed": 1,
                "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}}})
     );
-    history.take(&launched("aaaaa", 0, 0.5));
-    history.take(&Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() });
-    history.take(&ended("aaaaa", JobState::EarlyStopped, Some(f64::INFINITY)));
-    history.take(&Order::Propose { id: 1 });
-    let turn = door.hear(r#"{"type": "ready"}"#, &mut history).unwrap();
-    let say: Vec<Value> = turn.say.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    history.record(&launched("aaaaa", 0, 0.5));
+    history.record(&Order::Step { trial: trial("aaaaa"), sequence: 0, value: 0.5.into() });
+    history.record(&ended("aaaaa", JobState::EarlyStopped, Some(f64::INFINITY)));
+    history.record(&Order::Propose { id: 1 });
+    let turn = conversation.handle_message(r#"{"type": "ready"}"#, &mut history).unwrap();
+    let messages: Vec<Value> =
+        turn.messages.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(
-        say,
+        messages,
         [
             json!({"type": "launched", "trial": "aaaaa", "id": 0, "parameters": {"x": 0.5}}),
             json!({"type": "intermediate", "trial": "aaaaa", "id": 0, "sequence": 0, "value": 0.5}),
@@ -322,8 +343,8 @@ fn ask_and_tell_messages_equal_the_documented_ones() {
             Ok(AdviserEvent::Kill { trial: trial("aaaaa"), reason: Some("bad".to_owned()) })),
     ];
     for (line, expected) in table {
-        match (door.hear(line, &mut history), expected) {
-            (Ok(turn), Ok(said)) => assert_eq!(turn.said, [said], "{line}"),
+        match (conversation.handle_message(line, &mut history), expected) {
+            (Ok(turn), Ok(event)) => assert_eq!(turn.events, [event], "{line}"),
             (Err(problem), Err(part)) => assert!(problem.contains(part), "{line}: {problem}"),
             (found, _) => panic!("{line}: {found:?}"),
         }
@@ -343,14 +364,14 @@ proptest! {
     #[test]
     fn no_text_causes_a_panic(texts in prop::collection::vec(foreign(), 0..20)) {
         let mut history = History::new(json!({}));
-        history.take(&Order::Propose { id: 0 });
-        let talkers: [Box<dyn Conversation>; 2] =
+        history.record(&Order::Propose { id: 0 });
+        let conversations: [Box<dyn Conversation>; 2] =
             [Box::new(Dialogue::new(BOTH)), Box::new(AskAndTell::new(serde_json::Map::new()))];
-        for mut talker in talkers {
-            talker.greet(&mut history);
+        for mut conversation in conversations {
+            conversation.greet(&mut history);
             for text in &texts {
-                drop(talker.hear(text, &mut history));
-                talker.idle();
+                drop(conversation.handle_message(text, &mut history));
+                conversation.idle();
             }
         }
     }
@@ -359,10 +380,10 @@ proptest! {
     fn each_end_follows_its_result_exactly_once(moves in prop::collection::vec(0_u8..4, 0..60)) {
         let mut history = History::new(json!({}));
         let mut dialogue = Dialogue::new(BOTH);
-        dialogue.hear(r#"{"type": "ID"}"#, &mut history).unwrap();
+        dialogue.handle_message(r#"{"type": "ID"}"#, &mut history).unwrap();
         let (mut proposals, mut answered, mut ended_trials) = (0, 0, 0);
         let mut requests = 0;
-        let mut said = Vec::new();
+        let mut sent = Vec::new();
         for step in moves.into_iter().chain([3; 80]) {
             let turn = match step {
                 0 => {
@@ -371,7 +392,7 @@ proptest! {
                 }
                 1 if requests > answered => {
                     answered += 1;
-                    dialogue.hear(&proposal(answered, 0.5), &mut history).unwrap()
+                    dialogue.handle_message(&proposal(answered, 0.5), &mut history).unwrap()
                 }
                 2 if ended_trials < answered.min(proposals) => {
                     ended_trials += 1;
@@ -381,17 +402,17 @@ proptest! {
                 }
                 3 if requests > answered => {
                     answered += 1;
-                    dialogue.hear(&proposal(answered, 0.5), &mut history).unwrap()
+                    dialogue.handle_message(&proposal(answered, 0.5), &mut history).unwrap()
                 }
                 _ => dialogue.idle(),
             };
-            requests += u64::try_from(kinds(&turn.say).iter().filter(|kind| *kind == "GE").count()).unwrap();
-            said.extend(turn.say);
+            requests += u64::try_from(kinds(&turn.messages).iter().filter(|kind| *kind == "GE").count()).unwrap();
+            sent.extend(turn.messages);
         }
         // The result of each trial is sent first and its end later, each exactly once.
         for number in 1..=ended_trials {
             let name = format!("t{number}\\\"");
-            let of: Vec<String> = said.iter().filter(|text| text.contains(&name)).cloned().collect();
+            let of: Vec<String> = sent.iter().filter(|text| text.contains(&name)).cloned().collect();
             prop_assert_eq!(kinds(&of), ["ME", "EN"]);
         }
     }

@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, 
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
 /// The time that a client may take to request its path after it has connected.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum size of a line in bytes. Every proposal is shorter, and a program that prints without end must not
 /// fill the memory.
@@ -53,9 +53,9 @@ impl MessageWriter {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (texts, unsaid) = mpsc::unbounded_channel();
+        let (texts, queue) = mpsc::unbounded_channel();
         let mut writer = JoinSet::new();
-        writer.spawn(write(unsaid));
+        writer.spawn(write(queue));
         Self { texts: Some(texts), _writer: writer }
     }
 }
@@ -73,7 +73,7 @@ pub(super) enum Incoming {
 impl Wire {
     /// Listens on the loopback interface, and returns the URL. Only a client that requests the path with `secret` is
     /// accepted.
-    pub(super) async fn door(secret: &str) -> io::Result<(Self, String)> {
+    pub(super) async fn listen(secret: &str) -> io::Result<(Self, String)> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let path = format!("/{secret}/tuner");
         let url = format!("ws://{}{path}", listener.local_addr()?);
@@ -84,31 +84,31 @@ impl Wire {
 
     /// Returns the connection to the pipes of a program that was just started.
     pub(super) fn pipes(input: ChildStdin, output: ChildStdout) -> Self {
-        let mouth = MessageWriter::new(|mut unsaid| async move {
+        let writer = MessageWriter::new(|mut queue| async move {
             let mut input = input;
-            while let Some(text) = unsaid.recv().await {
+            while let Some(text) = queue.recv().await {
                 if input.write_all(format!("{text}\n").as_bytes()).await.is_err() {
                     break;
                 }
             }
         });
-        Self::Pipes(Lines::new(output), mouth)
+        Self::Pipes(Lines::new(output), writer)
     }
 
     /// Waits for the next message. Cancel safe.
     pub(super) async fn next(&mut self) -> Incoming {
-        let came = match self {
+        let incoming = match self {
             Self::Listening(waiting) => match waiting.join_next().await {
                 Some(Ok(Some(socket))) => {
                     let (mut sink, stream) = socket.split();
-                    let mouth = MessageWriter::new(|mut unsaid| async move {
-                        while let Some(text) = unsaid.recv().await {
+                    let writer = MessageWriter::new(|mut queue| async move {
+                        while let Some(text) = queue.recv().await {
                             if sink.send(Message::text(text)).await.is_err() {
                                 break;
                             }
                         }
                     });
-                    *self = Self::Socket(Box::new(stream), mouth);
+                    *self = Self::Socket(Box::new(stream), writer);
                     return Incoming::Connected;
                 }
                 Some(Ok(None) | Err(_)) | None => None,
@@ -123,7 +123,7 @@ impl Wire {
             Self::Pipes(lines, _) => lines.next().await,
             Self::Closed => std::future::pending().await,
         };
-        match came {
+        match incoming {
             Some(text) => Incoming::Text(text),
             None => {
                 *self = Self::Closed;
@@ -133,18 +133,18 @@ impl Wire {
     }
 
     /// Queues a message, which is sent as soon as the program reads.
-    pub(super) fn say(&self, text: String) {
-        if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self
-            && let Some(texts) = &mouth.texts
+    pub(super) fn send(&self, text: String) {
+        if let Self::Socket(_, writer) | Self::Pipes(_, writer) = self
+            && let Some(texts) = &writer.texts
         {
             drop(texts.send(text));
         }
     }
 
     /// Closes the queue of messages. A program that reads its standard input then receives the end of the input.
-    pub(super) fn hush(&mut self) {
-        if let Self::Socket(_, mouth) | Self::Pipes(_, mouth) = self {
-            mouth.texts = None;
+    pub(super) fn close_queue(&mut self) {
+        if let Self::Socket(_, writer) | Self::Pipes(_, writer) = self {
+            writer.texts = None;
         }
     }
 }
@@ -195,7 +195,7 @@ async fn accept(listener: TcpListener, path: String) -> Option<Socket> {
             head.status = 404.try_into().unwrap_or_default();
             Err(ErrorResponse::from_parts(head, None))
         };
-        let accepted = timeout(HANDSHAKE, accept_hdr_async(stream, check)).await;
+        let accepted = timeout(HANDSHAKE_TIMEOUT, accept_hdr_async(stream, check)).await;
         if let Ok(Ok(socket)) = accepted {
             return Some(socket);
         }

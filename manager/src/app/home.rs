@@ -12,7 +12,7 @@ use super::Error;
 use super::listener::Endpoint;
 use super::presence::listen_locally;
 use super::servers::{home_of, manager_of};
-use super::stored::{Viewing, answer, state, to_show};
+use super::stored::{Viewing, answer_commands, state, viewer_settings};
 use crate::api;
 use crate::api::auth::{Gate, Reach};
 use crate::api::client::Client;
@@ -37,11 +37,11 @@ struct StoredExperiments {
 impl ExperimentSource for StoredExperiments {
     async fn open(&self, id: &ExperimentId, gate: &Gate) -> Result<OpenExperiment, String> {
         let dir = ExperimentDir::new(&self.data_dir, id);
-        let (handle, asked) = Handle::new(1);
+        let (handle, commands) = Handle::new(1);
         let stop = self.stop.child_token();
         let shown = state(id, &dir, Reach::Machine, Some(self.port), handle, stop).await;
         let shown = shown.map_err(|error| chain(&error))?;
-        tokio::spawn(answer(dir, asked));
+        tokio::spawn(answer_commands(dir, commands));
         let gate = gate.of_experiment(id, shown.secret.as_ref().clone());
         let (store, board) = (shown.store.clone(), shown.board.clone());
         let router = api::router(api::State { gate, ..shown });
@@ -71,7 +71,7 @@ pub async fn serve_home(data_dir: &Path, host: &str, port: u16) -> Result<Viewin
         .map_err(|source| Error::DataDir { path: dir.path().to_owned(), source })?;
     let store = Store::open(&dir.database())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let settings = to_show(data_dir, host, port);
+    let settings = viewer_settings(data_dir, host, port);
     let endpoint = Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let Endpoint { tls, url, reach, .. } = endpoint;
     let sessions = Sessions::load(store.clone(), Arc::clone(&clock)).await?;

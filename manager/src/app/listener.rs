@@ -29,7 +29,7 @@ pub(super) struct Endpoint {
     /// The base URL for agents on this machine.
     pub(super) url: String,
     /// The base URL for agents on other machines.
-    pub(super) told: String,
+    pub(super) advertised_url: String,
     /// The clients that can reach the manager.
     pub(super) reach: Reach,
 }
@@ -43,9 +43,9 @@ impl Endpoint {
         server: Option<&str>,
     ) -> Result<Self, Error> {
         let encrypted = settings.certificate.is_some() || !address.ip().is_loopback();
-        let told = reach::told(advertise, address, encrypted, server)?;
+        let advertised = reach::advertised_address(advertise, address, encrypted, server)?;
         // If a URL is configured, the proxy in front of the manager has its own certificate.
-        let ours = told.host.is_some() || settings.certificate.is_some();
+        let trusts_own_authority = advertised.host.is_some() || settings.certificate.is_some();
         // Connections that leave the machine are encrypted; those over the loopback interface do not leave it.
         let (tls, ca_file) = match &settings.certificate {
             Some(own) => {
@@ -58,16 +58,19 @@ impl Endpoint {
             }
             None if !encrypted => (None, None),
             None => {
-                let names =
-                    [Some(address.ip().to_string()), settings.host.clone(), told.host.clone()];
+                let names = [
+                    Some(address.ip().to_string()),
+                    settings.host.clone(),
+                    advertised.host.clone(),
+                ];
                 (Some(own_authority(authority, names)?), Some(authority.join("ca.pem")))
             }
         };
         let reach = if tls.is_some() { Reach::Network } else { Reach::Machine };
-        let given = advertise.filter(|_| server.is_none()).map(|_| &told);
+        let given = advertise.filter(|_| server.is_none()).map(|_| &advertised);
         let url = url_here(given, address, tls.is_some());
-        let ca_file = ca_file.filter(|_| ours || server.is_none());
-        Ok(Self { tls, ca_file, url, told: told.url, reach })
+        let ca_file = ca_file.filter(|_| trusts_own_authority || server.is_none());
+        Ok(Self { tls, ca_file, url, advertised_url: advertised.url, reach })
     }
 }
 
@@ -126,8 +129,8 @@ mod tests {
             (given(Some("10.0.0.1"), "http://10.0.0.1:80"),   "127.0.0.1:80", false,     "http://127.0.0.1:80"),
         ];
         for (given, listener, is_encrypted, expected) in table {
-            let told = url_here(given.as_ref(), listener.parse().unwrap(), is_encrypted);
-            assert_eq!(told, expected, "{given:?} at {listener}");
+            let advertised = url_here(given.as_ref(), listener.parse().unwrap(), is_encrypted);
+            assert_eq!(advertised, expected, "{given:?} at {listener}");
         }
     }
 }

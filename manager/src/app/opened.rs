@@ -69,7 +69,7 @@ impl Opened {
         }
         protect_folder(dir.path());
         let store = Store::open(&dir.database())?;
-        let Some((spec, seed)) = recall(&store, id).await? else {
+        let Some((spec, seed)) = read_record(&store, id).await? else {
             store.close().await;
             if dir.secret().exists() {
                 return Err(lost());
@@ -132,8 +132,8 @@ fn protect_folder(path: &Path) {
 fn user_name() -> String {
     let uid = nix::unistd::geteuid();
     let known = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.name);
-    let said = || std::env::var("USER").ok().filter(|name| !name.is_empty());
-    known.or_else(said).unwrap_or_else(|| uid.to_string())
+    let from_environment = || std::env::var("USER").ok().filter(|name| !name.is_empty());
+    known.or_else(from_environment).unwrap_or_else(|| uid.to_string())
 }
 
 async fn record(
@@ -164,7 +164,10 @@ async fn record(
 }
 
 /// Reads the recorded experiment. `None` if nothing is recorded.
-async fn recall(store: &Store, id: &ExperimentId) -> Result<Option<(ExperimentSpec, u64)>, Error> {
+async fn read_record(
+    store: &Store,
+    id: &ExperimentId,
+) -> Result<Option<(ExperimentSpec, u64)>, Error> {
     let Some(row) = store.experiment().await? else { return Ok(None) };
     let spec = config::from_canonical(&row.canonical)?;
     // A done experiment continues if some of its trials are marked for another run.

@@ -29,12 +29,12 @@ pub enum BadAddress {
 }
 
 /// Addresses that belong to no network (RFC 5737, RFC 3849). The route to them is the default route.
-const FAR: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
+const DISTANT_ADDRESSES: [&str; 2] = ["http://203.0.113.1:9", "http://[2001:db8::1]:9"];
 
 /// Determines the address for trials. A URL is used unchanged, because a proxy is in front of the manager. A host,
 /// with or without a port, is the manager itself. `server` is the host near which the trials run, if they do not run
 /// on this machine.
-pub(super) fn told(
+pub(super) fn advertised_address(
     advertise: Option<&str>,
     listener: SocketAddr,
     encrypted: bool,
@@ -65,7 +65,7 @@ pub(super) fn told(
         Some(server) if ip.is_unspecified() => {
             // A loopback address of a cluster (kind, k3d, a tunnel) does not show how its pods reach the manager,
             // because pods have their own loopback interfaces.
-            let known = [server].into_iter().chain(FAR).filter_map(own_address);
+            let known = [server].into_iter().chain(DISTANT_ADDRESSES).filter_map(own_address);
             known.into_iter().find(|ip| !ip.is_loopback()).ok_or(BadAddress::Unknown)?
         }
         Some(_) | None => ip,
@@ -160,8 +160,13 @@ mod tests {
         for (given, listener, url) in table {
             let listener: SocketAddr = listener.parse().unwrap();
             let encrypted = !listener.ip().is_loopback();
-            let found = told(given, listener, encrypted, Some("https://10.1.1.1:6443"));
-            assert_eq!(found.ok().map(|told| told.url).as_deref(), url, "{given:?} {listener}");
+            let found =
+                advertised_address(given, listener, encrypted, Some("https://10.1.1.1:6443"));
+            assert_eq!(
+                found.ok().map(|address| address.url).as_deref(),
+                url,
+                "{given:?} {listener}"
+            );
         }
     }
 
@@ -180,13 +185,13 @@ mod tests {
 
     #[test]
     fn the_default_address_is_that_of_the_route_to_the_cluster() {
-        let guess = |server| told(None, "0.0.0.0:80".parse().unwrap(), true, server);
+        let guess = |server| advertised_address(None, "0.0.0.0:80".parse().unwrap(), true, server);
         // Pods have their own loopback interfaces, so they cannot use that of a cluster on this machine.
         match guess(Some("http://127.0.0.1:6443")) {
-            Ok(told) => {
-                let ip: IpAddr = told.host.unwrap().parse().unwrap();
+            Ok(address) => {
+                let ip: IpAddr = address.host.unwrap().parse().unwrap();
                 assert!(!ip.is_loopback() && !ip.is_unspecified(), "{ip}");
-                assert_eq!(told.url, format!("https://{}:80", bracketed(&ip.to_string())));
+                assert_eq!(address.url, format!("https://{}:80", bracketed(&ip.to_string())));
             }
             // This machine has no network.
             Err(error) => assert_eq!(error, BadAddress::Unknown),

@@ -22,13 +22,13 @@ struct StoreBehindAgents {
 
 /// Logs a warning about trials that continued after the database was copied, if there are any.
 pub(super) async fn announce(store: &Store, dir: &ExperimentDir) -> Result<(), store::Error> {
-    if let Some(words) = look(store, dir).await?.words() {
-        tracing::warn!("{words}");
+    if let Some(warning) = compare(store, dir).await?.warning() {
+        tracing::warn!("{warning}");
     }
     Ok(())
 }
 
-async fn look(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
+async fn compare(store: &Store, dir: &ExperimentDir) -> Result<StoreBehindAgents, store::Error> {
     let trials = store.trials().await?;
     let known: HashSet<&str> = trials.iter().map(|trial| trial.id.as_str()).collect();
     let mut ahead = StoreBehindAgents::default();
@@ -59,7 +59,7 @@ fn acknowledged(attempt: &Path) -> Option<u64> {
 
 impl StoreBehindAgents {
     /// Returns the warning for the user. `None` if the database is as new as the folders.
-    fn words(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         let mut sentences = vec![
             "the database is older than the reports that it has acknowledged, as after restoring a backup."
                 .to_owned(),
@@ -98,10 +98,10 @@ mod tests {
         ];
         for (reported, unknown, expected) in table {
             let ahead = StoreBehindAgents { reported: names(reported), unknown: names(unknown) };
-            let words = ahead.words();
-            assert_eq!(words.is_some(), !expected.is_empty(), "{ahead:?}");
+            let warning = ahead.warning();
+            assert_eq!(warning.is_some(), !expected.is_empty(), "{ahead:?}");
             for part in expected {
-                assert!(words.as_ref().unwrap().contains(part), "{part:?} is not in {words:?}");
+                assert!(warning.as_ref().unwrap().contains(part), "{part:?} is not in {warning:?}");
             }
         }
     }

@@ -50,7 +50,7 @@ impl Served {
     }
 
     /// Retries writes to the store periodically while they fail.
-    pub(super) fn look_after(&mut self, store: Store) {
+    pub(super) fn retry_store(&mut self, store: Store) {
         let stopped = self.closed.clone();
         self.servers.spawn(async move {
             stopped.run_until_cancelled(store.retry_while_failing()).await;

@@ -49,7 +49,7 @@ pub(super) struct Serving {
     /// The base URL of the manager for this machine.
     pub(super) url: String,
     /// The base URL of the manager for trials.
-    pub(super) told: String,
+    pub(super) advertised_url: String,
     /// The authority that agents trust. `None` without TLS.
     pub(super) ca_file: Option<PathBuf>,
     /// The routes that answer requests on this machine's loopback interface.
@@ -90,7 +90,7 @@ impl Parts<'_> {
         let authority = self.dir.authority();
         let endpoint =
             Endpoint::build(settings, address, &authority, advertise, checked.api_server())?;
-        let Endpoint { tls, ca_file, url, told, reach } = endpoint;
+        let Endpoint { tls, ca_file, url, advertised_url, reach } = endpoint;
         let sessions = Sessions::load(self.store.clone(), Arc::clone(self.clock)).await?;
         let user = user_token(self.dir)?;
         let gate = Gate::new(self.id, user, self.secret.as_ref().clone(), sessions, reach);
@@ -116,8 +116,8 @@ impl Parts<'_> {
             None => router,
         };
         server.serve(listener, tls, router);
-        server.look_after(self.store.clone());
-        Ok(Serving { server, url, told, ca_file, machine, service, code })
+        server.retry_store(self.store.clone());
+        Ok(Serving { server, url, advertised_url, ca_file, machine, service, code })
     }
 
     fn state(

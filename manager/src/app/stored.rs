@@ -78,7 +78,7 @@ pub(super) async fn state(
 }
 
 /// Returns the settings of a server that runs no trials.
-pub(super) fn to_show(data_dir: &Path, host: &str, port: u16) -> Settings {
+pub(super) fn viewer_settings(data_dir: &Path, host: &str, port: u16) -> Settings {
     Settings {
         data_dir: data_dir.to_owned(),
         host: Some(host.to_owned()),
@@ -119,12 +119,12 @@ pub async fn view(
     let listen = |source| Error::Listen { host: host.to_owned(), port, source };
     let listener = TcpListener::bind((host, port)).await.map_err(listen)?;
     let address: SocketAddr = listener.local_addr().map_err(listen)?;
-    let settings = to_show(dir.path(), host, port);
+    let settings = viewer_settings(dir.path(), host, port);
     let Endpoint { tls, url, reach, .. } =
         Endpoint::build(&settings, address, &dir.authority(), None, None)?;
     let stop = CancellationToken::new();
-    let (handle, asked) = Handle::new(1);
-    tokio::spawn(answer(dir.clone(), asked));
+    let (handle, commands) = Handle::new(1);
+    tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, reach, Some(address.port()), handle, stop.clone()).await?;
     // Reads all trials now, so that the first page need not wait.
     state.board.refresh().await?;
@@ -154,8 +154,8 @@ pub async fn view_on_machine(
     port: u16,
     stop: CancellationToken,
 ) -> Result<axum::Router, Error> {
-    let (handle, asked) = Handle::new(1);
-    tokio::spawn(answer(dir.clone(), asked));
+    let (handle, commands) = Handle::new(1);
+    tokio::spawn(answer_commands(dir.clone(), commands));
     let state = state(id, dir, Reach::Machine, Some(port), handle, stop).await?;
     state.board.refresh().await?;
     Ok(api::router(state))
@@ -163,8 +163,8 @@ pub async fn view_on_machine(
 
 /// Replaces the experiment's task: marks trials for another run, and refuses commands that need a running search. It
 /// ends with the server.
-pub(super) async fn answer(dir: ExperimentDir, mut asked: mpsc::Receiver<TaskEvent>) {
-    while let Some(event) = asked.recv().await {
+pub(super) async fn answer_commands(dir: ExperimentDir, mut commands: mpsc::Receiver<TaskEvent>) {
+    while let Some(event) = commands.recv().await {
         if let TaskEvent::Commanded { command, reply } = event {
             let done = match command {
                 Command::Retry(trial) => again(&dir, &[trial]).await,

@@ -32,8 +32,9 @@ pub async fn record(
     let ran = ran.map_err(|_| format!("pip took more than {} s", PIP_TIMEOUT.as_secs()))?;
     let output = ran.map_err(|error| format!("{python} cannot be started: {error}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last =
+            stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error message");
         return Err(format!("{python} cannot list its packages: {last}"));
     }
     let written = tokio::fs::write(file, &output.stdout).await;

@@ -95,8 +95,8 @@ mod tests {
         for length in [1, 87, 88, 89, 90, 986, 987, 988, 989, 990] {
             let record = record("path", &vec![b'n'; length]);
             let digits = record.iter().position(|byte| *byte == b' ').unwrap();
-            let said: usize = std::str::from_utf8(&record[..digits]).unwrap().parse().unwrap();
-            assert_eq!(said, record.len(), "a name of {length} bytes");
+            let stated: usize = std::str::from_utf8(&record[..digits]).unwrap().parse().unwrap();
+            assert_eq!(stated, record.len(), "a name of {length} bytes");
         }
     }
 
@@ -108,10 +108,10 @@ mod tests {
             prop_assert_eq!(head.len() % BLOCK, 0);
             prop_assert_eq!((size + u64::try_from(padding(size)).unwrap()) % 512, 0);
             let last = &head[head.len() - BLOCK..];
-            let said = u32::from_str_radix(std::str::from_utf8(&last[148..154]).unwrap(), 8).unwrap();
+            let stated = u32::from_str_radix(std::str::from_utf8(&last[148..154]).unwrap(), 8).unwrap();
             let sum: u32 = last.iter().enumerate()
                 .map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
-            prop_assert_eq!(said, sum);
+            prop_assert_eq!(stated, sum);
         }
     }
 }

@@ -138,7 +138,7 @@ impl CodeTracker {
     /// # Errors
     ///
     /// Fails if the directory does not exist.
-    fn look(&mut self) -> io::Result<CodeVersion> {
+    fn scan(&mut self) -> io::Result<CodeVersion> {
         let root = self.directory.canonicalize()?;
         let (mut now, mut left, mut cut) = (BTreeMap::new(), LIMITS.bytes, false);
         for found in listing::walk(&root) {
@@ -184,11 +184,11 @@ impl CodeTracker {
     /// the directory does not exist.
     pub async fn look_with_git(mut self) -> (Self, io::Result<CodeVersion>) {
         let known = self.last.as_ref().map(|last| last.sha256.clone());
-        let looked = tokio::task::spawn_blocking(move || {
-            let version = self.look();
+        let scanned = tokio::task::spawn_blocking(move || {
+            let version = self.scan();
             (self, version)
         });
-        let (mut tracker, version) = looked.await.expect("a scan of a directory does not panic");
+        let (mut tracker, version) = scanned.await.expect("a scan of a directory does not panic");
         let Ok(mut version) = version else { return (tracker, version) };
         if known.as_ref() != Some(&version.sha256) {
             let (git, diff) = git_state(&tracker.directory).await.unzip();

@@ -53,7 +53,7 @@ async fn bed(capacity: usize) -> Bed {
 
 impl Bed {
     /// Returns the numbers of the reports that the experiment has received, one list per event.
-    fn told(&mut self) -> Vec<Vec<u64>> {
+    fn received(&mut self) -> Vec<Vec<u64>> {
         std::iter::from_fn(|| self.events.try_recv().ok())
             .map(|event| {
                 let TaskEvent::Reported { trial, attempt, fresh } = event else { unreachable!() };
@@ -103,7 +103,7 @@ async fn only_new_reports_reach_the_experiment_and_all_are_acknowledged() {
     assert_eq!(intake.accept(facts(1..5)).await.unwrap().through, Some(4));
     assert_eq!(intake.accept(facts(0..2)).await.unwrap().through, Some(4));
     assert_eq!(intake.accept(facts(0..0)).await.unwrap().through, Some(4));
-    assert_eq!(bed.told(), [vec![0, 1, 2], vec![3, 4], vec![], vec![]]);
+    assert_eq!(bed.received(), [vec![0, 1, 2], vec![3, 4], vec![], vec![]]);
     let rows = bed.store.metrics(&TrialJobId::new("t").unwrap()).await.unwrap();
     assert!(rows.iter().all(|row| row.stored_at_ms == 77));
 }
@@ -115,7 +115,7 @@ async fn a_bulk_batch_only_tells_the_experiment_that_the_agent_is_alive() {
     let report = Report { seq: 9, observed_at_ms: 0, body: sample };
     let ack = bed.intake.accept(batch(Lane::Bulk, vec![report])).await.unwrap();
     assert_eq!((ack.through, ack.lease_ms), (Some(9), None));
-    assert_eq!(bed.told(), [Vec::<u64>::new()]);
+    assert_eq!(bed.received(), [Vec::<u64>::new()]);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_batch_for_another_manager_is_refused_and_not_forwarded() {
     let unknown = ReportBatch { trial: TrialJobId::new("x").unwrap(), ..facts(0..1) };
     let refused = bed.intake.accept(unknown).await.unwrap_err();
     assert_eq!(refused.to_string(), "there is no trial x");
-    assert!(bed.told().is_empty());
+    assert!(bed.received().is_empty());
 }
 
 #[tokio::test]
@@ -147,14 +147,14 @@ async fn the_reports_of_a_dropped_request_reach_the_experiment() {
     }
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled());
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..2 {
         let Some(TaskEvent::Reported { fresh, .. }) = bed.events.recv().await else {
             unreachable!()
         };
-        told.push(fresh.iter().map(|report| report.seq).collect::<Vec<_>>());
+        received.push(fresh.iter().map(|report| report.seq).collect::<Vec<_>>());
     }
-    assert_eq!(told, [vec![0], vec![1, 2]]);
+    assert_eq!(received, [vec![0], vec![1, 2]]);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn an_agent_with_reports_that_cannot_be_stored_is_alive_but_not_acknowledg
     bed.store.clone().close().await;
     let refused = bed.intake.accept(facts(0..1)).await.unwrap_err();
     assert!(matches!(refused, Error::Store(_)), "{refused}");
-    assert_eq!(bed.told(), [Vec::<u64>::new()]);
+    assert_eq!(bed.received(), [Vec::<u64>::new()]);
 }
 
 #[tokio::test]
@@ -181,11 +181,11 @@ async fn concurrent_repeated_deliveries_reach_the_experiment_once_and_in_order()
         .collect();
     let mut events = bed.events;
     let listener = tokio::spawn(async move {
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         while let Some(TaskEvent::Reported { fresh, .. }) = events.recv().await {
-            told.extend(fresh.into_iter().map(|report| report.seq));
+            received.extend(fresh.into_iter().map(|report| report.seq));
         }
-        told
+        received
     });
     for sender in senders {
         sender.await.unwrap();
@@ -198,17 +198,18 @@ async fn concurrent_repeated_deliveries_reach_the_experiment_once_and_in_order()
 async fn an_agent_is_asked_for_the_reports_that_a_restored_database_lacks() {
     let mut bed = bed(16).await;
     bed.intake.accept(facts(0..3)).await.unwrap();
-    let told = |acknowledged, forgotten, batch| ReportBatch { acknowledged, forgotten, ..batch };
+    let with_position =
+        |acknowledged, forgotten, batch| ReportBatch { acknowledged, forgotten, ..batch };
 
     for batch in [facts(0..0), facts(6..8)] {
-        let ack = bed.intake.accept(told(Some(5), None, batch)).await.unwrap();
+        let ack = bed.intake.accept(with_position(Some(5), None, batch)).await.unwrap();
         assert_eq!((ack.through, ack.resend), (Some(2), true));
     }
-    let ack = bed.intake.accept(told(Some(2), None, facts(3..8))).await.unwrap();
+    let ack = bed.intake.accept(with_position(Some(2), None, facts(3..8))).await.unwrap();
     assert_eq!((ack.through, ack.resend), (Some(7), false));
-    let ack = bed.intake.accept(told(Some(7), Some(5), facts(8..9))).await.unwrap();
+    let ack = bed.intake.accept(with_position(Some(7), Some(5), facts(8..9))).await.unwrap();
     assert_eq!((ack.through, ack.resend), (Some(8), false));
-    assert_eq!(bed.told(), [vec![0, 1, 2], vec![], vec![], vec![3, 4, 5, 6, 7], vec![8]]);
+    assert_eq!(bed.received(), [vec![0, 1, 2], vec![], vec![], vec![3, 4, 5, 6, 7], vec![8]]);
     assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
 }
 

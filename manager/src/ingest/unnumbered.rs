@@ -33,9 +33,9 @@ const QUEUE_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// An intake that numbers the reports itself; cheap to clone.
 #[derive(Clone)]
-pub struct Unnumbered(Arc<All>);
+pub struct Unnumbered(Arc<Shared>);
 
-struct All {
+struct Shared {
     intake: Intake,
     /// A queue for each trial and lane with a report since the manager started. Only known trials have one.
     queues: Mutex<HashMap<(TrialJobId, Lane), Arc<Queue>>>,
@@ -72,7 +72,7 @@ struct Position {
 struct Numbered {
     reports: Vec<Report>,
     /// Repeated metrics, each with its position in the input and its time.
-    again: Vec<(usize, i64, ReportBody)>,
+    repeated: Vec<(usize, i64, ReportBody)>,
     /// The state of the numbering after the reports are stored.
     next: NextNumbers,
     /// The hashes of the metrics in the reports.
@@ -90,7 +90,7 @@ impl Intake {
     /// Creates the intake for reports without numbers. An intake must have only one, because two would assign the
     /// same numbers.
     pub fn unnumbered(&self) -> Unnumbered {
-        Unnumbered(Arc::new(All {
+        Unnumbered(Arc::new(Shared {
             intake: self.clone(),
             queues: Mutex::default(),
             hasher: RandomState::new(),
@@ -126,7 +126,7 @@ impl Unnumbered {
     }
 }
 
-impl All {
+impl Shared {
     async fn queue(&self, trial: &TrialJobId, lane: Lane) -> Result<Arc<Queue>, Error> {
         let key = (trial.clone(), lane);
         if let Some(queue) = lock(&self.queues).get(&key) {
@@ -178,13 +178,13 @@ impl All {
         if waiting.is_empty() {
             return;
         }
-        let mut said = Vec::with_capacity(waiting.len());
+        let mut timed_bodies = Vec::with_capacity(waiting.len());
         let mut done = Vec::with_capacity(waiting.len());
         for Waiting { bodies, at_ms, done: waiter } in waiting {
-            said.extend(bodies.into_iter().map(|body| (at_ms, body)));
+            timed_bodies.extend(bodies.into_iter().map(|body| (at_ms, body)));
             done.push(waiter);
         }
-        let result = self.store(&mut position, trial, lane, said).await;
+        let result = self.store(&mut position, trial, lane, timed_bodies).await;
         drop(position);
         for waiter in done {
             // The sender may have disconnected.
@@ -198,11 +198,11 @@ impl All {
         position: &mut Position,
         trial: TrialJobId,
         lane: Lane,
-        mut said: Vec<(i64, ReportBody)>,
+        mut timed_bodies: Vec<(i64, ReportBody)>,
     ) -> Result<(), Error> {
         let until = Instant::now() + QUEUE_TIMEOUT;
         loop {
-            let Numbered { reports, again, next, metrics } = self.number(position, said);
+            let Numbered { reports, repeated, next, metrics } = self.number(position, timed_bodies);
             let batch = ReportBatch {
                 offer: Offer::new([]),
                 experiment: self.intake.inner.experiment.clone(),
@@ -236,29 +236,30 @@ impl All {
             // now count as new.
             *position = self.stored_position(&trial, lane).await?;
             let reports = Arc::unwrap_or_clone(arrival).batch.reports;
-            said = reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
-            for (place, at_ms, body) in again {
-                said.insert(place, (at_ms, body));
+            timed_bodies =
+                reports.into_iter().map(|report| (report.observed_at_ms, report.body)).collect();
+            for (place, at_ms, body) in repeated {
+                timed_bodies.insert(place, (at_ms, body));
             }
         }
     }
 
     /// Assigns numbers to reports, after the stored ones.
-    fn number(&self, position: &Position, said: Vec<(i64, ReportBody)>) -> Numbered {
+    fn number(&self, position: &Position, timed_bodies: Vec<(i64, ReportBody)>) -> Numbered {
         let (mut next, mut metrics) = (position.next, HashSet::new());
-        let mut reports = Vec::with_capacity(said.len());
-        let mut again = Vec::new();
-        for (place, (at_ms, body)) in said.into_iter().enumerate() {
+        let mut reports = Vec::with_capacity(timed_bodies.len());
+        let mut repeated = Vec::new();
+        for (place, (at_ms, body)) in timed_bodies.into_iter().enumerate() {
             if let ReportBody::Metric(metric) = &body {
                 let hash = self.hash(metric);
                 if position.metrics.contains(&hash) || !metrics.insert(hash) {
-                    again.push((place, at_ms, body));
+                    repeated.push((place, at_ms, body));
                     continue;
                 }
             }
             reports.push(next.report(at_ms, body));
         }
-        Numbered { reports, again, next, metrics }
+        Numbered { reports, repeated, next, metrics }
     }
 
     fn hash(&self, metric: &Metric) -> u64 {

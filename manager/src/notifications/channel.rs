@@ -11,25 +11,25 @@ use tracing::{info, warn};
 
 use super::event::Notification;
 use super::pace::{self, DeliveryOutcome, NextDelivery};
-use super::{COMMAND, LINGER, NotifierConfig, WEBHOOK, program, webhook};
+use super::{CLOSING_TIME, COMMAND, NotifierConfig, WEBHOOK, program, webhook};
 use crate::config::WebhookSpec;
 use crate::store::NotificationRow;
 
 /// The pause before the result of a notification is recorded again in a store that could not be written.
-const NOTE_AGAIN: Duration = Duration::from_secs(5);
+const RECORD_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// The time to sleep if no notification is pending.
-const NEVER: Duration = Duration::from_hours(1);
+const IDLE_PAUSE: Duration = Duration::from_hours(1);
 /// The maximum number of notifications in memory about a store that cannot be written.
-const UNKEPT: usize = 100;
+const MAX_IN_MEMORY: usize = 100;
 
 /// The receiver of a channel.
 #[derive(Clone)]
-pub(super) enum Means {
+pub(super) enum Target {
     Webhook(WebhookSpec),
     Program(String),
 }
 
-impl Means {
+impl Target {
     pub(super) fn of(config: &NotifierConfig) -> Vec<Self> {
         let webhook = config.spec.webhook.clone().map(Self::Webhook);
         let program = config.spec.command.clone().map(Self::Program);
@@ -50,7 +50,7 @@ enum DeliveryState {
     /// The notification is not yet delivered.
     Open,
     /// The notification was delivered, but the store has not yet recorded that.
-    Told,
+    Delivered,
     /// The notification was abandoned for this reason, but the store has not yet recorded that.
     GivenUp(String),
 }
@@ -63,33 +63,40 @@ pub(super) struct PendingNotification {
     tries: u32,
     due: Instant,
     /// `true` if the notification is in the store.
-    kept: bool,
-    fate: DeliveryState,
+    is_stored: bool,
+    state: DeliveryState,
 }
 
 impl PendingNotification {
     /// Creates a notification of an event that the store cannot record.
-    pub(super) fn unkept(event: &Notification) -> Self {
+    pub(super) fn in_memory(event: &Notification) -> Self {
         let (id, event) = (event.id.clone(), event.value.clone());
-        Self { id, event, tries: 0, due: Instant::now(), kept: false, fate: DeliveryState::Open }
+        Self {
+            id,
+            event,
+            tries: 0,
+            due: Instant::now(),
+            is_stored: false,
+            state: DeliveryState::Open,
+        }
     }
 
-    fn kept(row: NotificationRow) -> Self {
+    fn from_store(row: NotificationRow) -> Self {
         let NotificationRow { id, event, tries } = row;
-        Self { id, event, tries, due: Instant::now(), kept: true, fate: DeliveryState::Open }
+        Self { id, event, tries, due: Instant::now(), is_stored: true, state: DeliveryState::Open }
     }
 }
 
 /// The task of a channel.
 pub(super) struct Channel {
     config: NotifierConfig,
-    means: Means,
+    target: Target,
     pending: Vec<PendingNotification>,
 }
 
 impl Channel {
-    pub(super) fn new(config: NotifierConfig, means: Means) -> Self {
-        Self { config, means, pending: Vec::new() }
+    pub(super) fn new(config: NotifierConfig, target: Target) -> Self {
+        Self { config, target, pending: Vec::new() }
     }
 
     /// Sends notifications until the end is requested, and for a while afterwards. Returns the number of remaining
@@ -99,19 +106,19 @@ impl Channel {
         mut delivered: mpsc::UnboundedReceiver<PendingNotification>,
         ending: CancellationToken,
     ) -> usize {
-        let told = async {
+        let delivery = async {
             self.until_ending(&mut delivered, &ending).await;
         };
         // Once the end is requested, a hanging delivery has a time limit.
         let bound = async {
             ending.cancelled().await;
-            tokio::time::sleep(LINGER).await;
+            tokio::time::sleep(CLOSING_TIME).await;
         };
         tokio::select! {
-            () = told => {}
+            () = delivery => {}
             () = bound => {}
         }
-        self.pending.iter().filter(|notification| notification.fate == DeliveryState::Open).count()
+        self.pending.iter().filter(|notification| notification.state == DeliveryState::Open).count()
     }
 
     async fn until_ending(
@@ -120,7 +127,7 @@ impl Channel {
         ending: &CancellationToken,
     ) {
         let waker = self.config.waker.clone();
-        let mut waker = waker.heard();
+        let mut waker = waker.subscribe();
         // The deadline, once the end is requested.
         let mut last: Option<Instant> = None;
         loop {
@@ -129,18 +136,18 @@ impl Channel {
             self.collect(delivered).await;
             if closing && last.is_none() {
                 let now = Instant::now();
-                last = Some(now + LINGER);
+                last = Some(now + CLOSING_TIME);
                 // Each notification is tried once more now, regardless of its pause.
                 for notification in self
                     .pending
                     .iter_mut()
-                    .filter(|notification| notification.fate == DeliveryState::Open)
+                    .filter(|notification| notification.state == DeliveryState::Open)
                 {
                     notification.due = now;
                 }
             }
             while let Some(at) = self.due() {
-                self.attend(at).await;
+                self.process(at).await;
                 self.collect(delivered).await;
             }
             if last
@@ -149,7 +156,7 @@ impl Channel {
                 return;
             }
             let next = self.pending.iter().map(|notification| notification.due).min();
-            let next = next.unwrap_or_else(|| Instant::now() + NEVER);
+            let next = next.unwrap_or_else(|| Instant::now() + IDLE_PAUSE);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 _ = waker.changed() => {}
@@ -164,19 +171,19 @@ impl Channel {
         while let Ok(notification) = delivered.try_recv() {
             self.pending.push(notification);
         }
-        let surplus = self.pending.iter().filter(|notification| !notification.kept).count();
-        for _ in UNKEPT..surplus {
-            let Some(oldest) = self.pending.iter().position(|notification| !notification.kept)
+        let surplus = self.pending.iter().filter(|notification| !notification.is_stored).count();
+        for _ in MAX_IN_MEMORY..surplus {
+            let Some(oldest) = self.pending.iter().position(|notification| !notification.is_stored)
             else {
                 break;
             };
             self.pending.remove(oldest);
         }
-        match self.config.store.notifications(self.means.name()).await {
+        match self.config.store.notifications(self.target.name()).await {
             Ok(rows) => {
                 for row in rows {
                     if self.pending.iter().all(|notification| notification.id != row.id) {
-                        self.pending.push(PendingNotification::kept(row));
+                        self.pending.push(PendingNotification::from_store(row));
                     }
                 }
             }
@@ -190,26 +197,26 @@ impl Channel {
         self.pending.iter().position(|notification| notification.due <= now)
     }
 
-    async fn attend(&mut self, at: usize) {
+    async fn process(&mut self, at: usize) {
         let notification = self.pending[at].clone();
-        if notification.fate == DeliveryState::Open {
+        if notification.state == DeliveryState::Open {
             let tries = notification.tries + 1;
-            let outcome = self.tell(&notification).await;
-            let name = self.means.name();
+            let outcome = self.deliver(&notification).await;
+            let name = self.target.name();
             let event = notification.event.get("event").and_then(Value::as_str).unwrap_or_default();
             let entry = &mut self.pending[at];
             entry.tries = tries;
             match pace::next(outcome, tries) {
-                NextDelivery::Told => {
+                NextDelivery::Done => {
                     info!(id = notification.id, "the {name} has accepted {event}");
-                    entry.fate = DeliveryState::Told;
+                    entry.state = DeliveryState::Delivered;
                 }
                 NextDelivery::GivenUp(why) => {
                     warn!(
                         id = notification.id,
                         "the {name} did not accept {event}, which is abandoned: {why}"
                     );
-                    entry.fate = DeliveryState::GivenUp(why);
+                    entry.state = DeliveryState::GivenUp(why);
                 }
                 NextDelivery::Again(pause, why) => {
                     if tries == 1 {
@@ -219,7 +226,7 @@ impl Channel {
                         );
                     }
                     entry.due = Instant::now() + pause;
-                    if notification.kept {
+                    if notification.is_stored {
                         // Ignored: the number is also kept in memory.
                         drop(
                             self.config
@@ -232,36 +239,36 @@ impl Channel {
                 }
             }
         }
-        self.note(at).await;
+        self.record_result(at).await;
     }
 
     /// Records the result of a notification in the store.
-    async fn note(&mut self, at: usize) {
+    async fn record_result(&mut self, at: usize) {
         let notification = &self.pending[at];
-        let problem = match &notification.fate {
+        let problem = match &notification.state {
             DeliveryState::Open => return,
-            DeliveryState::Told => None,
+            DeliveryState::Delivered => None,
             DeliveryState::GivenUp(why) => Some(why.as_str()),
         };
-        if notification.kept {
+        if notification.is_stored {
             let (store, now) = (&self.config.store, self.config.clock.now_ms());
             let noted =
-                store.settle_notification(&notification.id, self.means.name(), now, problem);
-            let bound = Instant::now() + NOTE_AGAIN;
+                store.settle_notification(&notification.id, self.target.name(), now, problem);
+            let bound = Instant::now() + RECORD_RETRY_PAUSE;
             if !matches!(timeout_at(bound, noted).await, Ok(Ok(()))) {
-                self.pending[at].due = Instant::now() + NOTE_AGAIN;
+                self.pending[at].due = Instant::now() + RECORD_RETRY_PAUSE;
                 return;
             }
         }
         self.pending.remove(at);
     }
 
-    async fn tell(&self, notification: &PendingNotification) -> DeliveryOutcome {
-        match &self.means {
-            Means::Webhook(spec) => {
+    async fn deliver(&self, notification: &PendingNotification) -> DeliveryOutcome {
+        match &self.target {
+            Target::Webhook(spec) => {
                 webhook::post(spec, &notification.id, &notification.event).await
             }
-            Means::Program(line) => {
+            Target::Program(line) => {
                 program::run(line, &self.config.directory, &notification.id, &notification.event)
                     .await
             }

@@ -9,56 +9,56 @@ use tokio::time::Instant;
 use super::event;
 
 /// The time that the store must have worked before the recovery is reported.
-const CONVALESCENCE: Duration = Duration::from_secs(3);
+const RECOVERY_TIME: Duration = Duration::from_secs(3);
 /// The time to the next check if nothing is pending.
-const NEVER: Duration = Duration::from_hours(1);
+const IDLE_PAUSE: Duration = Duration::from_hours(1);
 
 /// The state of the store that was reported last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Health {
     /// Nothing was reported, or the recovery was.
     #[default]
-    Well,
+    Working,
     /// The failure was reported and continues.
-    Ill,
+    Failing,
     /// The failure was reported, and the store has worked since this time.
-    Convalescent(Instant),
+    Recovering(Instant),
 }
 
 impl Health {
     /// Returns the state that an earlier manager has reported: failing, or not.
-    pub(super) fn begin(told_ill: bool) -> Self {
-        if told_ill { Self::Ill } else { Self::Well }
+    pub(super) fn begin(reported_failing: bool) -> Self {
+        if reported_failing { Self::Failing } else { Self::Working }
     }
 
     /// Updates the state with the store's error at `now`, and returns the notification to send.
-    pub(super) fn step(&mut self, ill: Option<String>, now: Instant) -> Option<event::Health> {
-        match (*self, ill) {
-            (Self::Well, Some(why)) => {
-                *self = Self::Ill;
+    pub(super) fn step(&mut self, error: Option<String>, now: Instant) -> Option<event::Health> {
+        match (*self, error) {
+            (Self::Working, Some(why)) => {
+                *self = Self::Failing;
                 Some(event::Health::Degraded(why))
             }
-            (Self::Ill | Self::Convalescent(_), Some(_)) => {
-                *self = Self::Ill;
+            (Self::Failing | Self::Recovering(_), Some(_)) => {
+                *self = Self::Failing;
                 None
             }
-            (Self::Ill, None) => {
-                *self = Self::Convalescent(now);
+            (Self::Failing, None) => {
+                *self = Self::Recovering(now);
                 None
             }
-            (Self::Convalescent(since), None) if now - since >= CONVALESCENCE => {
-                *self = Self::Well;
+            (Self::Recovering(since), None) if now - since >= RECOVERY_TIME => {
+                *self = Self::Working;
                 Some(event::Health::Recovered)
             }
-            (Self::Well | Self::Convalescent(_), None) => None,
+            (Self::Working | Self::Recovering(_), None) => None,
         }
     }
 
     /// Returns the time until the next check, if nothing changes.
-    pub(super) fn next_look(self, now: Instant) -> Duration {
+    pub(super) fn next_check(self, now: Instant) -> Duration {
         match self {
-            Self::Well | Self::Ill => NEVER,
-            Self::Convalescent(since) => CONVALESCENCE.saturating_sub(now - since),
+            Self::Working | Self::Failing => IDLE_PAUSE,
+            Self::Recovering(since) => RECOVERY_TIME.saturating_sub(now - since),
         }
     }
 }
@@ -71,23 +71,23 @@ mod tests {
     fn a_store_that_fails_now_and_then_is_reported_once() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
-        let ill = || Some("full".to_owned());
+        let error = || Some("full".to_owned());
         let mut health = Health::default();
         #[rustfmt::skip]
         let story = [
-            ("it works",             None,  0,  None),
-            ("it fails",             ill(), 1,  Some(event::Health::Degraded("full".to_owned()))),
-            ("it still fails",       ill(), 2,  None),
-            ("it works briefly",     None,  3,  None),
-            ("it fails again",       ill(), 4,  None),
-            ("it works again",       None,  5,  None),
-            ("it still works",       None,  7,  None),
-            ("it has recovered",     None,  8,  Some(event::Health::Recovered)),
-            ("reported once",        None,  60, None),
-            ("a new failure",        ill(), 61, Some(event::Health::Degraded("full".to_owned()))),
+            ("it works",             None,    0,  None),
+            ("it fails",             error(), 1,  Some(event::Health::Degraded("full".to_owned()))),
+            ("it still fails",       error(), 2,  None),
+            ("it works briefly",     None,    3,  None),
+            ("it fails again",       error(), 4,  None),
+            ("it works again",       None,    5,  None),
+            ("it still works",       None,    7,  None),
+            ("it has recovered",     None,    8,  Some(event::Health::Recovered)),
+            ("reported once",        None,    60, None),
+            ("a new failure",        error(), 61, Some(event::Health::Degraded("full".to_owned()))),
         ];
-        for (case, ill, when, told) in story {
-            assert_eq!(health.step(ill, at(when)), told, "{case}");
+        for (case, error, when, notification) in story {
+            assert_eq!(health.step(error, at(when)), notification, "{case}");
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) enum DeliveryOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NextDelivery {
     /// The notification was delivered.
-    Told,
+    Done,
     /// The notification is abandoned for this reason.
     GivenUp(String),
     /// Another try after this pause, and the reason for it.
@@ -32,7 +32,7 @@ pub(super) enum NextDelivery {
 /// Returns the next step after the outcome of try number `tries`, from 1.
 pub(super) fn next(outcome: DeliveryOutcome, tries: u32) -> NextDelivery {
     match outcome {
-        DeliveryOutcome::Delivered => NextDelivery::Told,
+        DeliveryOutcome::Delivered => NextDelivery::Done,
         DeliveryOutcome::Never(why) => NextDelivery::GivenUp(why),
         DeliveryOutcome::NotNow(why) if tries >= TRIES => {
             NextDelivery::GivenUp(format!("{why}; abandoned after {tries} tries"))
@@ -58,12 +58,12 @@ mod tests {
                     assert_eq!(why, "no; abandoned after 24 tries");
                     break;
                 }
-                NextDelivery::Told => panic!("the receiver did not accept it"),
+                NextDelivery::Done => panic!("the receiver did not accept it"),
             }
         }
         assert_eq!(pauses[..10], [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert!((3600..2 * 3600).contains(&pauses.iter().sum::<u64>()), "{pauses:?}");
-        assert_eq!(next(DeliveryOutcome::Delivered, 24), NextDelivery::Told);
+        assert_eq!(next(DeliveryOutcome::Delivered, 24), NextDelivery::Done);
         let never = DeliveryOutcome::Never("gone".to_owned());
         assert_eq!(next(never, 1), NextDelivery::GivenUp("gone".to_owned()));
     }

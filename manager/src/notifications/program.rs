@@ -18,9 +18,9 @@ use super::pace::DeliveryOutcome;
 /// The maximum run time of the program.
 const BOUND: Duration = Duration::from_secs(30);
 /// The time to wait for remaining error output after the program has ended.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 /// The maximum size of the error output in a message, in bytes.
-const SHOWN: usize = 300;
+const SHOWN_BYTES: usize = 300;
 
 /// The process group of a program. Dropping it kills the remaining processes.
 struct ProcessGroup(Option<Pid>);
@@ -53,7 +53,7 @@ async fn run_for(
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let mut group = ProcessGroup(pid.map(Pid::from_raw));
     let mut last = Vec::new();
-    let ended = converse(&mut child, bound, &format!("{event}\n"), &mut last).await;
+    let ended = run_to_end(&mut child, bound, &format!("{event}\n"), &mut last).await;
     match ended {
         Ok(Ok(status)) if status.success() => {
             // Processes that the program left in the background are intended.
@@ -76,35 +76,35 @@ async fn run_for(
 }
 
 /// Writes the program's input, keeps the end of its error output, and waits for its exit.
-async fn converse(
+async fn run_to_end(
     child: &mut Child,
     bound: Duration,
     body: &str,
     last: &mut Vec<u8>,
 ) -> Result<std::io::Result<ExitStatus>, Elapsed> {
     let (input, errors) = (child.stdin.take(), child.stderr.take());
-    let say = async {
+    let write = async {
         if let Some(mut input) = input {
             // Ignored: the program need not read its input.
             drop(input.write_all(body.as_bytes()).await);
         }
     };
-    let hear = hear(errors, last);
-    tokio::pin!(say, hear);
-    let (mut said, mut heard) = (false, false);
+    let read = read_tail(errors, last);
+    tokio::pin!(write, read);
+    let (mut is_written, mut is_read) = (false, false);
     let ended = timeout(bound, async {
         loop {
             tokio::select! {
                 ended = child.wait() => break ended,
-                () = &mut say, if !said => said = true,
-                () = &mut hear, if !heard => heard = true,
+                () = &mut write, if !is_written => is_written = true,
+                () = &mut read, if !is_read => is_read = true,
             }
         }
     })
     .await;
-    if !heard && matches!(&ended, Ok(Ok(status)) if !status.success()) {
+    if !is_read && matches!(&ended, Ok(Ok(status)) if !status.success()) {
         // A child of the program may keep the pipe open indefinitely.
-        let _late = timeout(LAST_WORDS, hear).await;
+        let _late = timeout(OUTPUT_TIMEOUT, read).await;
     }
     ended
 }
@@ -127,12 +127,12 @@ fn spawn(line: &str, directory: &Path, id: &str, event: &Value) -> std::io::Resu
 }
 
 /// Reads the error output, and keeps its end.
-async fn hear(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
+async fn read_tail(errors: Option<impl AsyncRead + Unpin>, last: &mut Vec<u8>) {
     let Some(mut errors) = errors else { return };
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut bytes).await {
         last.extend_from_slice(&bytes[..count]);
-        let surplus = last.len().saturating_sub(SHOWN);
+        let surplus = last.len().saturating_sub(SHOWN_BYTES);
         last.drain(..surplus);
     }
 }
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(bound: Duration, line: &str) -> (DeliveryOutcome, String) {
+    async fn run_program(bound: Duration, line: &str) -> (DeliveryOutcome, String) {
         let folder = tempfile::tempdir().unwrap();
         let event = json!({"event": "experiment_ended", "experiment": {"id": "e"}, "big": "x".repeat(1 << 18)});
         let outcome = run_for(bound, line, folder.path(), "i7", &event).await;
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_gets_the_event() {
         let line = "cat | wc -c > out; echo $TRIALKEEPER_EVENT $TRIALKEEPER_EVENT_ID $TRIALKEEPER_EXPERIMENT >> out";
-        let (outcome, out) = told(LONG, line).await;
+        let (outcome, out) = run_program(LONG, line).await;
         assert_eq!(outcome, DeliveryOutcome::Delivered);
         let (count, rest) = out.split_once('\n').unwrap();
         assert!(count.trim().parse::<usize>().unwrap() > 1 << 18, "{count}");
@@ -183,16 +183,17 @@ mod tests {
             ("does not exist",               "exec ./nowhere 2>/dev/null",        failed("it ended with exit status: 127")),
         ];
         for (case, line, expected) in table {
-            assert_eq!(told(LONG, line).await.0, expected, "{case}");
+            assert_eq!(run_program(LONG, line).await.0, expected, "{case}");
         }
-        let (flood, _) = told(LONG, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
-        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * SHOWN));
+        let (flood, _) =
+            run_program(LONG, "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 1").await;
+        assert!(matches!(flood, DeliveryOutcome::NotNow(why) if why.len() < 2 * SHOWN_BYTES));
     }
 
     #[tokio::test]
     async fn a_hanging_program_is_killed_with_its_children() {
         let line = "trap '' TERM; sleep 600 & echo $! > out; wait; sleep 600";
-        let (outcome, out) = told(Duration::from_secs(1), line).await;
+        let (outcome, out) = run_program(Duration::from_secs(1), line).await;
         let why = "it did not end within 1 s and was killed";
         assert_eq!(outcome, DeliveryOutcome::NotNow(why.to_owned()));
         let child = Pid::from_raw(out.trim().parse().unwrap());

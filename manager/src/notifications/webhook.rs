@@ -17,9 +17,9 @@ use crate::config::{SecretSource, WebhookSpec};
 use crate::util::errors::chain;
 
 /// The time limit for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for the server's answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends an event to the server.
 pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> DeliveryOutcome {
@@ -43,19 +43,19 @@ pub(super) async fn post(spec: &WebhookSpec, id: &str, event: &Value) -> Deliver
     }
     match request.send().await {
         // The body of the answer is ignored, because it may never end.
-        Ok(answer) => judge(answer.status().as_u16()),
+        Ok(answer) => outcome_of(answer.status().as_u16()),
         Err(error) => DeliveryOutcome::NotNow(chain(&error.without_url())),
     }
 }
 
 /// Returns the outcome for a status. A status that will not change is final.
-fn judge(status: u16) -> DeliveryOutcome {
-    let said = format!("the server answered {status}");
+fn outcome_of(status: u16) -> DeliveryOutcome {
+    let message = format!("the server answered {status}");
     match status {
         200..=299 => DeliveryOutcome::Delivered,
-        408 | 425 | 429 | 500..=599 => DeliveryOutcome::NotNow(said),
-        300..=399 => DeliveryOutcome::Never(format!("{said}; redirections are not followed")),
-        _ => DeliveryOutcome::Never(said),
+        408 | 425 | 429 | 500..=599 => DeliveryOutcome::NotNow(message),
+        300..=399 => DeliveryOutcome::Never(format!("{message}; redirections are not followed")),
+        _ => DeliveryOutcome::Never(message),
     }
 }
 
@@ -102,8 +102,8 @@ fn client(ca_file: Option<&Path>) -> Result<Client, String> {
     let built = Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT)
-        .timeout(ANSWER)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT)
         .build();
     built.map_err(|error| chain(&error))
 }
@@ -141,7 +141,7 @@ mod tests {
             (503, "later"),
             (999, "never"),
         ] {
-            let found = match judge(status) {
+            let found = match outcome_of(status) {
                 DeliveryOutcome::Delivered => "taken",
                 DeliveryOutcome::NotNow(_) => "later",
                 DeliveryOutcome::Never(_) => "never",
@@ -203,7 +203,7 @@ mod tests {
             panic!("no server has answered");
         };
         assert!(
-            begun.elapsed() <= ANSWER + Duration::from_secs(1) && !why.contains("s3cret"),
+            begun.elapsed() <= ANSWER_TIMEOUT + Duration::from_secs(1) && !why.contains("s3cret"),
             "{why}"
         );
     }

@@ -7,9 +7,9 @@ use super::read::json;
 use super::{Error, Store, trials};
 
 /// The maximum number of notifications that are read at once.
-const AT_ONCE: u32 = 100;
+const MAX_ROWS: u32 = 100;
 
-const WAITING: &str = "SELECT id, event, tries FROM notification \
+const PENDING: &str = "SELECT id, event, tries FROM notification \
      WHERE channel = ? AND settled_at_ms IS NULL ORDER BY key LIMIT ?";
 
 /// An event that requires notifications.
@@ -77,8 +77,8 @@ impl Store {
     pub async fn notifications(&self, channel: &str) -> Result<Vec<NotificationRow>, Error> {
         let channel = channel.to_owned();
         self.read(move |c| {
-            let mut statement = c.prepare_cached(WAITING)?;
-            let rows = statement.query_and_then(params![channel, AT_ONCE], |row| {
+            let mut statement = c.prepare_cached(PENDING)?;
+            let rows = statement.query_and_then(params![channel, MAX_ROWS], |row| {
                 Ok::<_, Error>(NotificationRow {
                     id: row.get("id")?,
                     event: json(row, "event")?,
@@ -203,7 +203,7 @@ mod tests {
         let path = folder.path().join("db");
         drop(Store::open(&path).unwrap());
         let connection = Connection::open(&path).unwrap();
-        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {WAITING}")).unwrap();
+        let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {PENDING}")).unwrap();
         let steps = plan.query_map(params!["webhook", 1], |row| row.get::<_, String>("detail"));
         let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
         assert!(

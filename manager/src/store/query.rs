@@ -10,8 +10,8 @@ use trial_protocol::{AttemptId, Lane, Metric, MetricKind, OBJECTIVE, TrialJobId,
 
 use super::gap;
 use super::read::{json, parsed, unsigned, unsigned_if_any};
-use super::reports::{CONCLUDED, JUDGED, metric_row};
-use super::trials::{TRIAL_COLUMNS, known, trial_row};
+use super::reports::{DERIVED_METRIC_SEQ, OWN_VERDICT_SEQ, metric_row};
+use super::trials::{TRIAL_COLUMNS, trial_key, trial_row};
 use super::{Error, MetricRow, ReportRow, Store, TrialRow};
 use crate::util::ids;
 pub use attempts::{AttemptHost, AttemptStep};
@@ -23,9 +23,9 @@ const LATEST: u32 = 16;
 const LATEST_NAMED: u32 = 256;
 
 const CHANGES: &str = "SELECT key, trial FROM trial_event WHERE key > ? ORDER BY key LIMIT ?";
-const HEARD: &str = "SELECT a.key, a.facts_through FROM trial t \
+const CURRENT_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt WHERE t.key = ?";
-const OLD_KEEPER: &str = "SELECT a.key, a.facts_through FROM trial t \
+const OLD_KEEPER_ATTEMPT: &str = "SELECT a.key, a.facts_through FROM trial t \
      JOIN attempt a ON a.trial = t.key AND a.name = t.attempt || ?2 WHERE t.key = ?1";
 const REPORTED: &str = "SELECT 1 FROM report \
      WHERE attempt = ? AND lane = 0 AND seq < ? AND kind = 'metric' LIMIT 1";
@@ -33,7 +33,7 @@ const ATTEMPTS: &str = "SELECT key, name, last_heard_ms, facts_through, bulk_thr
      FROM attempt WHERE trial = ? ORDER BY key";
 // The planner prefers the primary key of a `WITHOUT ROWID` table to any other index. To find the few reports that are
 // not metrics, it would read all metrics of an attempt. So these statements name their index.
-const SUMS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
+const SUMMARY_REPORTS: &str = "SELECT kind, body, seq FROM report INDEXED BY report_that_sums_up \
      WHERE attempt = ? AND lane = 0 AND sums_up = 1 ORDER BY seq";
 const LAST_REPORTS: &str =
     "SELECT kind, body FROM report WHERE attempt = ? AND lane = 0 ORDER BY seq DESC LIMIT ?";
@@ -118,7 +118,7 @@ impl Store {
         names: Vec<String>,
     ) -> Result<Vec<TrialSummaryRow>, Error> {
         self.read(move |c| {
-            let one = |key: &i64| glance(c, *key, &names).transpose();
+            let one = |key: &i64| summarise(c, *key, &names).transpose();
             keys.iter().filter_map(one).collect()
         })
         .await
@@ -127,7 +127,7 @@ impl Store {
     /// Returns, for each of these trials, a number that rises with each stored fact of its current attempt.
     pub async fn facts_through(&self, keys: Vec<i64>) -> Result<Vec<(i64, Option<u64>)>, Error> {
         self.read(move |c| {
-            keys.iter().map(|key| Ok((*key, Voices::of(c, *key)?.facts()))).collect()
+            keys.iter().map(|key| Ok((*key, ReportSources::of(c, *key)?.facts()))).collect()
         })
         .await
     }
@@ -137,13 +137,13 @@ impl Store {
     pub async fn reporting(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.read(move |c| {
-            let key = known(c, &id)?;
-            let Voices { agent, keeper } = Voices::of(c, key)?;
+            let key = trial_key(c, &id)?;
+            let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
             let reported = |attempt: i64| {
                 let mut statement = c.prepare_cached(REPORTED)?;
-                Ok::<bool, Error>(statement.exists(params![attempt, CONCLUDED])?)
+                Ok::<bool, Error>(statement.exists(params![attempt, DERIVED_METRIC_SEQ])?)
             };
-            let voice = match (agent, keeper) {
+            let source = match (agent, keeper) {
                 (Some(agent), Some(keeper)) => {
                     if reported(agent.0)? || !reported(keeper.0)? {
                         agent
@@ -154,7 +154,7 @@ impl Store {
                 (Some(only), None) | (None, Some(only)) => only,
                 (None, None) => return Ok(None),
             };
-            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == voice.0))
+            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
         })
         .await
     }
@@ -162,7 +162,7 @@ impl Store {
     /// Returns the attempts of a trial that have reported, in the order of their first report.
     pub async fn attempts(&self, id: &TrialJobId) -> Result<Vec<AttemptRow>, Error> {
         let id = id.clone();
-        self.read(move |c| attempts(c, known(c, &id)?)).await
+        self.read(move |c| attempts(c, trial_key(c, &id)?)).await
     }
 
     /// Returns at most `limit` metrics of an attempt after seq `after` (-1 for all). Reports that are not valid
@@ -230,13 +230,13 @@ impl Store {
     }
 }
 
-fn glance(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSummaryRow>, Error> {
+fn summarise(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSummaryRow>, Error> {
     let sql = format!("SELECT {TRIAL_COLUMNS} FROM trial WHERE key = ?");
     let mut statement = c.prepare_cached(&sql)?;
     let Some(row) = statement.query_and_then([key], trial_row)?.next().transpose()? else {
         return Ok(None);
     };
-    let mut glance = TrialSummaryRow {
+    let mut summary = TrialSummaryRow {
         key,
         row,
         facts_through: None,
@@ -245,43 +245,43 @@ fn glance(c: &Connection, key: i64, names: &[String]) -> Result<Option<TrialSumm
         verdict: None,
         lost: None,
     };
-    let voices = Voices::of(c, key)?;
-    glance.facts_through = voices.facts();
-    if let Some((attempt, _)) = voices.agent {
-        look(c, attempt, names, &mut glance)?;
+    let sources = ReportSources::of(c, key)?;
+    summary.facts_through = sources.facts();
+    if let Some((attempt, _)) = sources.agent {
+        add_reports(c, attempt, names, &mut summary)?;
     }
-    if let Some((attempt, _)) = voices.keeper
-        && glance.latest.is_empty()
-        && glance.finals.iter().all(|metric| metric.derived)
+    if let Some((attempt, _)) = sources.keeper
+        && summary.latest.is_empty()
+        && summary.finals.iter().all(|metric| metric.derived)
     {
-        look(c, attempt, names, &mut glance)?;
+        add_reports(c, attempt, names, &mut summary)?;
     }
-    Ok(Some(glance))
+    Ok(Some(summary))
 }
 
 /// Adds a summary of an attempt's reports.
-fn look(
+fn add_reports(
     c: &Connection,
     attempt: i64,
     names: &[String],
-    glance: &mut TrialSummaryRow,
+    summary: &mut TrialSummaryRow,
 ) -> Result<(), Error> {
-    let mut statement = c.prepare_cached(SUMS)?;
+    let mut statement = c.prepare_cached(SUMMARY_REPORTS)?;
     let mut rows = statement.query([attempt])?;
     while let Some(row) = rows.next()? {
         // A body that cannot be parsed as its kind is ignored.
         if row.get_ref("kind")?.as_str() == Ok("ended") {
             let verdict = parsed(row, "body", serde_json::from_str).ok();
-            glance.verdict = match glance.verdict.take() {
+            summary.verdict = match summary.verdict.take() {
                 // The manager's own verdict, which sorts last, takes precedence over the agent's.
-                Some(before) if row.get::<_, i64>("seq")? != JUDGED => Some(before),
+                Some(before) if row.get::<_, i64>("seq")? != OWN_VERDICT_SEQ => Some(before),
                 before => verdict.or(before),
             };
         } else if row.get_ref("kind")?.as_str() == Ok("note") {
             let body: String = row.get("body")?;
-            glance.lost = gap::lost_in(&body).or(glance.lost.take());
+            summary.lost = gap::lost_in(&body).or(summary.lost.take());
         } else if let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>) {
-            glance.finals.push(metric);
+            summary.finals.push(metric);
         }
     }
     let mut statement = c.prepare_cached(LAST_REPORTS)?;
@@ -290,7 +290,7 @@ fn look(
     while let Some(row) = rows.next()? {
         // Other metrics may be reported for each batch, and the objective only once per epoch.
         let missing = names.iter().any(|name| {
-            glance.latest.iter().all(|metric| metric.name != *name && metric.name != OBJECTIVE)
+            summary.latest.iter().all(|metric| metric.name != *name && metric.name != OBJECTIVE)
         });
         if seen >= LATEST && !missing {
             break;
@@ -299,9 +299,9 @@ fn look(
         if row.get_ref("kind")?.as_str() == Ok("metric")
             && let Ok(metric) = parsed(row, "body", serde_json::from_str::<Metric>)
             && metric.kind == MetricKind::Intermediate
-            && glance.latest.iter().all(|known| known.name != metric.name)
+            && summary.latest.iter().all(|known| known.name != metric.name)
         {
-            glance.latest.push(metric);
+            summary.latest.push(metric);
         }
     }
     Ok(())
@@ -309,29 +309,30 @@ fn look(
 
 /// The sources of reports on a trial's current attempt: the key of each, and the number up to which its facts are
 /// stored.
-struct Voices {
+struct ReportSources {
     agent: Option<(i64, Option<u64>)>,
     /// The source for NNI's own keeper, see [`ids::of_old_keeper`].
     keeper: Option<(i64, Option<u64>)>,
 }
 
-impl Voices {
+impl ReportSources {
     fn of(c: &Connection, key: i64) -> Result<Self, Error> {
-        let voice = |row: &Row<'_>| {
+        let source = |row: &Row<'_>| {
             Ok::<_, Error>((row.get("key")?, unsigned_if_any(row, "facts_through")?))
         };
-        let mut agents = c.prepare_cached(HEARD)?;
-        let agent = agents.query_and_then([key], voice)?.next().transpose()?;
-        let mut keepers = c.prepare_cached(OLD_KEEPER)?;
+        let mut agents = c.prepare_cached(CURRENT_ATTEMPT)?;
+        let agent = agents.query_and_then([key], source)?.next().transpose()?;
+        let mut keepers = c.prepare_cached(OLD_KEEPER_ATTEMPT)?;
         let keeper =
-            keepers.query_and_then(params![key, ids::OLD_KEEPER], voice)?.next().transpose()?;
+            keepers.query_and_then(params![key, ids::OLD_KEEPER], source)?.next().transpose()?;
         Ok(Self { agent, keeper })
     }
 
     /// Returns a number that rises with the facts of both sources.
     fn facts(&self) -> Option<u64> {
-        let told = |voice: Option<(i64, Option<u64>)>| voice.and_then(|(_, through)| through);
-        match (told(self.agent), told(self.keeper)) {
+        let through_of =
+            |source: Option<(i64, Option<u64>)>| source.and_then(|(_, through)| through);
+        match (through_of(self.agent), through_of(self.keeper)) {
             (Some(agent), Some(keeper)) => Some(agent.saturating_add(keeper).saturating_add(1)),
             (one, other) => one.or(other),
         }

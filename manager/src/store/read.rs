@@ -24,13 +24,13 @@ const MAX_READERS: usize = 8;
 pub(super) struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Readers {
     pub(super) fn new(path: &Path) -> Self {
-        let turns = Arc::new(Semaphore::new(MAX_READERS));
-        Self { path: path.to_owned(), idle: Mutex::new(Vec::new()), turns }
+        let permits = Arc::new(Semaphore::new(MAX_READERS));
+        Self { path: path.to_owned(), idle: Mutex::new(Vec::new()), permits }
     }
 
     /// Runs `work` on a connection, on a thread where it may block.
@@ -38,10 +38,10 @@ impl Readers {
         self: Arc<Self>,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| Error::Closed)?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Error::Closed)?;
         let reading = tokio::task::spawn_blocking(move || {
             // The permit is held until the work ends, even if the caller has dropped the future.
-            let _turn = turn;
+            let _permit = permit;
             self.read_here(work)
         });
         reading.await.unwrap_or(Err(Error::Closed))

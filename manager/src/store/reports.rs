@@ -12,7 +12,7 @@ use trial_protocol::{
 
 use super::gap::{self, Gap};
 use super::read::{json, parsed, storable, unsigned, unsigned_if_any};
-use super::trials::{append_event, known};
+use super::trials::{append_event, trial_key};
 use super::{Arrival, AttemptState, Error, LogChunkRow, MetricRow, ReportRow};
 use crate::job_state::JobState;
 
@@ -21,11 +21,11 @@ use crate::job_state::JobState;
 const LOG_START: i64 = 1 << 20;
 const LOG_END: i64 = 63 << 20;
 /// Deletes the log chunks between the start and the end.
-pub(super) const FORGET_CHUNKS: &str = "DELETE FROM log_chunk \
+pub(super) const DELETE_MIDDLE_CHUNKS: &str = "DELETE FROM log_chunk \
      WHERE attempt = ? AND stream = ? AND offset_bytes >= ? AND offset_bytes < ?";
 
 /// Selects the sender of a batch: the trial, and the attempt if it has reported before.
-pub(super) const SPEAKER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
+pub(super) const SELECT_SENDER: &str = "SELECT t.key, a.key, a.facts_through, a.bulk_through, t.attempt, t.state \
      FROM trial t \
      LEFT JOIN attempt a ON a.trial = t.key AND a.name = ?2 WHERE t.id = ?1";
 
@@ -45,9 +45,11 @@ pub(super) struct Written {
 pub(super) fn ingest(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Written, Error> {
     let batch = &arrival.batch;
     check(batch)?;
-    let Heard { trial, attempt, through, over } = match heard(c, arrival, now_ms)? {
-        Spoken::Heard(heard) => heard,
-        Spoken::Behind(through) => return Ok(Written { through, fresh: Vec::new(), resend: true }),
+    let BatchSender { trial, attempt, through, over } = match record_sender(c, arrival, now_ms)? {
+        SenderRecord::Recorded(sender) => sender,
+        SenderRecord::ReportsMissing(through) => {
+            return Ok(Written { through, fresh: Vec::new(), resend: true });
+        }
     };
 
     let place = ReportPlace { trial, attempt, lane: batch.lane, stored_at_ms: now_ms };
@@ -77,7 +79,7 @@ struct ReportStatements<'c> {
     insert_report: CachedStatement<'c>,
     /// The statements that insert a log chunk, and that delete the middle of a long log. `None` for a lane without
     /// logs.
-    of_chunks: Option<(CachedStatement<'c>, CachedStatement<'c>)>,
+    log_statements: Option<(CachedStatement<'c>, CachedStatement<'c>)>,
 }
 
 impl<'c> ReportStatements<'c> {
@@ -87,7 +89,7 @@ impl<'c> ReportStatements<'c> {
              (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
              VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         )?;
-        let of_chunks = match lane {
+        let log_statements = match lane {
             Lane::Facts => None,
             Lane::Bulk => Some((
                 c.prepare_cached(
@@ -95,18 +97,18 @@ impl<'c> ReportStatements<'c> {
                      (trial, attempt, seq, stream, offset_bytes, observed_at_ms, bytes) \
                      VALUES (?, ?, ?, ?, ?, ?, ?)",
                 )?,
-                c.prepare_cached(FORGET_CHUNKS)?,
+                c.prepare_cached(DELETE_MIDDLE_CHUNKS)?,
             )),
         };
-        Ok(Self { insert_report, of_chunks })
+        Ok(Self { insert_report, log_statements })
     }
 
     /// Stores a report whose JSON body is `raw`, and returns whether the report was new.
     fn store(&mut self, place: &ReportPlace, report: &Report, raw: &str) -> Result<bool, Error> {
         let seq = storable("seq", report.seq)?;
         let at_ms = report.observed_at_ms;
-        if let (Some((insert_chunk, forget_chunks)), ReportBody::Log(chunk)) =
-            (&mut self.of_chunks, &report.body)
+        if let (Some((insert_chunk, delete_middle_chunks)), ReportBody::Log(chunk)) =
+            (&mut self.log_statements, &report.body)
             && let Some(bytes) = decoded(chunk)
         {
             let (stream, offset) =
@@ -122,7 +124,12 @@ impl<'c> ReportStatements<'c> {
                 bytes
             ])?;
             if offset >= LOG_START + LOG_END {
-                forget_chunks.execute(params![attempt, stream, LOG_START, offset - LOG_END])?;
+                delete_middle_chunks.execute(params![
+                    attempt,
+                    stream,
+                    LOG_START,
+                    offset - LOG_END
+                ])?;
             }
             return Ok(stored == 1);
         }
@@ -134,17 +141,17 @@ impl<'c> ReportStatements<'c> {
             place.stored_at_ms,
             kind_of(&report.body, raw),
             raw,
-            place.lane == Lane::Facts && sums_up(&report.body),
+            place.lane == Lane::Facts && is_summary(&report.body),
         ])?;
         Ok(stored == 1)
     }
 }
 
 /// The number of a derived metric on the facts lane. It sorts after every report of an agent.
-pub(super) const CONCLUDED: i64 = i64::MAX;
+pub(super) const DERIVED_METRIC_SEQ: i64 = i64::MAX;
 
 /// The number of the manager's own verdict. It sorts after the agent's reports and before a derived metric.
-pub(super) const JUDGED: i64 = CONCLUDED - 1;
+pub(super) const OWN_VERDICT_SEQ: i64 = DERIVED_METRIC_SEQ - 1;
 
 /// Stores the manager's own verdict on an attempt, which takes precedence over the agent's. An attempt without
 /// reports is recorded as ended.
@@ -155,7 +162,7 @@ pub(super) fn judge(
     verdict: &Verdict,
     now_ms: i64,
 ) -> Result<(), Error> {
-    let (trial, name) = (known(c, id)?, attempt.as_str());
+    let (trial, name) = (trial_key(c, id)?, attempt.as_str());
     let body = serde_json::to_string(&ReportBody::Ended(Box::new(verdict.clone())))
         .expect("a verdict's maps have text keys and its numbers are finite");
     c.prepare_cached(
@@ -168,7 +175,7 @@ pub(super) fn judge(
          (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body, sums_up) \
          SELECT key, 0, ?, ?, ?, 'ended', ?, 1 FROM attempt WHERE trial = ? AND name = ?",
     )?
-    .execute(params![JUDGED, now_ms, now_ms, body, trial, name])?;
+    .execute(params![OWN_VERDICT_SEQ, now_ms, now_ms, body, trial, name])?;
     Ok(())
 }
 
@@ -180,7 +187,7 @@ pub(super) fn derive(
     metric: &Metric,
     now_ms: i64,
 ) -> Result<(), Error> {
-    let trial = known(c, id)?;
+    let trial = trial_key(c, id)?;
     let body = serde_json::to_string(&ReportBody::Metric(metric.clone()))
         .expect("a metric's maps have text keys and its numbers are finite");
     c.prepare_cached(
@@ -188,7 +195,7 @@ pub(super) fn derive(
          (attempt, lane, seq, observed_at_ms, stored_at_ms, kind, body) \
          SELECT key, 0, ?, ?, ?, 'metric', ? FROM attempt WHERE trial = ? AND name = ?",
     )?
-    .execute(params![CONCLUDED, now_ms, now_ms, body, trial, attempt.as_str()])?;
+    .execute(params![DERIVED_METRIC_SEQ, now_ms, now_ms, body, trial, attempt.as_str()])?;
     Ok(())
 }
 
@@ -215,7 +222,7 @@ fn length(chunk: &LogChunk) -> u64 {
 }
 
 /// The sender of a batch.
-struct Heard {
+struct BatchSender {
     /// The trial's key.
     trial: i64,
     /// The attempt's key.
@@ -226,17 +233,17 @@ struct Heard {
     over: bool,
 }
 
-/// The outcome of [`heard`].
-enum Spoken {
+/// The outcome of [`record_sender`].
+enum SenderRecord {
     /// The batch can be stored.
-    Heard(Heard),
+    Recorded(BatchSender),
     /// Nothing was written: the store lacks reports after this number that it had acknowledged, and the agent can
     /// send them again.
-    Behind(Option<u64>),
+    ReportsMissing(Option<u64>),
 }
 
 /// Records the time of the batch, and the number up to which its lane is stored with it.
-fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error> {
+fn record_sender(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<SenderRecord, Error> {
     let batch = &arrival.batch;
     let last = batch.reports.iter().map(|report| report.seq).max();
     // Compares the kind only: a verdict that this build cannot parse also ends the attempt.
@@ -245,7 +252,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
         && reports.any(|(report, raw)| kind_of(&report.body, raw.get()) == "ended");
     // No `RETURNING`: SQLite creates an in-memory table for it, which costs more than the rest of a small batch.
     let (trial, name) = (batch.trial.as_str(), batch.attempt.as_str());
-    let mut find = c.prepare_cached(SPEAKER)?;
+    let mut find = c.prepare_cached(SELECT_SENDER)?;
     let mut rows = find.query(params![trial, name])?;
     let row = rows.next()?.ok_or_else(|| Error::UnknownTrial(batch.trial.clone()))?;
     if let Some(about) = &arrival.about
@@ -261,7 +268,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
     };
     let gone = match Gap::between(before, batch.acknowledged, batch.forgotten) {
         Gap::None => None,
-        Gap::Recoverable => return Ok(Spoken::Behind(before)),
+        Gap::Recoverable => return Ok(SenderRecord::ReportsMissing(before)),
         Gap::Lost { through } => Some(through),
     };
     let through = before.max(gone).max(last);
@@ -289,7 +296,7 @@ fn heard(c: &Connection, arrival: &Arrival, now_ms: i64) -> Result<Spoken, Error
     if let Some(gone) = gone {
         note_loss(c, attempt, batch.lane, before, gone, now_ms)?;
     }
-    Ok(Spoken::Heard(Heard { trial, attempt, through, over }))
+    Ok(SenderRecord::Recorded(BatchSender { trial, attempt, through, over }))
 }
 
 /// Inserts a note in place of lost reports. Its number is that of the last lost report, which no other report can
@@ -322,7 +329,7 @@ fn decoded(chunk: &LogChunk) -> Option<Vec<u8>> {
 }
 
 /// Returns whether the lists of trials show this report.
-fn sums_up(body: &ReportBody) -> bool {
+fn is_summary(body: &ReportBody) -> bool {
     match body {
         ReportBody::Ended(_) => true,
         ReportBody::Metric(metric) => metric.kind == MetricKind::Final,
@@ -358,7 +365,7 @@ fn kind_of<'a>(body: &ReportBody, raw: &'a str) -> std::borrow::Cow<'a, str> {
 }
 
 pub(super) fn metrics(c: &Connection, id: &TrialJobId) -> Result<Vec<MetricRow>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM attempt a \
          JOIN report r ON r.attempt = a.key AND r.lane = 0 \
@@ -374,10 +381,10 @@ pub(super) fn all_metrics(c: &Connection) -> Result<Vec<(TrialJobId, MetricRow)>
     Ok(all)
 }
 
-/// Calls `tell` with each metric of all trials, without collecting them in memory.
+/// Calls `visit` with each metric of all trials, without collecting them in memory.
 pub(super) fn each_metric(
     c: &Connection,
-    mut tell: impl FnMut(TrialJobId, MetricRow),
+    mut visit: impl FnMut(TrialJobId, MetricRow),
 ) -> Result<(), Error> {
     let mut statement = c.prepare_cached(
         "SELECT t.id, a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.body FROM trial t \
@@ -388,7 +395,7 @@ pub(super) fn each_metric(
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         if let Some(metric) = metric_row(row)? {
-            tell(parsed(row, "id", TrialJobId::new)?, metric);
+            visit(parsed(row, "id", TrialJobId::new)?, metric);
         }
     }
     Ok(())
@@ -411,16 +418,17 @@ pub(super) fn verdict(
     id: &TrialJobId,
     attempt: &AttemptId,
 ) -> Result<Option<Verdict>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT body FROM report WHERE kind = 'ended' AND lane = 0 \
          AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) \
          ORDER BY seq <> ?, seq",
     )?;
-    let mut verdicts = statement.query_and_then(params![key, attempt.as_str(), JUDGED], |row| {
-        // A body that is not a valid verdict is ignored.
-        Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
-    })?;
+    let mut verdicts =
+        statement.query_and_then(params![key, attempt.as_str(), OWN_VERDICT_SEQ], |row| {
+            // A body that is not a valid verdict is ignored.
+            Ok::<_, Error>(parsed(row, "body", serde_json::from_str::<Verdict>).ok())
+        })?;
     verdicts.find_map(Result::transpose).transpose()
 }
 
@@ -430,7 +438,7 @@ pub(super) fn started(
     id: &TrialJobId,
     attempt: &AttemptId,
 ) -> Result<Option<i64>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT observed_at_ms FROM report WHERE kind = 'started' AND lane = 0 \
          AND attempt = (SELECT key FROM attempt WHERE trial = ? AND name = ?) ORDER BY seq LIMIT 1",
@@ -443,7 +451,7 @@ pub(super) fn reports(
     id: &TrialJobId,
     lane: Lane,
 ) -> Result<Vec<ReportRow>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT a.name, r.seq, r.observed_at_ms, r.stored_at_ms, r.kind, r.body FROM attempt a \
          JOIN report r ON r.attempt = a.key AND r.lane = ? WHERE a.trial = ? ORDER BY a.key, r.seq",
@@ -468,7 +476,7 @@ pub(super) fn log(
     id: &TrialJobId,
     stream: Stream,
 ) -> Result<Vec<LogChunkRow>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT a.name, l.offset_bytes, l.observed_at_ms, l.bytes FROM attempt a \
          JOIN log_chunk l ON l.attempt = a.key \
@@ -492,7 +500,7 @@ pub(super) fn log_end(
     attempt: &AttemptId,
     stream: Stream,
 ) -> Result<u64, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached(
         "SELECT coalesce(max(l.offset_bytes + length(l.bytes)), 0) AS log_end FROM attempt a \
          JOIN log_chunk l ON l.attempt = a.key WHERE a.trial = ? AND a.name = ? AND l.stream = ?",
@@ -506,7 +514,7 @@ pub(super) fn attempt_state(
     id: &TrialJobId,
     attempt: &AttemptId,
 ) -> Result<AttemptState, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement = c.prepare_cached("SELECT * FROM attempt WHERE trial = ? AND name = ?")?;
     let mut rows = statement.query(params![key, attempt.as_str()])?;
     let Some(row) = rows.next()? else { return Ok(AttemptState::default()) };

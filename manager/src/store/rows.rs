@@ -171,7 +171,8 @@ pub struct ReportRow {
 impl ReportRow {
     /// Returns whether the report is a verdict or a metric of the manager, not of an agent.
     pub fn is_own(&self) -> bool {
-        self.lane == Lane::Facts && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::JUDGED)
+        self.lane == Lane::Facts
+            && i64::try_from(self.seq).is_ok_and(|seq| seq >= reports::OWN_VERDICT_SEQ)
     }
 }
 

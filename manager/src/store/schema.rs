@@ -185,11 +185,11 @@ fn lock(path: &Path) -> Result<File, Error> {
         .mode(0o600)
         .open(&lock_path)
         .map_err(failed)?;
-    for look in 1.. {
+    for tries in 1.. {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             // Another process may hold the lock for a moment only, to check whether it is held.
-            Err(TryLockError::WouldBlock) if look < LOCK_TRIES => {
+            Err(TryLockError::WouldBlock) if tries < LOCK_TRIES => {
                 std::thread::park_timeout(LOCK_RETRY_PAUSE);
             }
             Err(TryLockError::WouldBlock) => break,

@@ -125,7 +125,7 @@ pub(super) fn change_trial(
     id: &TrialJobId,
     change: &TrialChange,
 ) -> Result<(), Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     if let Some(attempt) = &change.attempt {
         c.prepare_cached(
             "UPDATE trial SET attempt = ?, started_at_ms = NULL, ended_at_ms = NULL, exit_code = NULL \
@@ -134,7 +134,7 @@ pub(super) fn change_trial(
         .execute(params![attempt.as_str(), key])?;
     }
     let started = (change.state == JobState::Running).then_some(change.at_ms);
-    let told = change.told.started_at_ms.map(|at_ms| at_ms.min(change.at_ms));
+    let reported_start = change.told.started_at_ms.map(|at_ms| at_ms.min(change.at_ms));
     let ended = change.state.is_final().then_some(change.at_ms);
     c.prepare_cached(
         "UPDATE trial SET state = ?, message = ?, exit_code = coalesce(?, exit_code), \
@@ -144,7 +144,7 @@ pub(super) fn change_trial(
         change.state.as_str(),
         change.message,
         change.exit_code,
-        told,
+        reported_start,
         started,
         ended,
         key,
@@ -171,7 +171,7 @@ pub(super) fn set_intent(
     intent: Option<StopReason>,
     at_ms: i64,
 ) -> Result<(), Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     c.prepare_cached("UPDATE trial SET intent = ? WHERE key = ?")?
         .execute(params![intent.map(reason_word), key])?;
     append_event(c, key, at_ms, None)
@@ -205,14 +205,14 @@ pub(super) fn trial(c: &Connection, id: &TrialJobId) -> Result<Option<TrialRow>,
 }
 
 pub(super) fn events(c: &Connection, id: &TrialJobId) -> Result<Vec<TrialEventRow>, Error> {
-    let key = known(c, id)?;
+    let key = trial_key(c, id)?;
     let mut statement =
         c.prepare_cached("SELECT * FROM trial_event WHERE trial = ? ORDER BY key")?;
     statement.query_and_then([key], event_row)?.collect()
 }
 
 /// Returns the trial's key, or an error if the trial does not exist.
-pub(super) fn known(c: &Connection, id: &TrialJobId) -> Result<i64, Error> {
+pub(super) fn trial_key(c: &Connection, id: &TrialJobId) -> Result<i64, Error> {
     key_of(c, id)?.ok_or_else(|| Error::UnknownTrial(id.clone()))
 }
 

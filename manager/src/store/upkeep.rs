@@ -9,11 +9,11 @@ use super::schema;
 use super::{Error, Store, gap, reports, trials};
 
 /// The problem that is reported for a database without an experiment.
-const BLANK: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
+const NO_EXPERIMENT: &str = "the experiment's record is lost: the database contains no experiment. This happens if \
      trialkeeper.db-wal was removed or left behind; restore a backup";
 
 /// The maximum number of listed problems.
-const LISTED: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 impl Store {
     /// Writes a copy of the database in its present state to `to`, which must not exist. No writer waits for the
@@ -63,11 +63,12 @@ fn backup(from: &Path, to: &Path) -> Result<(), Error> {
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     // Written under a temporary name first: a file with the backup's name is always complete and on the disk.
-    let aside = tempfile::NamedTempFile::new_in(folder).map_err(|error| failed(&error))?;
-    let name = aside.path().to_str().ok_or_else(|| failed(&"its folder's name is not UTF-8"))?;
+    let temporary = tempfile::NamedTempFile::new_in(folder).map_err(|error| failed(&error))?;
+    let name =
+        temporary.path().to_str().ok_or_else(|| failed(&"its folder's name is not UTF-8"))?;
     connection.execute("VACUUM INTO ?", [name]).map_err(|error| failed(&error))?;
-    aside.as_file().sync_all().map_err(|error| failed(&error))?;
-    aside.persist_noclobber(to).map_err(|error| failed(&error.error))?;
+    temporary.as_file().sync_all().map_err(|error| failed(&error))?;
+    temporary.persist_noclobber(to).map_err(|error| failed(&error.error))?;
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed(&error))
 }
 
@@ -75,21 +76,21 @@ fn backup(from: &Path, to: &Path) -> Result<(), Error> {
 fn check(path: &Path) -> Result<Vec<String>, Error> {
     let connection = schema::open_reader(path)?;
     if schema::recognise(&connection, path)? == 0 {
-        return Ok(vec![BLANK.to_owned()]);
+        return Ok(vec![NO_EXPERIMENT.to_owned()]);
     }
-    let mut problems = schema::problems(&connection, &format!("integrity_check({LISTED})"))?;
+    let mut problems = schema::problems(&connection, &format!("integrity_check({MAX_PROBLEMS})"))?;
     if problems.is_empty() {
-        problems = meanings(&connection)?;
+        problems = find_inconsistencies(&connection)?;
     }
     Ok(problems)
 }
 
 /// Returns a line for each attempt with lost reports.
-fn losses(c: &Connection) -> Result<Vec<String>, Error> {
+fn list_losses(c: &Connection) -> Result<Vec<String>, Error> {
     let query = format!(
         "SELECT t.id, a.name, r.body ->> 'message' FROM report r JOIN attempt a ON r.attempt = a.key \
          JOIN trial t ON a.trial = t.key WHERE r.lane = 0 AND r.kind = 'note' AND json_valid(r.body) \
-         AND r.body ->> 'code' = ? ORDER BY a.key, r.seq LIMIT {LISTED}"
+         AND r.body ->> 'code' = ? ORDER BY a.key, r.seq LIMIT {MAX_PROBLEMS}"
     );
     let mut statement = c.prepare(&query)?;
     let lines = statement.query_map([gap::LOST], |row| {
@@ -101,13 +102,13 @@ fn losses(c: &Connection) -> Result<Vec<String>, Error> {
 }
 
 /// Checks what SQLite cannot: that the rows are consistent.
-fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
+fn find_inconsistencies(c: &Connection) -> Result<Vec<String>, Error> {
     let mut problems = Vec::new();
     // The manager's verdicts and derived metrics have the highest numbers, after all reports of an agent.
     let more = format!(
         "SELECT count(*) FROM attempt a WHERE coalesce(a.facts_through, -1) < (SELECT coalesce(max(seq), -1) \
          FROM report WHERE attempt = a.key AND lane = 0 AND seq < {})",
-        reports::JUDGED
+        reports::OWN_VERDICT_SEQ
     );
     for (broken, query) in [
         ("rows refer to missing rows", "SELECT count(*) FROM pragma_foreign_key_check"),
@@ -129,12 +130,12 @@ fn meanings(c: &Connection) -> Result<Vec<String>, Error> {
             problems.push(format!("{count} {broken}"));
         }
     }
-    problems.extend(losses(c)?);
+    problems.extend(list_losses(c)?);
     // The experiment is recorded before any trial.
     if matches!(trials::experiment(c), Ok(None))
         && trials::trials(c).is_ok_and(|all| all.is_empty())
     {
-        problems.push(BLANK.to_owned());
+        problems.push(NO_EXPERIMENT.to_owned());
     }
     // The metrics are not collected, because they may not fit in memory.
     let metrics = reports::each_metric(c, |_, _| ());

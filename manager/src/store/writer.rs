@@ -23,7 +23,7 @@ const COMMIT_WEIGHT: usize = 10_000;
 
 /// The maximum time between checkpoints while there are new commits. A copy of the database file without its log is
 /// never older than this. Checkpointing that much log takes some tens of milliseconds.
-const FOLD_INTERVAL: Duration = Duration::from_mins(1);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The state that the writer shares with the handles.
 #[derive(Debug, Default)]
@@ -135,26 +135,26 @@ pub(super) fn run(
     callers: Option<&Handle>,
 ) {
     let Opened { mut connection, lock } = opened;
-    let mut folded_at: Option<Instant> = None;
+    let mut checkpointed_at: Option<Instant> = None;
     while let Some(message) = queue.blocking_recv() {
         match message {
             Message::Write(job) => {
                 write_group(&mut connection, job, &mut queue, shared, callers);
                 let now = Instant::now();
-                if is_fold_due(folded_at, now) {
-                    fold(&connection);
-                    folded_at = Some(now);
+                if is_checkpoint_due(checkpointed_at, now) {
+                    checkpoint(&connection);
+                    checkpointed_at = Some(now);
                 }
             }
             Message::Close => queue.close(),
         }
     }
-    end(connection, lock);
+    close(connection, lock);
 }
 
 /// PURE: returns whether a checkpoint is due after a commit: after the first, then once per interval.
-fn is_fold_due(folded_at: Option<Instant>, now: Instant) -> bool {
-    folded_at.is_none_or(|at| now.saturating_duration_since(at) >= FOLD_INTERVAL)
+fn is_checkpoint_due(checkpointed_at: Option<Instant>, now: Instant) -> bool {
+    checkpointed_at.is_none_or(|at| now.saturating_duration_since(at) >= CHECKPOINT_INTERVAL)
 }
 
 /// Commits `first` together with the writes that are queued behind it.
@@ -169,7 +169,7 @@ fn write_group(
     let mut waiting = Some(first);
     let mut weight = 0_usize;
     let before = connection.total_changes();
-    let result = attempt(connection, shared, |transaction| {
+    let result = run_transaction(connection, shared, |transaction| {
         while let Some(mut job) = waiting.take() {
             weight = weight.saturating_add(job.weight());
             let result = job.run(transaction);
@@ -185,7 +185,7 @@ fn write_group(
         // Retried alone, each write succeeds or fails independently. The most common cause is a write too large for a
         // nearly full disk. On a full disk, a checkpoint may free enough space in the log for all writes.
         Err(error)
-            if group.len() > 1 || (!group.is_empty() && is_room_made(connection, &error)) =>
+            if group.len() > 1 || (!group.is_empty() && free_log_space(connection, &error)) =>
         {
             for mut job in group {
                 let result = commit(connection, shared, |transaction| job.run(transaction));
@@ -194,13 +194,13 @@ fn write_group(
         }
         // The transaction could not be started.
         Err(error) if group.is_empty() => {
-            note(shared, false, &Err(error.clone()));
+            publish(shared, false, &Err(error.clone()));
             if let Some(job) = waiting {
                 job.finish(Err(error));
             }
         }
         result => {
-            note(shared, connection.total_changes() > before, &result);
+            publish(shared, connection.total_changes() > before, &result);
             let answer = move || group.into_iter().for_each(|job| job.finish(result.clone()));
             match callers {
                 // Waking each caller from this thread would cost one system call per caller.
@@ -229,13 +229,13 @@ fn commit(
     work: impl FnOnce(&Connection) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let before = connection.total_changes();
-    let result = attempt(connection, shared, work);
-    note(shared, connection.total_changes() > before, &result);
+    let result = run_transaction(connection, shared, work);
+    publish(shared, connection.total_changes() > before, &result);
     result
 }
 
 /// Runs `work` in a transaction without publishing the outcome.
-fn attempt(
+fn run_transaction(
     connection: &mut Connection,
     shared: &WriterState,
     work: impl FnOnce(&Connection) -> Result<(), Error>,
@@ -255,7 +255,7 @@ fn attempt(
 }
 
 /// Publishes the outcome of a commit.
-fn note(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
+fn publish(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
     match result {
         Ok(()) => {
             // A commit without changes does not touch the disk, so it proves nothing.
@@ -277,7 +277,7 @@ fn note(shared: &WriterState, changed: bool, result: &Result<(), Error>) {
 }
 
 /// Checkpoints the part of the log that no reader needs, without waiting. It may fail safely.
-fn fold(connection: &Connection) {
+fn checkpoint(connection: &Connection) {
     if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
         tracing::debug!(%error, "the database's write-ahead log could not be checkpointed yet");
     }
@@ -285,7 +285,7 @@ fn fold(connection: &Connection) {
 
 /// Frees the log's space after a commit failed on a full disk. Returns `false` if the failure has another cause, the
 /// log is empty, a reader still needs the log, or the database file cannot grow.
-fn is_room_made(connection: &Connection, error: &Error) -> bool {
+fn free_log_space(connection: &Connection, error: &Error) -> bool {
     if error.class() != Some(Class::Full) {
         return false;
     }
@@ -296,11 +296,11 @@ fn is_room_made(connection: &Connection, error: &Error) -> bool {
     let before = log_bytes();
     // It does not wait for readers, because the caller of the commit is already waiting. SQLite returns a row that
     // tells whether a reader blocked the checkpoint; the size of the log shows that, too.
-    let folded = connection
+    let checkpointed = connection
         .busy_timeout(Duration::ZERO)
         .and_then(|()| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
     let restored = connection.busy_timeout(schema::BUSY_TIMEOUT);
-    folded.is_ok() && restored.is_ok() && log_bytes() < before
+    checkpointed.is_ok() && restored.is_ok() && log_bytes() < before
 }
 
 /// Returns the error and its source in one line.
@@ -312,7 +312,7 @@ fn error_chain(error: &Error) -> String {
     }
 }
 
-fn end(connection: Connection, lock: File) {
+fn close(connection: Connection, lock: File) {
     let checkpoint = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     if let Err(error) = checkpoint {
         // No data is lost: SQLite reads the log the next time that the file is opened.
@@ -342,8 +342,8 @@ mod tests {
             (Some(after(0)), after(900), true),
             (Some(after(9)), after(0),   false),
         ];
-        for (folded_at, now, due) in table {
-            assert_eq!(is_fold_due(folded_at, now), due, "{folded_at:?} {now:?}");
+        for (checkpointed_at, now, due) in table {
+            assert_eq!(is_checkpoint_due(checkpointed_at, now), due, "{checkpointed_at:?} {now:?}");
         }
     }
 }

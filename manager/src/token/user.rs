@@ -17,17 +17,17 @@ use super::{Error, SECRET_BYTES, file, random};
 const SCHEME: &str = "tku1";
 
 /// The minimum number of characters in a token that the user chose.
-const FEWEST: usize = 16;
+const MIN_LENGTH: usize = 16;
 
 /// The maximum number of characters.
-const MOST: usize = 512;
+const MAX_LENGTH: usize = 512;
 
 /// The token of an experiment's user.
 #[derive(Clone)]
 pub struct UserToken {
     path: PathBuf,
     /// The key for comparing tokens in constant time.
-    blind: hmac::Key,
+    comparison_key: hmac::Key,
 }
 
 impl UserToken {
@@ -39,8 +39,8 @@ impl UserToken {
             Ok(format!("{SCHEME}.{token}\n").into_bytes())
         };
         valid(&file::read_or_create(path, new)?, path)?;
-        let blind = hmac::Key::new(hmac::HMAC_SHA256, &random::<SECRET_BYTES>()?);
-        Ok(Self { path: path.to_owned(), blind })
+        let comparison_key = hmac::Key::new(hmac::HMAC_SHA256, &random::<SECRET_BYTES>()?);
+        Ok(Self { path: path.to_owned(), comparison_key })
     }
 
     /// Returns the path of the file with the token.
@@ -85,8 +85,8 @@ impl UserToken {
     }
 
     fn same(&self, wanted: &str, shown: &str) -> bool {
-        let tag = hmac::sign(&self.blind, shown.as_bytes());
-        hmac::verify(&self.blind, wanted.as_bytes(), tag.as_ref()).is_ok()
+        let tag = hmac::sign(&self.comparison_key, shown.as_bytes());
+        hmac::verify(&self.comparison_key, wanted.as_bytes(), tag.as_ref()).is_ok()
     }
 }
 
@@ -98,15 +98,15 @@ impl fmt::Debug for UserToken {
 
 fn digest(token: &str, session: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
-    let said = format!("trialkeeper portal session 2 {session}");
-    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, said.as_bytes()))
+    let message = format!("trialkeeper portal session 2 {session}");
+    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(&key, message.as_bytes()))
 }
 
 /// Returns the token in the file's first line, if it is valid in a header.
 fn valid(bytes: &[u8], path: &Path) -> Result<String, Error> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let token = text.lines().next().unwrap_or_default().trim();
-    let fits = (FEWEST..=MOST).contains(&token.len());
+    let fits = (MIN_LENGTH..=MAX_LENGTH).contains(&token.len());
     if fits && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(token.to_owned())
     } else {
@@ -165,7 +165,7 @@ mod tests {
     fn a_file_without_a_usable_token_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.token");
-        let long = "x".repeat(MOST + 1);
+        let long = "x".repeat(MAX_LENGTH + 1);
         #[rustfmt::skip]
         let table: [(&str, &[u8]); 6] = [
             ("empty",           b""),

@@ -20,7 +20,7 @@ fn a_version_changes_with_the_code_and_only_with_it() {
     put("data/read.py", "2");
     put(".nniignore", "*.pt\n");
     let mut tracker = CodeTracker::new(folder.path().to_owned());
-    let mut last = tracker.look().unwrap();
+    let mut last = tracker.scan().unwrap();
     assert_eq!((last.files, last.bytes, last.cut), (3, 7, false));
     assert_eq!(last.changed, Vec::<String>::new());
     let none: &[&str] = &[];
@@ -34,21 +34,21 @@ fn a_version_changes_with_the_code_and_only_with_it() {
     ];
     for (name, text, changed) in table {
         put(name, text);
-        let now = tracker.look().unwrap();
+        let now = tracker.scan().unwrap();
         if changed.is_empty() {
             assert_eq!(now, last, "{name}");
         } else {
             assert_ne!(now.sha256, last.sha256, "{name}");
             assert_eq!(now.changed, changed, "{name}");
         }
-        let fresh = CodeTracker::new(folder.path().to_owned()).look().unwrap();
+        let fresh = CodeTracker::new(folder.path().to_owned()).scan().unwrap();
         assert_eq!(fresh.sha256, now.sha256, "the remembered state equals the real one: {name}");
         last = now;
     }
     put("log.txt", "a trial's output");
-    assert_eq!(tracker.look().unwrap(), last, "a trial's output is not code");
+    assert_eq!(tracker.scan().unwrap(), last, "a trial's output is not code");
     fs::remove_file(folder.path().join("train.py")).unwrap();
-    assert_eq!(tracker.look().unwrap().changed, ["train.py"]);
+    assert_eq!(tracker.scan().unwrap().changed, ["train.py"]);
 }
 
 #[test]
@@ -57,10 +57,10 @@ fn a_file_too_large_to_read_counts_by_its_size() {
     let path = folder.path().join("data.bin");
     File::create(&path).unwrap().set_len(LIMITS.bytes + 1).unwrap();
     let mut tracker = CodeTracker::new(folder.path().to_owned());
-    let first = tracker.look().unwrap();
+    let first = tracker.scan().unwrap();
     assert!(first.cut);
     File::create(&path).unwrap().set_len(LIMITS.bytes + 2).unwrap();
-    assert_ne!(tracker.look().unwrap().sha256, first.sha256);
+    assert_ne!(tracker.scan().unwrap().sha256, first.sha256);
 }
 
 #[tokio::test]
@@ -93,17 +93,17 @@ async fn the_state_of_a_work_tree_has_the_commit_and_whether_it_is_dirty() {
     // The diff is stored for its owner, up to a limit.
     let kept = tempfile::tempdir().unwrap();
     let diffs = kept.path().join("diffs");
-    let look = async || {
+    let scan = async || {
         let tracker = CodeTracker::new(folder.path().to_owned()).keeping_diffs(diffs.clone());
         tracker.look_with_git().await.1.unwrap().git.unwrap().diff_sha256.unwrap()
     };
-    assert_eq!(look().await, digest);
+    assert_eq!(scan().await, digest);
     let file = diff_file(&diffs, &digest);
     assert!(fs::read_to_string(&file).unwrap().contains("\n-1\n"), "as git writes it");
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!((mode(&file), mode(&diffs)), (0o600, 0o700));
     fs::write(folder.path().join("train.py"), "x\n".repeat(KEPT_DIFF_BYTES)).unwrap();
-    let cut = fs::read_to_string(diff_file(&diffs, &look().await)).unwrap();
+    let cut = fs::read_to_string(diff_file(&diffs, &scan().await)).unwrap();
     assert!(cut.ends_with("the limit is 256 KiB]\n") && cut.len() < KEPT_DIFF_BYTES + 100);
     run(&["checkout", "--detach"]);
     assert_eq!(state().await.branch, None);

@@ -6,7 +6,7 @@ use trial_protocol::{Stream, TrialJobId};
 use super::super::read::{storable, unsigned};
 use super::super::reports::stream_word;
 use super::super::{Error, Store};
-use super::{AttemptRow, Voices, attempts, known};
+use super::{AttemptRow, ReportSources, attempts, trial_key};
 
 // An earlier build stored chunks that end beyond 2^63-1, which SQLite cannot compute and no real trial reaches. The
 // other chunks of such a stream are shown.
@@ -68,23 +68,23 @@ impl Store {
     pub async fn writing(&self, id: &TrialJobId) -> Result<Option<AttemptRow>, Error> {
         let id = id.clone();
         self.read(move |c| {
-            let key = known(c, &id)?;
-            let Voices { agent, keeper } = Voices::of(c, key)?;
-            let wrote = |voice: i64| -> Result<bool, Error> {
+            let key = trial_key(c, &id)?;
+            let ReportSources { agent, keeper } = ReportSources::of(c, key)?;
+            let wrote = |source: i64| -> Result<bool, Error> {
                 for stream in [Stream::Stdout, Stream::Stderr] {
-                    if part(c, voice, stream, 0, 0)?.end > 0 {
+                    if part(c, source, stream, 0, 0)?.end > 0 {
                         return Ok(true);
                     }
                 }
                 Ok(false)
             };
-            let voice = match (agent, keeper) {
+            let source = match (agent, keeper) {
                 (Some(agent), Some(keeper)) if wrote(agent.0)? || !wrote(keeper.0)? => agent,
                 (_, Some(keeper)) => keeper,
                 (Some(agent), None) => agent,
                 (None, None) => return Ok(None),
             };
-            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == voice.0))
+            Ok(attempts(c, key)?.into_iter().find(|attempt| attempt.key == source.0))
         })
         .await
     }

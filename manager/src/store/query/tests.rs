@@ -6,7 +6,7 @@ use trial_protocol::{
 };
 
 use super::*;
-use crate::store::reports::{FORGET_CHUNKS, SPEAKER};
+use crate::store::reports::{DELETE_MIDDLE_CHUNKS, SELECT_SENDER};
 use crate::store::schema::{MIGRATIONS, compile_once, migrate};
 use crate::store::{NewTrial, TrialChange};
 
@@ -47,11 +47,11 @@ impl Bed {
         Self { store, folder }
     }
 
-    async fn say(&self, lane: Lane, bodies: Vec<ReportBody>) {
-        self.say_as("a", lane, bodies).await;
+    async fn send(&self, lane: Lane, bodies: Vec<ReportBody>) {
+        self.send_as("a", lane, bodies).await;
     }
 
-    async fn say_as(&self, attempt: &str, lane: Lane, bodies: Vec<ReportBody>) {
+    async fn send_as(&self, attempt: &str, lane: Lane, bodies: Vec<ReportBody>) {
         let reports = (0..).zip(bodies);
         let batch = ReportBatch {
             offer: Offer::new([]),
@@ -84,14 +84,14 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
         duration_ms: Some(5),
         evidence: Evidence::default(),
     };
-    let said = vec![
+    let bodies = vec![
         metric("acc", Intermediate, 0, 0.1),
         metric("loss", Intermediate, 0, 3.0),
         metric("acc", Intermediate, 1, 0.2),
         metric("acc", Final, 0, 0.9),
         ReportBody::Ended(Box::new(verdict.clone())),
     ];
-    bed.say(Lane::Facts, said).await;
+    bed.send(Lane::Facts, bodies).await;
     let changes = bed.store.changes(0, 10).await.unwrap();
     assert_eq!(changes.iter().map(|change| change.trial).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(bed.store.newest_change().await.unwrap(), 2);
@@ -113,16 +113,16 @@ async fn a_trial_is_listed_with_a_summary_of_its_reports() {
         let steps = bed.store.steps(attempts[0].key, name).await.unwrap();
         assert_eq!(steps, expected, "{name:?}");
     }
-    let told = bed.store.told(&attempts[0], 10).await.unwrap();
-    assert_eq!(told.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
+    let reports = bed.store.told(&attempts[0], 10).await.unwrap();
+    assert_eq!(reports.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["ended"]);
 }
 
 #[tokio::test]
 async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
     let bed = Bed::new().await;
     let writing = async || {
-        let voice = bed.store.writing(&trial("t")).await.unwrap().map(|row| row.attempt);
-        voice.map(|attempt| attempt.to_string()).unwrap_or_default()
+        let source = bed.store.writing(&trial("t")).await.unwrap().map(|row| row.attempt);
+        source.map(|attempt| attempt.to_string()).unwrap_or_default()
     };
     let line = || {
         ReportBody::Log(LogChunk {
@@ -139,7 +139,7 @@ async fn the_old_keepers_output_is_shown_if_the_agent_has_sent_none() {
         ("a-legacy", Lane::Bulk, line(), "a-legacy"),
         ("a", Lane::Bulk, line(), "a"),
     ] {
-        bed.say_as(attempt, lane, vec![body]).await;
+        bed.send_as(attempt, lane, vec![body]).await;
         assert_eq!(writing().await, expected);
     }
 }
@@ -154,25 +154,25 @@ async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
         let of = |metrics: &[Metric]| {
             metrics.iter().map(|metric| metric.value.number().unwrap()).collect::<Vec<_>>()
         };
-        let voice = bed.store.reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
-        let voice = voice.map(|attempt| attempt.to_string()).unwrap_or_default();
-        (of(&glance.finals), of(&glance.latest), glance.facts_through, voice)
+        let source = bed.store.reporting(&trial("t")).await.unwrap().map(|row| row.attempt);
+        let source = source.map(|attempt| attempt.to_string()).unwrap_or_default();
+        (of(&glance.finals), of(&glance.latest), glance.facts_through, source)
     };
     assert_eq!(seen().await, (vec![], vec![], None, String::new()));
-    bed.say_as("a", Lane::Facts, vec![started()]).await;
+    bed.send_as("a", Lane::Facts, vec![started()]).await;
     assert_eq!(seen().await, (vec![], vec![], Some(0), "a".to_owned()));
     let keeper = vec![metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
-    bed.say_as("a-legacy", Lane::Facts, keeper).await;
-    let (finals, latest, through, voice) = seen().await;
-    assert_eq!((finals, latest, voice.as_str()), (vec![0.7], vec![0.5], "a-legacy"));
+    bed.send_as("a-legacy", Lane::Facts, keeper).await;
+    let (finals, latest, through, source) = seen().await;
+    assert_eq!((finals, latest, source.as_str()), (vec![0.7], vec![0.5], "a-legacy"));
     assert!(through > Some(0), "a caller that waits for changes is woken");
     // The agent reads the same output a little later.
     let agent =
         vec![started(), metric("default", Intermediate, 0, 0.5), metric("default", Final, 0, 0.7)];
-    bed.say_as("a", Lane::Facts, agent).await;
-    let (finals, latest, now, voice) = seen().await;
+    bed.send_as("a", Lane::Facts, agent).await;
+    let (finals, latest, now, source) = seen().await;
     assert_eq!(
-        (finals, latest, voice.as_str()),
+        (finals, latest, source.as_str()),
         (vec![0.7], vec![0.5], "a"),
         "no metric is counted twice"
     );
@@ -182,8 +182,8 @@ async fn the_old_keepers_metrics_are_used_if_the_agent_has_sent_none() {
 #[tokio::test]
 async fn output_is_found_by_its_position() {
     let bed = Bed::new().await;
-    let said = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
-    bed.say(Lane::Bulk, said).await;
+    let bodies = vec![log(0, "0123456789"), ReportBody::Sample(Box::default()), log(10, "abcdef")];
+    bed.send(Lane::Bulk, bodies).await;
     let attempt = bed.store.attempts(&trial("t")).await.unwrap().remove(0);
     let part = async |from, limit| {
         let part = bed.store.log_part(attempt.key, Stream::Stdout, from, limit).await.unwrap();
@@ -210,7 +210,7 @@ async fn output_is_found_by_its_position() {
 async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
     let bed = Bed::new().await;
     let chunks = [log(0, "a\nb"), log(3, "c"), log(4, "d\ne\nf"), log(12, "g\n"), log(14, "h\n")];
-    bed.say(Lane::Bulk, chunks.to_vec()).await;
+    bed.send(Lane::Bulk, chunks.to_vec()).await;
     let second =
         "UPDATE log_chunk SET observed_at_ms = seq * 1000 + CASE seq WHEN 4 THEN -1 ELSE 5 END";
     Connection::open(bed.folder.path().join("db")).unwrap().execute(second, []).unwrap();
@@ -227,7 +227,7 @@ async fn a_line_of_the_output_has_the_time_of_the_chunk_in_which_it_begins() {
 #[tokio::test]
 async fn a_gap_in_the_output_is_reported() {
     let bed = Bed::new().await;
-    bed.say(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
+    bed.send(Lane::Bulk, vec![log(0, "begin\n"), log(16, "end\n")]).await;
     let part = bed.store.log_part(1, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(String::from_utf8(part.bytes).unwrap(), "begin\n[10 bytes are missing]\nend\n");
     assert_eq!(part.next, 20);
@@ -299,9 +299,9 @@ fn a_migration_marks_the_reports_that_summarise_a_trial() {
 async fn the_start_and_the_end_of_an_endless_output_are_kept() {
     const MIB: u64 = 1 << 20;
     let bed = Bed::new().await;
-    let said =
+    let bodies =
         [(0, "start"), (5, "more"), (2 * MIB, "middle"), (64 * MIB - 1, "late"), (66 * MIB, "end")];
-    bed.say(Lane::Bulk, said.map(|(offset, text)| log(offset, text)).to_vec()).await;
+    bed.send(Lane::Bulk, bodies.map(|(offset, text)| log(offset, text)).to_vec()).await;
     let part = bed.store.log_part(1, Stream::Stdout, 0, 1000).await.unwrap();
     assert_eq!((part.from, part.end), (0, 66 * MIB + 3));
     let missing = |from, to| format!("[{} bytes are missing]\n", to - from);
@@ -314,11 +314,11 @@ async fn the_start_and_the_end_of_an_endless_output_are_kept() {
 fn statements() -> impl Iterator<Item = &'static str> {
     let shown = [
         CHANGES,
-        HEARD,
-        OLD_KEEPER,
+        CURRENT_ATTEMPT,
+        OLD_KEEPER_ATTEMPT,
         REPORTED,
         ATTEMPTS,
-        SUMS,
+        SUMMARY_REPORTS,
         LAST_REPORTS,
         LANE,
         METRICS,
@@ -327,7 +327,7 @@ fn statements() -> impl Iterator<Item = &'static str> {
         attempts::STEPS_OF_ALL,
         attempts::HOSTS,
     ];
-    shown.into_iter().chain(log::STATEMENTS).chain([FORGET_CHUNKS, SPEAKER])
+    shown.into_iter().chain(log::STATEMENTS).chain([DELETE_MIDDLE_CHUNKS, SELECT_SENDER])
 }
 
 // A statement that reads a whole table is slow once the table is large.
@@ -346,7 +346,8 @@ fn every_statement_uses_an_index() {
             let good = step.starts_with("SEARCH ") && !step.contains("AUTOMATIC");
             assert!(good || sql == ATTEMPTS, "{sql}\n  {step}");
             // These statements must not read the metrics, of which there may be millions.
-            let own = [(SUMS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
+            let own =
+                [(SUMMARY_REPORTS, "report_that_sums_up"), (TIMELINE, "report_beside_metrics")];
             let own = own.iter().find(|(few, _)| *few == sql);
             assert!(own.is_none_or(|(_, index)| step.contains(index)), "{sql}\n  {step}");
         }

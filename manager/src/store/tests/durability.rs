@@ -11,7 +11,7 @@ use crate::store::{Class, Error, QUEUE};
 const BOUND: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// Keeps the writer busy until the returned sender is dropped.
-async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
+async fn block_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), Error>>) {
     let (release, gate) = mpsc::channel::<()>();
     let (held, mut holds) = tokio::sync::mpsc::unbounded_channel();
     let store = bed.store.clone();
@@ -29,7 +29,7 @@ async fn hold_the_writer(bed: &Bed) -> (mpsc::Sender<()>, JoinHandle<Result<(), 
 }
 
 /// Waits until `count` writes are queued.
-async fn queued(bed: &Bed, count: usize) {
+async fn wait_for_queue(bed: &Bed, count: usize) {
     while bed.store.queue().capacity() > QUEUE - count {
         tokio::task::yield_now().await;
     }
@@ -38,7 +38,7 @@ async fn queued(bed: &Bed, count: usize) {
 #[tokio::test]
 async fn writes_that_wait_share_one_commit() {
     let bed = Bed::with_trial().await;
-    let (release, held) = hold_the_writer(&bed).await;
+    let (release, held) = block_writer(&bed).await;
     let ingests: Vec<_> = (0..100)
         .map(|number| {
             let store = bed.store.clone();
@@ -48,7 +48,7 @@ async fn writes_that_wait_share_one_commit() {
             })
         })
         .collect();
-    queued(&bed, 100).await;
+    wait_for_queue(&bed, 100).await;
     let before = bed.store.commits();
     drop(release);
     held.await.unwrap().unwrap();
@@ -62,14 +62,14 @@ async fn writes_that_wait_share_one_commit() {
 #[tokio::test]
 async fn a_full_queue_refuses_batches() {
     let bed = Bed::with_trial().await;
-    let (release, held) = hold_the_writer(&bed).await;
+    let (release, held) = block_writer(&bed).await;
     let waiting: Vec<_> = (0..QUEUE)
         .map(|_| {
             let store = bed.store.clone();
             tokio::spawn(async move { store.ingest(batch("a", Lane::Facts, vec![]), 1).await })
         })
         .collect();
-    queued(&bed, QUEUE).await;
+    wait_for_queue(&bed, QUEUE).await;
     let refused = bed.store.ingest(batch("a", Lane::Facts, vec![]), 1).await.unwrap_err();
     assert!(matches!(refused, Error::Overloaded), "{refused}");
     drop(release);
@@ -145,7 +145,7 @@ async fn a_moved_database_refuses_writes_until_it_is_back() {
 async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
     let bed = Bed::with_trial().await;
     bed.store.leave_room(2).await.unwrap();
-    let (release, held) = hold_the_writer(&bed).await;
+    let (release, held) = block_writer(&bed).await;
     let ingest = |batch| {
         let store = bed.store.clone();
         tokio::spawn(async move { store.ingest(batch, 1).await })
@@ -160,7 +160,7 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
         ingest(unknown),
         ingest(batch("c", Lane::Facts, vec![report(0, metric(0, 0.6))])),
     ];
-    queued(&bed, jobs.len()).await;
+    wait_for_queue(&bed, jobs.len()).await;
     drop(release);
     held.await.unwrap().unwrap();
     let [first, full, unknown, last] = jobs;
@@ -177,14 +177,14 @@ async fn a_failed_write_does_not_fail_the_writes_of_the_same_commit() {
 async fn closing_performs_queued_writes_and_refuses_later_ones() {
     let bed = Bed::with_trial().await;
     let other = bed.store.clone();
-    let (release, held) = hold_the_writer(&bed).await;
+    let (release, held) = block_writer(&bed).await;
     let waiting = {
         let store = bed.store.clone();
         tokio::spawn(async move { store.insert_trial(new_trial("late", 1)).await })
     };
-    queued(&bed, 1).await;
+    wait_for_queue(&bed, 1).await;
     let closing = tokio::spawn(bed.store.clone().close());
-    queued(&bed, 2).await;
+    wait_for_queue(&bed, 2).await;
     drop(release);
     held.await.unwrap().unwrap();
     closing.await.unwrap();

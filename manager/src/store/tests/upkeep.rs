@@ -8,7 +8,7 @@ use trial_protocol::{AttemptId, Cause, Lane, LogChunk, LogText, ReportBody, Stre
 use super::{Bed, attempt, batch, ended, log, metric, new_trial, report, trial, verdict};
 use crate::store::{Error, Store};
 
-async fn lived_in() -> Bed {
+async fn bed_with_reports() -> Bed {
     let bed = Bed::with_trial().await;
     let reports = vec![report(0, metric(0, 0.5)), report(1, ended(0))];
     bed.store.ingest(batch("a", Lane::Facts, reports), 1).await.unwrap();
@@ -26,26 +26,29 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
         ("the agent has sent no report", vec![], vec![]),
     ] {
         let bed = Bed::with_trial().await;
-        let tell = |reports: Vec<_>| async {
+        let send = |reports: Vec<_>| async {
             if !reports.is_empty() {
                 bed.store.ingest(batch("a1", Lane::Facts, reports), 1).await.unwrap();
             }
         };
-        tell(before).await;
+        send(before).await;
         let own = Verdict { cause: Cause::Preempted, ..verdict(143) };
         for _ in 0..2 {
             bed.store.judge(&trial("t"), &attempt("a1"), own.clone(), 2).await.unwrap();
         }
-        tell(after).await;
-        let words = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
-        assert!(words[0].ended, "{case}");
-        assert_eq!(words[0].verdict.as_ref(), Some(&own), "{case}");
+        send(after).await;
+        let records = bed.store.last_words(vec![(trial("t"), attempt("a1"))]).await.unwrap();
+        assert!(records[0].ended, "{case}");
+        assert_eq!(records[0].verdict.as_ref(), Some(&own), "{case}");
         let key = bed.store.changes(0, 9).await.unwrap()[0].trial;
         let glance = bed.store.glances(vec![key], Vec::new()).await.unwrap().remove(0);
         assert_eq!(glance.verdict.as_deref(), Some(&own), "{case}");
-        let told = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
-        let ends: Vec<_> = told.iter().filter(|row| row.kind == "ended").collect();
-        assert!(ends.last().unwrap().is_own() && !told[0].is_own() | (told.len() == 1), "{case}");
+        let reports = bed.store.reports(&trial("t"), Lane::Facts).await.unwrap();
+        let ends: Vec<_> = reports.iter().filter(|row| row.kind == "ended").collect();
+        assert!(
+            ends.last().unwrap().is_own() && !reports[0].is_own() | (reports.len() == 1),
+            "{case}"
+        );
         let path = bed.path();
         bed.store.close().await;
         assert_eq!(Store::check_file(&path).unwrap(), Vec::<String>::new(), "{case}");
@@ -54,7 +57,7 @@ async fn the_managers_verdict_takes_precedence_over_the_agents_whichever_is_firs
 
 #[tokio::test]
 async fn a_backup_of_a_running_store_opens_as_a_store() {
-    let bed = lived_in().await;
+    let bed = bed_with_reports().await;
     let copy = bed.folder.path().join("copy.db");
     bed.store.backup(&copy).await.unwrap();
     bed.store.insert_trial(new_trial("later", 1)).await.unwrap();
@@ -69,7 +72,7 @@ async fn a_backup_of_a_running_store_opens_as_a_store() {
 
 #[tokio::test]
 async fn a_backup_overwrites_no_file_and_leaves_no_partial_file() {
-    let bed = lived_in().await;
+    let bed = bed_with_reports().await;
     let taken = bed.folder.path().join("taken");
     fs::write(&taken, "precious").unwrap();
     let refused = bed.store.backup(&taken).await.unwrap_err();
@@ -104,11 +107,11 @@ async fn a_check_finds_damage() {
         ("UPDATE trial SET parameters = '{'",                     "the database's parameters cannot be read: EOF while parsing an object at line 1 column 1"),
     ];
     for (damage, expected) in table {
-        let bed = lived_in().await;
+        let bed = bed_with_reports().await;
         assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
-        let stranger = Connection::open(bed.path()).unwrap();
-        stranger.pragma_update(None, "foreign_keys", false).unwrap();
-        stranger.execute(damage, []).unwrap();
+        let connection = Connection::open(bed.path()).unwrap();
+        connection.pragma_update(None, "foreign_keys", false).unwrap();
+        connection.execute(damage, []).unwrap();
         let found = bed.store.check().await.unwrap();
         assert_eq!(found, [expected], "{damage}");
     }
@@ -138,30 +141,30 @@ async fn a_log_chunk_that_ends_beyond_2_63_is_refused_and_found_in_an_old_databa
         (base64(most), false), (log(most - 2, "x\n"), true), (log(0, "y\n"), true),
     ];
     for (seq, (chunk, fits)) in (0..).zip(table) {
-        let said = format!("{chunk:?}");
+        let text = format!("{chunk:?}");
         let stored = bed.store.ingest(batch("a1", Lane::Bulk, vec![report(seq, chunk)]), 1).await;
         match stored {
-            Ok(_) => assert!(fits, "{said}"),
+            Ok(_) => assert!(fits, "{text}"),
             Err(error) => {
-                assert!(!fits && matches!(error, Error::TooLarge { .. }), "{said}: {error}");
+                assert!(!fits && matches!(error, Error::TooLarge { .. }), "{text}: {error}");
             }
         }
     }
-    let speaker = bed.store.writing(&trial("t")).await.unwrap().unwrap();
-    let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
+    let writing = bed.store.writing(&trial("t")).await.unwrap().unwrap();
+    let part = bed.store.log_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!(part.end, most, "the longest stream is readable");
     assert_eq!(bed.store.check().await.unwrap(), Vec::<String>::new());
 
-    let stranger = Connection::open(bed.path()).unwrap();
+    let connection = Connection::open(bed.path()).unwrap();
     let lengthened = "UPDATE log_chunk SET bytes = x'783078300a' WHERE offset_bytes > 0";
-    assert_eq!(stranger.execute(lengthened, []).unwrap(), 1);
+    assert_eq!(connection.execute(lengthened, []).unwrap(), 1);
     let found = bed.store.check().await.unwrap();
     assert!(
         matches!(&found[..], [line] if line.starts_with("1 parts of trials' output")),
         "{found:?}"
     );
-    let part = bed.store.log_part(speaker.key, Stream::Stdout, 0, 100).await.unwrap();
+    let part = bed.store.log_part(writing.key, Stream::Stdout, 0, 100).await.unwrap();
     assert_eq!((part.bytes.as_slice(), part.end), (&b"y\n"[..], 2), "the other chunk is shown");
-    let tail = bed.store.log_tail(speaker.key, Stream::Stdout, 1).await.unwrap();
+    let tail = bed.store.log_tail(writing.key, Stream::Stdout, 1).await.unwrap();
     assert_eq!(tail, 1);
 }
