@@ -323,19 +323,11 @@ impl ProgramSession {
             self.apply(turn, history, sender);
         }
         let limit = self.limit.as_secs_f64();
+        let tuner = self.tuner_timer.next_action(self.ready, now);
+        let assessor = self.assessor_timer.next_action(self.ready, now);
         for (part, due, missing, silent) in [
-            (
-                AdviserPart::Tuner,
-                self.tuner_timer.next_action(self.ready, now),
-                "proposed anything",
-                "sent a message",
-            ),
-            (
-                AdviserPart::Assessor,
-                self.assessor_timer.next_action(self.ready, now),
-                "processed a result",
-                "processed a result",
-            ),
+            (AdviserPart::Tuner, tuner, "proposed anything", "sent a message"),
+            (AdviserPart::Assessor, assessor, "processed a result", "processed a result"),
         ] {
             match due {
                 SilenceAction::Nothing => {}
