@@ -1,5 +1,5 @@
-//! The command line: reads arguments, calls [`app`](crate::app), shows what comes back. Exit codes are
-//! decided here and nowhere else.
+//! The command line: parses the arguments, calls [`app`](crate::app) and prints the results. Only this module and its
+//! submodules choose exit codes.
 
 use std::ffi::OsString;
 use std::ops::ControlFlow;
@@ -44,18 +44,19 @@ mod upkeep;
 
 /// The experiment is done and at least one trial succeeded.
 const DONE: u8 = 0;
-/// The experiment is done and no trial succeeded, or it goes on only once something is mended; or another command failed.
+/// The experiment is done without a successful trial, or is held until the user fixes the cause. For other commands:
+/// the command failed.
 const NOTHING_SUCCEEDED: u8 = 1;
-/// The configuration, an argument or the machine does not allow the experiment to begin.
+/// The configuration, an argument or the machine prevents the experiment from starting.
 const BAD_INPUT: u8 = 2;
-/// The manager that ran the experiment failed; the next one goes on.
+/// The manager of the experiment failed. `resume` continues the experiment.
 const FAULT: u8 = 3;
-/// Stopped on request; the experiment can be resumed. 128 + SIGINT, as a shell shows it.
+/// The experiment was stopped on request and can be resumed. 128 + SIGINT, as in a shell.
 const INTERRUPTED: u8 = 130;
-/// Ended by TERM and left to the next manager, its trials running. 128 + SIGTERM.
+/// SIGTERM ended the manager but not the trials, which the next manager adopts. 128 + SIGTERM.
 const LEFT: u8 = 143;
 
-/// Runs searches: proposes parameters, runs the trials that try them, keeps every result.
+/// Runs hyper-parameter searches: proposes parameters, runs trials and stores every result.
 #[derive(Debug, Parser)]
 #[command(name = "trial-manager", version, arg_required_else_help = true)]
 struct Cli {
@@ -65,15 +66,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the experiment of a file to its end.
+    /// Run an experiment from a file until it ends.
     Run {
-        /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
+        /// Experiment file (YAML or JSON, in NNI's format). Use `-` to read from standard input.
         file: PathBuf,
-        /// Id of the experiment: up to 32 of A-Z, a-z, 0-9, `_` and `-` [default: eight random letters and digits].
+        /// Id of the new experiment: up to 32 characters of A-Z, a-z, 0-9, `_` and `-` [default: eight random letters
+        /// and digits].
         #[arg(long)]
         id: Option<ExperimentId>,
-        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that is
-        /// stopped before its end is not served any further.
+        /// Keep serving the pages and the API after the experiment has ended, until interrupted or stopped. Has no
+        /// effect if the experiment is stopped before it ends.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
@@ -81,28 +83,28 @@ enum Command {
     },
     /// Resume an interrupted experiment.
     Resume {
-        /// Its id, as `run` showed it.
+        /// Id of the experiment, as printed by `run`.
         id: String,
-        /// Go on serving the pages and the API when the search has ended, until interrupted or stopped. One that is
-        /// stopped before its end is not served any further.
+        /// Keep serving the pages and the API after the experiment has ended, until interrupted or stopped. Has no
+        /// effect if the experiment is stopped before it ends.
         #[arg(long, env = "TRIAL_MANAGER_KEEP_SERVING")]
         keep_serving: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// Check whether an experiment file can run here: the file, its code, the place where its trials run.
+    /// Check whether an experiment can run: its file, its code and the place where its trials run.
     ///
-    /// Exit code: 0 if nothing fails, 1 if something does, 2 if the file is refused.
+    /// The exit code is 0 if no check fails, 1 if a check fails, and 2 if the file is not valid.
     Doctor {
-        /// Experiment file, YAML or JSON, in NNI's form; `-` stands for standard input.
+        /// Experiment file (YAML or JSON, in NNI's format). Use `-` to read from standard input.
         file: PathBuf,
-        /// Also run one real trial of the search, for at most five minutes; nothing of it is kept.
+        /// Also run one real trial of the experiment, for at most five minutes. Its results are not kept.
         #[arg(long)]
         probe: bool,
         #[command(flatten)]
         common: Common,
     },
-    /// Delete everything that an experiment left in its cluster. Its results stay.
+    /// Delete everything that an experiment left in its cluster, but keep its results.
     Clean {
         /// Id of the experiment.
         id: ExperimentId,
@@ -112,91 +114,98 @@ enum Command {
         #[command(flatten)]
         cluster: clean::ClusterArgs,
     },
-    /// Try whether a plugin does all that a training service must.
+    /// Test whether a plugin meets all requirements of a training service.
     Conformance {
-        /// File with the plugin's settings, JSON or YAML.
+        /// File with the plugin's settings (JSON or YAML).
         #[arg(long, value_name = "FILE")]
         settings: Option<PathBuf>,
-        /// The agent program [default: `trialkeeper` beside this program, else in PATH].
+        /// Path of the agent program [default: `trialkeeper` in the folder of this program, else in PATH].
         #[arg(long, env = "TRIAL_MANAGER_AGENT")]
         agent: Option<PathBuf>,
-        /// Only the cases that contain this text.
+        /// Run only the cases whose description contains this text.
         #[arg(long, value_name = "TEXT", default_value = "")]
         case: String,
-        /// The plugin and its arguments.
+        /// Program of the plugin, with its arguments.
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// List, show, stop, export or remove experiments, and change their limits.
+    /// List, show, stop, change, export or remove experiments.
     #[command(subcommand, alias = "experiments")]
     Experiment(experiment::ExperimentCommand),
-    /// List and show trials, print their output, stop them, run them again.
+    /// List, show, add, stop or rerun trials, and print their output.
     #[command(subcommand, alias = "trials")]
     Trial(trial::TrialCommand),
-    /// Show a trial's metrics.
+    /// Show the metrics of a trial.
     Metrics {
-        /// Which, by its id or its number.
+        /// Id or number of the trial.
         trial: ask::named::TrialName,
-        /// Only the metric of this name.
+        /// Show only the metric with this name.
         #[arg(long = "name", id = "metric", value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
         asked: ask::OutputArgs,
     },
-    /// Watch a search: its numbers, and the trials that run with their curves, memory and GPUs.
+    /// Watch an experiment: its counts, and the curves, memory and GPUs of its running trials.
     Top {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
         place: ask::ExperimentArgs,
     },
-    /// Show the portal in the browser, logged in; without a browser, print an address that lets one in.
+    /// Open the portal in a browser, logged in.
+    ///
+    /// Without a browser on this machine, prints an address that logs one browser in.
     Open {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
-        /// Print the address in any case.
+        /// Print the address instead of opening a browser.
         #[arg(long)]
         print: bool,
         #[command(flatten)]
         place: ask::ExperimentArgs,
     },
-    /// Show the pages of all experiments on this machine, or of one without a manager, until interrupted.
+    /// Serve the pages of all experiments on this machine until interrupted.
+    ///
+    /// With an id, serves only the pages of that experiment, which does not need a manager.
     Serve {
-        /// The only one to show; the same as --experiment.
+        /// Id of the only experiment to serve; same as --experiment.
         id: Option<ExperimentId>,
         /// Address to listen on.
         #[arg(long, default_value = "127.0.0.1", env = "TRIAL_MANAGER_HOST")]
         host: String,
-        /// Port to listen on; 0 picks a free one.
+        /// Port to listen on; 0 selects a free port.
         #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
         port: u16,
         #[command(flatten)]
         place: ask::ExperimentArgs,
     },
-    /// Propose parameters for a loop of the user's own: a built-in tuner that speaks the lines of docs/ask-and-tell.md.
+    /// Propose parameters for your own loop with a built-in tuner.
+    ///
+    /// Reads messages from standard input and writes the answers to standard output, one JSON object on each line.
+    /// docs/ask-and-tell.md describes the protocol.
     Suggest {
-        /// The tuner, such as TPE.
+        /// Name of the tuner, such as TPE.
         tuner: String,
     },
-    /// Print what a shell needs to complete this program's arguments.
+    /// Print the completion script for a shell.
     Completions {
-        /// Which shell.
+        /// Name of the shell.
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-    /// Write pages for man(1) into a folder, one for each command.
+    /// Write manual pages for man(1) into a folder, one for each command.
     #[command(hide = true)]
     Man {
-        /// The folder; it is made if it is missing.
+        /// Folder for the pages; created if it does not exist.
         folder: PathBuf,
     },
-    /// Print a file, YAML or JSON, as JSON; nothing is checked.
+    /// Print a YAML or JSON file as JSON, without checking its content.
     #[command(hide = true)]
     ToJson {
-        /// Such as an experiment file.
+        /// File to print, such as an experiment file.
         file: PathBuf,
     },
-    /// List the experiments on this machine, as `experiment ls` does.
+    /// List the experiments on this machine; same as `experiment ls`.
     #[command(hide = true, alias = "list")]
     Ls {
         #[command(flatten)]
@@ -204,24 +213,26 @@ enum Command {
     },
     /// Print the version of this program.
     Version,
-    /// Stand in for NNI's manager: take the arguments with which NNI's client starts Node, and an experiment over REST.
+    /// Replace NNI's manager: accept the arguments that NNI's client passes to Node, and an experiment over REST.
     #[command(hide = true)]
     NniNode {
-        /// As NNI's client passes them.
+        /// Arguments that NNI's client passes to Node.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Copy an experiment's database into one file, beside a running manager or without one.
+    /// Copy an experiment's database into a new file, also while its manager runs.
     Backup {
         /// Id of the experiment.
         id: ExperimentId,
-        /// The new file; it must not exist.
+        /// Path of the new file, which must not exist.
         to: PathBuf,
         /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
         #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
         data_dir: Option<PathBuf>,
     },
-    /// Read all of an experiment's database and say what is wrong with it. Exit code 1 if anything is.
+    /// Check an experiment's database and print each problem on a line.
+    ///
+    /// The exit code is 0 if there are no problems, 1 if there are problems, and 2 if the database cannot be read.
     Check {
         /// Id of the experiment.
         id: ExperimentId,
@@ -231,12 +242,12 @@ enum Command {
     },
 }
 
-/// The treatment of running trials on SIGTERM.
+/// The effect of SIGTERM on running trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnTerm {
-    /// They are stopped, as by Ctrl-C.
+    /// Stop the trials, as Ctrl-C does.
     Stop,
-    /// They run on, and the next `resume` takes them over: for a manager that is moved and started again.
+    /// Keep the trials running; the next `resume` adopts them. Use this if the manager is restarted elsewhere.
     Leave,
 }
 
@@ -245,23 +256,24 @@ struct Common {
     /// Address to listen on [default: 127.0.0.1 if trials run on this machine, else all addresses].
     #[arg(long, env = "TRIAL_MANAGER_HOST")]
     host: Option<String>,
-    /// Port to listen on; 0 picks a free one.
+    /// Port to listen on; 0 selects a free port.
     #[arg(long, default_value_t = 8080, env = "TRIAL_MANAGER_PORT")]
     port: u16,
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     data_dir: Option<PathBuf>,
-    /// The format of the results on standard output.
+    /// Output format of the results.
     #[arg(long, short, value_enum, default_value_t = ask::Format::Table)]
     output: ask::Format,
-    /// The agent program [default: `trialkeeper` beside this program, else in PATH].
+    /// Path of the agent program [default: `trialkeeper` in the folder of this program, else in PATH].
     #[arg(long, env = "TRIAL_MANAGER_AGENT")]
     agent: Option<PathBuf>,
-    /// Serve images that still carry NNI's own keeper on this port (NNI's convention: port + 1). Every client that
-    /// reaches it can report for a known trial: it knows no tokens.
+    /// Also accept reports from images that contain NNI's own keeper, on this port (NNI's convention: port + 1). These
+    /// requests carry no tokens: any client that can connect to the port can report for a known trial.
     #[arg(long, env = "TRIAL_MANAGER_LEGACY_PORT")]
     legacy_port: Option<u16>,
-    /// Seconds that an agent may be silent before its trial is LOST; it speaks at least three times as often.
+    /// Seconds without a report from the agent after which its trial is LOST. An agent reports at least three times in
+    /// this period.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -270,35 +282,35 @@ struct Common {
         env = "TRIAL_MANAGER_LEASE"
     )]
     lease: u64,
-    /// A certificate of your own, with the chain behind it, in PEM form; read again when it changes.
-    /// Everything is encrypted then, on a loopback address too.
+    /// File with your own TLS certificate and its chain, in PEM format; reloaded when it changes. With this option, the
+    /// manager also encrypts connections on a loopback address.
     #[arg(long, value_name = "FILE", requires = "tls_key", env = "TRIAL_MANAGER_TLS_CERT")]
     tls_cert: Option<PathBuf>,
-    /// Its key, in PEM form.
+    /// File with the private key of --tls-cert, in PEM format.
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TRIAL_MANAGER_TLS_KEY")]
     tls_key: Option<PathBuf>,
-    /// The authority that agents are to check it against, in PEM form [default: the public ones].
+    /// File with the certificate authority with which agents verify --tls-cert, in PEM format [default: the public
+    /// authorities].
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TRIAL_MANAGER_TLS_CA")]
     tls_ca: Option<PathBuf>,
-    /// The manager's address for trials on other machines: a host, host:port, or the URL of what stands in front of it
-    /// [default: a guess, which is printed].
+    /// Address of the manager for trials on other machines: a host, host:port, or the URL of a proxy in front of the
+    /// manager [default: a guess, which is printed].
     #[arg(long, env = "TRIAL_MANAGER_ADVERTISE")]
     advertise: Option<String>,
-    /// Serve everything below this path, too, such as /search: for a reverse proxy that passes paths on unchanged.
+    /// Also serve everything below this path, such as /search. For a reverse proxy that passes paths on unchanged.
     #[arg(long, value_name = "PATH", value_parser = url_prefix, env = "TRIAL_MANAGER_URL_PREFIX")]
     url_prefix: Option<String>,
-    /// The treatment of running trials on SIGTERM.
+    /// Effect of SIGTERM on running trials.
     #[arg(
         long,
         value_enum,
         default_value_t = OnTerm::Stop,
-        env = "TRIAL_MANAGER_ON_TERM",
-        help = "What happens to running trials on SIGTERM: stop or leave"
+        env = "TRIAL_MANAGER_ON_TERM"
     )]
     on_term: OnTerm,
 }
 
-/// Reads a path: with a slash at its head and none at its end.
+/// Parses a URL path. The result has a leading slash and no trailing slash.
 fn url_prefix(text: &str) -> Result<String, String> {
     let words = text.trim_matches('/');
     let is_word = |word: &str| {
@@ -320,7 +332,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { BAD_INPUT } else { DONE };
-            // A closed terminal is no reason to fail.
+            // Ignored: the output may be closed.
             drop(error.print());
             return ExitCode::from(code);
         }
@@ -334,7 +346,7 @@ pub fn main() -> ExitCode {
     match runtime {
         Ok(runtime) => {
             let code = runtime.block_on(invocation.answer());
-            // Whatever had to be done is done. A thread that looks up the name of a server can hang for minutes.
+            // The command is complete. A thread that resolves a host name can block for minutes.
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
             ExitCode::from(code)
         }
@@ -344,8 +356,8 @@ pub fn main() -> ExitCode {
 
 fn start_log() {
     let level = log_level();
-    // Libraries log as errors what the manager tries again. Where it matters what to do about one, the manager says so
-    // itself.
+    // Libraries log errors for operations that the manager retries. If the user must act, the manager logs a message
+    // of its own.
     let libraries = if level >= Level::DEBUG { level.into() } else { LevelFilter::OFF };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -356,7 +368,7 @@ fn start_log() {
         .init();
 }
 
-/// Answers a command that needs no runtime, and breaks with its exit code. Continues with any other.
+/// Executes a command that needs no runtime and breaks with its exit code. Continues with all other commands.
 fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
     let invocation = match command {
         Command::Doctor { file, probe, common } => Invocation::Doctor(file, probe, common),
@@ -416,7 +428,6 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
     ControlFlow::Continue(invocation)
 }
 
-/// Prints a file, YAML or JSON, as JSON.
 fn print_as_json(file: &Path) -> ExitCode {
     match config::read(file) {
         Ok(document) => printed(out::written(format!("{document}\n").as_bytes())),
@@ -424,7 +435,7 @@ fn print_as_json(file: &Path) -> ExitCode {
     }
 }
 
-/// A command that takes a while.
+/// A command that needs the runtime.
 enum Invocation {
     Run(Common, What, bool),
     Doctor(PathBuf, bool, Common),
@@ -463,7 +474,7 @@ impl Invocation {
     }
 }
 
-/// Returns the exit code of a command that only writes.
+/// Returns the exit code of a command that only writes output.
 fn printed(written: Result<(), ask::Error>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::from(DONE),
@@ -471,7 +482,7 @@ fn printed(written: Result<(), ask::Error>) -> ExitCode {
     }
 }
 
-/// Shows an error with its causes, and returns the exit code.
+/// Prints an error with its causes and returns the exit code.
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
     show(error);
     ExitCode::from(code)
@@ -479,7 +490,7 @@ fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "this is the command line")]
 fn show(error: &dyn std::error::Error) {
-    // It may quote a file, or a manager elsewhere.
+    // The message may quote a file or a remote manager, and so contain control characters.
     let lines: Vec<_> =
         crate::util::errors::chain(error).lines().map(progress::printable).collect();
     eprintln!("trial-manager: {}", lines.join("\n"));
@@ -494,8 +505,8 @@ fn data_dir_of(given: Option<PathBuf>, id: &ExperimentId) -> ExperimentDir {
     ExperimentDir::new(&data_dir(given), id)
 }
 
-/// `--data-dir`, or the XDG base directory for user data (XDG Base Directory Specification 0.8). Absolute, since
-/// processes that the manager starts run elsewhere.
+/// Returns `--data-dir`, or `trialkeeper` in the XDG base directory for user data (XDG Base Directory Specification
+/// 0.8). The path is absolute, because the manager's child processes have other working directories.
 fn data_dir(given: Option<PathBuf>) -> PathBuf {
     let absolute = |variable: &str| {
         std::env::var_os(variable)
@@ -507,7 +518,7 @@ fn data_dir(given: Option<PathBuf>) -> PathBuf {
         let home = || absolute("HOME").map(|home| home.join(".local").join("share"));
         xdg.or_else(home).unwrap_or_else(|| PathBuf::from(".")).join("trialkeeper")
     });
-    // Fails without a name or a working directory; the user of the folder says so.
+    // Fails if the path is empty or there is no working directory. The first use of the folder then reports the error.
     std::path::absolute(&folder).unwrap_or(folder)
 }
 

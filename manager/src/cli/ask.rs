@@ -1,4 +1,4 @@
-//! The choice of who answers the command line: the experiment's manager where one runs, else its store.
+//! The selection of the experiment, and of the source of the answers: its manager if one runs, otherwise its store.
 
 pub(super) mod complete;
 pub(super) mod named;
@@ -17,106 +17,106 @@ use crate::config;
 use crate::store::{self, ExperimentRow, Store};
 use crate::util::layout::ExperimentDir;
 
-/// Which experiment, and where.
+/// The options that select an experiment and its manager.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ExperimentArgs {
-    /// The experiment [default: the only one that has not ended, else the newest].
+    /// Id of the experiment [default: the only experiment that has not ended, else the newest].
     #[arg(long, short, value_name = "ID", env = "TRIAL_MANAGER_EXPERIMENT")]
     pub(super) experiment: Option<ExperimentId>,
     /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
     #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
     pub(super) data_dir: Option<PathBuf>,
-    /// Base URL of a manager elsewhere, such as `https://host:8080`.
+    /// Base URL of a manager on another machine, such as `https://host:8080`.
     #[arg(long, value_name = "URL", env = "TRIAL_MANAGER_URL")]
     pub(super) manager: Option<String>,
-    /// File with the user's token for --manager [default: the experiment's own].
+    /// File with the user's token for --manager.
     #[arg(long, value_name = "FILE", env = "TRIAL_MANAGER_TOKEN_FILE")]
     pub(super) token_file: Option<PathBuf>,
-    /// File with the authority of --manager, PEM.
+    /// File with the certificate authority of --manager, in PEM format.
     #[arg(long, value_name = "FILE", env = "TRIAL_MANAGER_CA_FILE")]
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// The same, and how what is asked for is shown.
+/// The options that select an experiment, and the output format.
 #[derive(Debug, Clone, Args)]
 pub(super) struct OutputArgs {
     #[command(flatten)]
     pub(super) place: ExperimentArgs,
-    /// The format of the output.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t = Format::Table)]
     pub(super) output: Format,
 }
 
 impl OutputArgs {
-    /// The experiment that a command names outranks the option.
+    /// Returns the options for the experiment `named`, if any. It takes precedence over `--experiment`.
     #[must_use]
     pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
         Self { place: self.place.of(named), ..self }
     }
 }
 
-/// A format of output.
+/// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For a person.
+    /// A table for people.
     Table,
-    /// For a program; the API's own words.
+    /// JSON with the fields of the REST API.
     Json,
-    /// The same as YAML.
+    /// YAML with the fields of the REST API.
     Yaml,
 }
 
-/// The reason why there is no answer.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// There is none to choose from.
-    #[error("there is no experiment under {}; --data-dir looks elsewhere", .0.display())]
+    /// The data directory contains no experiment.
+    #[error("there is no experiment in {}; choose another folder with --data-dir", .0.display())]
     None(PathBuf),
-    /// The experiment has no pages now.
+    /// No server serves the experiment's pages.
     #[error(
         "no server is running for experiment {0}; `trial-manager serve --experiment {0}` shows its pages"
     )]
     NotServed(ExperimentId),
-    /// There are several.
+    /// Several experiments run, and the command names none of them.
     #[error("several experiments run: {0}; choose one with --experiment")]
     Several(String),
-    /// A file that was named.
+    /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// A file that was to be made.
+    /// A file cannot be written.
     #[error("cannot write {}", .path.display())]
     Written {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// A file that was given, and what is wrong in it.
+    /// The content of a file is not valid.
     #[error(transparent)]
     Given(#[from] config::Error),
-    /// Standard output takes nothing more.
-    #[error("cannot write the answer")]
+    /// Standard output cannot be written.
+    #[error("cannot write the answer to standard output")]
     Output(#[source] std::io::Error),
-    /// The experiment has no manager to change anything.
+    /// The experiment has no manager that could change it.
     #[error("experiment {0} has no manager; run `trial-manager resume {0}`")]
     NotRunning(ExperimentId),
-    /// Nothing is left to change.
+    /// The experiment is done and cannot be changed.
     #[error("experiment {0} is DONE: there is nothing to stop or to change")]
     Ended(ExperimentId),
-    /// A trial's name that cannot be one.
+    /// An id is not valid.
     #[error(transparent)]
     Named(IdError),
-    /// A number that no trial has.
+    /// No trial has this number.
     #[error("there is no trial with the number {number}; there are {trials}, counted from 0")]
     NoNumber {
-        /// Which.
+        /// The number.
         number: u64,
         /// The number of trials.
         trials: usize,
@@ -124,12 +124,12 @@ pub(super) enum Error {
     /// The store cannot be read.
     #[error(transparent)]
     Stored(#[from] app::Error),
-    /// The manager wants to know who asks.
+    /// The manager requires the user's token.
     #[error(
-        "the manager wants the user's token: name its file, user.token in the experiment's folder, with --token-file"
+        "the manager requires the user's token: pass the file user.token of the experiment's folder with --token-file"
     )]
     Token,
-    /// The manager refused, or cannot be reached.
+    /// The manager refused the request, or cannot be reached.
     #[error(transparent)]
     Client(client::Error),
 }
@@ -141,7 +141,7 @@ impl From<client::Error> for Error {
 }
 
 impl Error {
-    /// Returns whether other input mends it.
+    /// Returns `true` if the user can fix the error with other arguments or files.
     pub(super) fn is_usage(&self) -> bool {
         match self {
             Self::None(_)
@@ -167,14 +167,14 @@ impl Error {
 pub(super) struct StoredExperiment {
     /// Its id.
     pub(super) id: ExperimentId,
-    /// The row of its store, or the reason why that cannot be read.
+    /// The row of its store, or the error when reading it.
     pub(super) row: Result<Option<ExperimentRow>, store::Error>,
 }
 
-/// The experiments on this machine, the newest last.
+/// Returns the experiments on this machine, the newest last.
 pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
     let folders = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
-    // NNI's client has a link `_latest` there.
+    // NNI's client creates a link `_latest` in this folder.
     let folders = folders.filter(|folder| folder.file_type().is_ok_and(|kind| !kind.is_symlink()));
     let ids = folders.filter_map(|folder| ExperimentId::new(folder.file_name().to_str()?).ok());
     let mut found = Vec::new();
@@ -197,13 +197,13 @@ pub(super) async fn experiments(data_dir: &Path) -> Vec<StoredExperiment> {
 }
 
 impl ExperimentArgs {
-    /// The experiment that a command names outranks the option.
+    /// Returns the options for the experiment `named`, if any. It takes precedence over `--experiment`.
     #[must_use]
     pub(super) fn of(self, named: Option<ExperimentId>) -> Self {
         Self { experiment: named.or(self.experiment), ..self }
     }
 
-    /// The folder of the experiment that is meant.
+    /// Returns the id and the folder of the selected experiment.
     pub(super) async fn dir(&self) -> Result<(ExperimentId, ExperimentDir), Error> {
         let data_dir = data_dir(self.data_dir.clone());
         if let Some(id) = &self.experiment {
@@ -229,7 +229,7 @@ impl ExperimentArgs {
         Ok((id, dir))
     }
 
-    /// Returns a client of the manager that can change the experiment: its own, and no other.
+    /// Returns a client of the experiment's manager, which alone can change the experiment.
     pub(super) async fn manager(&self) -> Result<Client, Error> {
         let client = self.client().await?;
         if matches!(client, Client::Far { .. }) {
@@ -241,7 +241,7 @@ impl ExperimentArgs {
         Err(if done { Error::Ended(id) } else { Error::NotRunning(id) })
     }
 
-    /// Returns a client that answers for the experiment.
+    /// Returns a client that answers for the experiment: from its manager if one runs, otherwise from its store.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
@@ -261,7 +261,7 @@ impl ExperimentArgs {
         Ok(app::stored(&id, &dir).await?)
     }
 
-    /// Returns a client that serves the experiment's pages, and their address.
+    /// Returns a client of the server that serves the experiment's pages, and the address of the pages.
     pub(super) async fn portal(&self) -> Result<(Client, String), Error> {
         if let Some(url) = &self.manager {
             return Ok((self.client().await?, url.trim_end_matches('/').to_owned()));

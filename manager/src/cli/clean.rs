@@ -1,4 +1,4 @@
-//! `clean`: deletes what an experiment left in its cluster.
+//! `clean`: deletes everything that an experiment left in its cluster.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,21 +11,22 @@ use crate::app;
 use crate::training_service::kubernetes::client::Access;
 use crate::util::layout::ExperimentDir;
 
-/// Which cluster, where no store says it, or is lost.
+/// The cluster, if the experiment's store is lost or does not name the cluster.
 #[derive(Debug, Args)]
 pub(super) struct ClusterArgs {
-    /// The kubeconfig of its cluster. With this or one of the next two the experiment's data is not needed.
+    /// Kubeconfig file of the experiment's cluster. With --kubeconfig, --context or --namespace, the experiment's
+    /// data is not needed.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Which of the kubeconfig's contexts [default: the current one].
+    /// Context in the kubeconfig file [default: the current context].
     #[arg(long)]
     context: Option<String>,
-    /// The namespace [default: the context's].
+    /// Namespace of the experiment's pods [default: the namespace of the context].
     #[arg(long)]
     namespace: Option<String>,
 }
 
-/// Deletes what the experiment left, in this cluster or in the one that its store names.
+/// Deletes everything that the experiment left in `cluster`, or else in the cluster that its store names.
 pub(super) fn clean(dir: &ExperimentDir, id: &ExperimentId, cluster: ClusterArgs) -> ExitCode {
     let ClusterArgs { kubeconfig, context, namespace } = cluster;
     let named = kubeconfig.is_some() || context.is_some() || namespace.is_some();

@@ -1,4 +1,4 @@
-//! The command `experiment`: asks a manager or a store, and shows the answers as tables or as data.
+//! The command `experiment`: queries a manager or a store, and prints the answers as tables, JSON or YAML.
 
 use std::path::{Path, PathBuf};
 
@@ -18,25 +18,25 @@ use crate::store::Store;
 use crate::util::layout::ExperimentDir;
 use crate::view;
 
-/// Something about an experiment.
+/// The subcommands of `experiment`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ExperimentCommand {
-    /// List the experiments on this machine, or the one of --manager.
+    /// List the experiments on this machine, or the experiment of --manager.
     #[command(alias = "list")]
     Ls {
         #[command(flatten)]
         asked: OutputArgs,
     },
-    /// Show how an experiment stands.
+    /// Show the state of an experiment: counts, causes of failure and the best trial.
     Show {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
         asked: OutputArgs,
     },
-    /// Stop an experiment's trials and leave it resumable.
+    /// Stop an experiment and its trials; `resume` continues it.
     Stop {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
         place: ExperimentArgs,
@@ -44,60 +44,61 @@ pub(super) enum ExperimentCommand {
     /// Change the limits of a running experiment.
     #[command(group(ArgGroup::new("limits").required(true).multiple(true)))]
     Limit {
-        /// Trials at a time.
+        /// Maximum number of trials that run at the same time.
         #[arg(long, value_name = "N", group = "limits")]
         trial_concurrency: Option<u64>,
-        /// Trials in all.
+        /// Maximum number of trials in total.
         #[arg(long, value_name = "N", group = "limits")]
         max_trial_number: Option<u64>,
-        /// Running time, such as 90m.
+        /// Maximum running time of the experiment, such as 90m.
         #[arg(long, value_name = "TIME", group = "limits")]
         max_experiment_duration: Option<String>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Let an experiment's tuner learn results from elsewhere.
+    /// Give the tuner of an experiment results from elsewhere.
     Import {
-        /// A list of {"parameter": ..., "value": ...} as NNI has it, or what `export --format json` wrote. JSON or YAML.
+        /// JSON or YAML file with the results: a list of {"parameter": ..., "value": ...} as in NNI, or the output of
+        /// `export --format json`.
         file: PathBuf,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Change what an experiment that runs searches.
+    /// Change the search space of a running experiment.
     Update {
-        /// File with the search space from now on, JSON or YAML.
+        /// File with the new search space (JSON or YAML).
         #[arg(long, value_name = "FILE")]
         search_space: PathBuf,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Write what an experiment found.
+    /// Export the results of an experiment.
     Export {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
-        /// The format.
+        /// Format of the export.
         #[arg(long = "format", alias = "form", value_name = "FORMAT", value_enum, default_value_t = ExportForm::Csv)]
         form: ExportForm,
-        /// Where to: a file for csv and json, a new folder for tensorboard and mlflow [default: standard
-        /// output, as does `-`].
+        /// Path to write to: a file for csv and json, a new folder for tensorboard and mlflow [default: `-`, standard
+        /// output].
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Write a report of an experiment: one HTML file that opens without anything else.
+    /// Write a report of an experiment as a self-contained HTML file.
     Report {
-        /// Which; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
-        /// The file [default: standard output, as does `-`].
+        /// File to write to [default: `-`, standard output].
         #[arg(long)]
         to: Option<PathBuf>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Remove an experiment that does not run, with all it recorded.
+    /// Remove an experiment that does not run, with all its data.
     Rm {
-        /// Which.
+        /// Id of the experiment.
         id: ExperimentId,
         /// Folder of all experiments [default: `trialkeeper` in the XDG data directory].
         #[arg(long, env = "TRIAL_MANAGER_DATA_DIR")]
@@ -105,7 +106,7 @@ pub(super) enum ExperimentCommand {
     },
 }
 
-/// Does something about an experiment and returns the exit code.
+/// Executes a subcommand and returns the exit code.
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
         ExperimentCommand::Ls { asked } => list(&asked).await,
@@ -151,7 +152,7 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
     }
 }
 
-/// The fields of an experiment in a list, beside its address.
+/// The fields of an experiment in a list, in addition to its address.
 const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
 
 async fn list(asked: &OutputArgs) -> Result<(), Error> {
@@ -177,7 +178,7 @@ async fn list(asked: &OutputArgs) -> Result<(), Error> {
                 "url": (open == Some(true)).then(url).flatten().map(|url| url.trim().to_owned()),
                 "created_at_ms": row.created_at_ms,
                 "ended_at_ms": row.ended_at_ms,
-                // The missing manager, or its manager's note.
+                // A note that the manager is missing, or else the manager's own note.
                 "trouble": view::left(&row, open).or(row.trouble),
             })
         }
@@ -202,7 +203,7 @@ async fn change(
     Ok(())
 }
 
-/// Hands over what a file holds. A refusal names the file.
+/// Sends the content of a file to the manager. If the manager refuses the content, the error names the file.
 async fn give(place: &ExperimentArgs, method: &str, path: &str, file: &Path) -> Result<(), Error> {
     let document = config::read(file)?;
     match place.manager().await?.ask(method, path, Some(&document)).await {

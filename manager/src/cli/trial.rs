@@ -1,4 +1,4 @@
-//! The commands `trial` and `metrics`: ask a manager or a store, and show the answers as tables or as data.
+//! The commands `trial` and `metrics`: query a manager or a store, and print the answers as tables, JSON or YAML.
 
 use std::io::Write as _;
 
@@ -19,127 +19,129 @@ use crate::api::percent;
 use crate::app;
 use crate::search::own_point;
 
-/// The detail of an agent's log; each level includes those before it.
+/// The level of an agent's log. Each level includes the levels before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Level {
     /// Failures only.
     Error,
-    /// And what looks wrong.
+    /// Also warnings.
     Warn,
-    /// And what the agent does.
+    /// Also the actions of the agent.
     Info,
-    /// And every try.
+    /// Also details, such as each failed attempt to send reports.
     Debug,
 }
 
-/// Something about a trial.
+/// The subcommands of `trial`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TrialCommand {
     /// List trials.
     #[command(alias = "list")]
     Ls {
-        /// The experiment; the same as --experiment.
+        /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
-        /// Only these states, such as FAILED,RUNNING, in any case.
+        /// Show only trials in these states, such as FAILED,RUNNING. Case is ignored.
         #[arg(long)]
         state: Option<String>,
-        /// Only trials whose verdict has this cause, such as oom-cuda; unknown: those without a verdict.
+        /// Show only trials whose verdict has this cause, such as oom-cuda. Use unknown for trials without a verdict.
         #[arg(long)]
         cause: Option<String>,
-        /// Only trials that contain this text.
+        /// Show only trials that contain this text.
         #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
         holds: Option<String>,
-        /// Only trials that an expression chooses, such as 'lr < 0.01 and state == failed'.
+        /// Show only trials that match this expression, such as 'lr < 0.01 and state == failed'.
         #[arg(long, value_name = "EXPRESSION")]
         filter: Option<String>,
-        /// Sorted by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
+        /// Sort by sequence, id, state, final, latest, started, ended, duration or parameters.NAME.
         #[arg(long, default_value = "sequence")]
         sort: String,
-        /// The largest first.
+        /// Sort in descending order.
         #[arg(long)]
         descending: bool,
-        /// At most so many.
+        /// Maximum number of trials to show.
         #[arg(long)]
         limit: Option<usize>,
         #[command(flatten)]
         asked: OutputArgs,
     },
-    /// Show one trial.
+    /// Show the details of a trial.
     Show {
-        /// Which, by its id or its number.
+        /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
         asked: OutputArgs,
     },
-    /// Say why a trial stands where it does: verdict, evidence, timeline.
+    /// Explain the state of a trial: verdict, evidence and timeline.
     Why {
-        /// Which, by its id or its number.
+        /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
         asked: OutputArgs,
     },
-    /// Print a trial's output.
+    /// Print the output of a trial.
     Logs {
-        /// Which, by its id or its number.
+        /// Id or number of the trial.
         trial: TrialName,
-        /// Go on as it grows, until the trial ends.
+        /// Follow the output until the trial ends.
         #[arg(long, short)]
         follow: bool,
-        /// Standard error instead of standard output.
+        /// Print standard error instead of standard output.
         #[arg(long)]
         stderr: bool,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// List the files that a trial left, and their folder.
+    /// List the files of a trial on the manager's machine, and their folder.
     Files {
-        /// Which, by its id or its number.
+        /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
         asked: OutputArgs,
     },
     /// Stop trials.
     Kill {
-        /// Which, by their ids or numbers.
+        /// Ids or numbers of the trials.
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Have the agents of trials send what they still gather.
+    /// Make the agents of trials send the lines that they are still collecting.
     Flush {
-        /// Which, by their ids or numbers.
+        /// Ids or numbers of the trials.
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Have the agents of trials log from a level on, until they are told otherwise.
+    /// Set the log level of the agents of trials.
     LogLevel {
-        /// From which level on.
+        /// Least severe level that the agents log.
         #[arg(value_enum)]
         level: Level,
-        /// Which, by their ids or numbers.
+        /// Ids or numbers of the trials.
         #[arg(required = true)]
         trials: Vec<TrialName>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Run a point of your own, before what the tuner proposes next. The tuner learns its result.
+    /// Add a trial with parameters of your own, which runs before the tuner's next trials.
+    ///
+    /// The tuner also receives its result. Prints the id of the trial.
     Add {
-        /// A parameter and its value, JSON or a plain text; once for each. Those that are not named are drawn from the
-        /// search space.
+        /// Parameter and its value, which is JSON or plain text. Repeat the option for each parameter. Parameters
+        /// that are not set are drawn from the search space.
         #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
         set: Vec<(String, Value)>,
         #[command(flatten)]
         place: ExperimentArgs,
     },
-    /// Run trials that have ended once more: now, or by `resume` where the experiment has no manager.
+    /// Rerun trials that have ended: now, or with the next `resume` if the experiment has no manager.
     Retry {
-        /// Which, by their ids or numbers.
+        /// Ids or numbers of the trials.
         #[arg(required_unless_present = "failed")]
         trials: Vec<TrialName>,
-        /// All that failed.
+        /// Rerun all failed trials.
         #[arg(long)]
         failed: bool,
         #[command(flatten)]
@@ -147,7 +149,7 @@ pub(super) enum TrialCommand {
     },
 }
 
-/// Does something about trials and returns the exit code.
+/// Executes a subcommand and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
         TrialCommand::Ls { id, state, cause, holds, filter, sort, descending, limit, asked } => {
@@ -180,7 +182,7 @@ pub(super) async fn trial(command: TrialCommand) -> u8 {
     exit_code(done)
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 fn setting(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), own_point::written(value))),
@@ -196,7 +198,7 @@ async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Er
     written(format!("{id}\n").as_bytes())
 }
 
-/// Shows a trial's metrics, all or those of one `name`, and returns the exit code.
+/// Shows all metrics of a trial, or only those with the given `name`, and returns the exit code.
 pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &OutputArgs) -> u8 {
     let shown = async {
         let client = asked.place.client().await?;
@@ -210,7 +212,7 @@ pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &Outpu
 async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
     let client = asked.place.client().await?;
     let mut rows = found(&client, query, limit).await?;
-    // One trial has nothing to be compared with.
+    // The table shows places only if they differ, so a single trial needs none.
     if matches!(asked.output, Format::Table) && rows.len() > 1 {
         let mut origins = origins(&client).await?;
         for trial in &mut rows {
@@ -226,7 +228,7 @@ async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result
     print(asked.output, &Value::Array(rows), table::trials)
 }
 
-/// Tells each trial where its page is, if a manager or a server shows it.
+/// Adds to each trial the address of its page, if a manager or another server serves it.
 async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
     let Ok((_, url)) = place.portal().await else { return };
     for trial in trials {
@@ -281,8 +283,8 @@ async fn each(
     ask_each(&client, &ids, verb, body).await
 }
 
-/// Asks it of each trial. The others are still processed when one is refused; each refusal is shown, the last one by
-/// the caller.
+/// Sends the request `verb` for each trial, also after the manager refused one of them. Prints all refusals except the
+/// last one, which it returns.
 async fn ask_each(
     client: &Client,
     trials: &[TrialJobId],
@@ -304,7 +306,7 @@ async fn ask_each(
     refused.map_or(Ok(()), Err)
 }
 
-/// Has ended trials run once more: now by their manager, or, where there is none, by the next `resume`.
+/// Requests another run of ended trials, or marks them for the next `resume` if the experiment has no manager.
 async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
     let client = place.client().await?;
     let ids = if failed {
@@ -324,10 +326,10 @@ async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
         0 => "no trial has failed".to_owned(),
         count => {
             let (trials, them) = (counted(count, "trial"), if count == 1 { "it" } else { "them" });
-            format!("{trials} to run once more; `trial-manager resume {experiment}` runs {them}")
+            format!("marked {trials} to rerun; `trial-manager resume {experiment}` runs {them}")
         }
     };
-    // A closed standard error is no reason to fail.
+    // Ignored: standard error may be closed.
     drop(writeln!(std::io::stderr().lock(), "{marked}"));
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Completes arguments in a shell: the program's own words, and ids, states and names of what is there.
+//! Shell completion: of commands and options, and of the ids, states and names that exist.
 //!
-//! The script that `completions` prints has the shell run this program with [`VARIABLE`] set, and the words so far as its
-//! arguments. A shell waits for the answer, so it comes soon or holds less.
+//! The script that `completions` prints makes the shell run this program, with [`VARIABLE`] set and the words typed so
+//! far as arguments. The shell waits for the answer, so the program leaves out values that would take too long to find.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,25 +19,25 @@ use crate::job_state::JobState;
 use crate::view;
 use crate::view::table::Column;
 
-/// The variable with which the script names the shell.
+/// The environment variable in which the script passes the name of the shell.
 const VARIABLE: &str = "TRIAL_MANAGER_COMPLETE";
-/// The program's name, as it is typed.
+/// The name of the program on the command line.
 const PROGRAM: &str = "trial-manager";
-/// The longest that a shell waits for a manager or a store.
+/// The maximum time that a shell waits for a manager or a store.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most trials whose ids are offered.
+/// The maximum number of trials whose ids are offered.
 const MAX_TRIALS: usize = 1_000;
 
-/// Answers a shell and ends the program, if a shell has asked.
+/// Answers a shell and exits the program, if a shell requested a completion.
 pub(in crate::cli) fn answer(command: fn() -> Command) {
     CompleteEnv::with_factory(move || with_values(command())).var(VARIABLE).bin(PROGRAM).complete();
 }
 
-/// Returns the script with which a shell asks. `program` is how this program was called.
+/// Returns the completion script of a shell. `program` is the path by which this program was called.
 ///
 /// # Errors
 ///
-/// The shell is not known to the library, which cannot be for those of the command line.
+/// The library does not support the shell. This cannot happen for the shells of the command line.
 pub(in crate::cli) fn script(shell: clap_complete::Shell, program: &str) -> io::Result<String> {
     let shells = Shells::builtins();
     let shell = shells.completer(&shell.to_string()).ok_or(io::ErrorKind::Unsupported)?;
@@ -46,7 +46,7 @@ pub(in crate::cli) fn script(shell: clap_complete::Shell, program: &str) -> io::
     String::from_utf8(script).map_err(io::Error::other)
 }
 
-/// Lets the arguments of all commands offer their values.
+/// Adds completers to the arguments of all commands.
 fn with_values(command: Command) -> Command {
     let command = command.mut_args(with_value);
     let names: Vec<_> = command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
@@ -66,7 +66,7 @@ fn with_value(arg: Arg) -> Arg {
     arg.add(ArgValueCompleter::new(move |typed: &OsStr| last_of_list(typed, values())))
 }
 
-/// PURE: offers values for the last entry of a list such as `FAILED,RUN`. States may be typed in any case.
+/// PURE: returns the values that complete the last entry of a list such as `FAILED,RUN`. The comparison ignores case.
 fn last_of_list(typed: &OsStr, values: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
     let (before, last) = typed
@@ -85,7 +85,7 @@ fn experiment_ids() -> Vec<CompletionCandidate> {
         let row = found.row.ok().flatten();
         let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
         let text = row.as_ref().map(|row| format!("{} {}", row.state, name.unwrap_or_default()));
-        // A name steers no terminal.
+        // A name must not contain control sequences for the terminal.
         let text =
             text.map(|text| text.replace(|c: char| c.is_control() || view::turns_writing(c), " "));
         CompletionCandidate::new(found.id.as_str())
@@ -119,7 +119,7 @@ fn causes() -> Vec<CompletionCandidate> {
     causes.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The names of the metrics of the newest trial that has any.
+/// Returns the names of the metrics of the newest trial that has metrics.
 fn metric_names() -> Vec<CompletionCandidate> {
     let asked = ask(async |place| {
         let client = place.client().await.ok()?;
@@ -133,7 +133,7 @@ fn metric_names() -> Vec<CompletionCandidate> {
     let mut names: Vec<_> = metrics.filter_map(|one| one["name"].as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    // A name steers no terminal.
+    // A name must not contain control sequences for the terminal.
     names.retain(|name| !name.contains(|c: char| c.is_control() || view::turns_writing(c)));
     names.into_iter().map(CompletionCandidate::new).collect()
 }
@@ -146,7 +146,7 @@ fn columns() -> Vec<CompletionCandidate> {
     columns.map(CompletionCandidate::new).collect()
 }
 
-/// Asks about the experiments that the words so far mean. `None`: no answer in time.
+/// Runs a query for the experiment that the words typed so far select. Returns `None` if the answer takes too long.
 fn ask<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
     let place = place(std::env::args_os())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -156,14 +156,14 @@ fn ask<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
     answered.ok()
 }
 
-/// A command line that says which experiment is meant, and nothing else.
+/// A command line with only the options that select an experiment.
 #[derive(Debug, Parser)]
 struct PlaceWords {
     #[command(flatten)]
     place: ExperimentArgs,
 }
 
-/// PURE but for variables: the experiment that the words on a command line mean.
+/// PURE except for environment variables: returns the experiment that the words of a command line select.
 fn place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
     const FLAGS: [&str; 5] =
         ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_say_which_experiment() {
+    fn the_words_select_the_experiment() {
         #[rustfmt::skip]
         let table: [(&[&str], Option<&str>, Option<&str>); 6] = [
             (&["trial-manager", "trial", "show", ""],                        None,        None),

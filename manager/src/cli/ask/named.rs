@@ -1,4 +1,5 @@
-//! Trials as a person names them: by id, or by the number that tables and messages show. An id goes first.
+//! The names of trials on the command line: an id, or the number that tables and messages show. If a text is both, it
+//! is the id.
 
 use std::str::FromStr;
 
@@ -25,7 +26,8 @@ impl FromStr for TrialName {
 }
 
 impl TrialName {
-    /// The id of the trial that is meant. The server says whether there is a trial of an id that cannot be a number.
+    /// Returns the id of the trial. Does not check that the trial exists if the text is an id but not a number: the
+    /// next request reports that.
     pub(in crate::cli) async fn find(&self, client: &Client) -> Result<TrialJobId, Error> {
         let id = TrialJobId::new(self.0.as_str());
         let Some(number) = number(&self.0) else { return id.map_err(Error::Named) };
@@ -46,7 +48,7 @@ impl TrialName {
         TrialJobId::new(id).map_err(Error::Named)
     }
 
-    /// Finds several trials.
+    /// Returns the ids of several trials.
     pub(in crate::cli) async fn find_all(
         names: &[Self],
         client: &Client,
@@ -73,7 +75,7 @@ mod tests {
     fn a_number_or_an_id_names_a_trial() {
         #[rustfmt::skip]
         let table = [
-            // text      may name a trial, and its number
+            // text      is valid, number
             ("a1b2c",    true,  None),
             ("0",        true,  Some(0)),
             ("#12",      true,  Some(12)),

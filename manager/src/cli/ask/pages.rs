@@ -1,4 +1,4 @@
-//! Reads whole the lists that the API gives a page at a time.
+//! Reads all pages of the lists that the API returns page by page.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use crate::api::percent;
 /// The number of trials in one page.
 const PAGE: usize = 1000;
 
-/// All trials that a query finds, at most `limit`.
+/// Returns all trials that match a query, at most `limit`.
 pub(in crate::cli) async fn found(
     client: &Client,
     query: &str,
@@ -29,7 +29,7 @@ pub(in crate::cli) async fn found(
     Ok(rows)
 }
 
-/// All metrics of a trial's current attempt, or those of one `name`.
+/// Returns all metrics of a trial's current attempt, or only those with the given `name`.
 pub(in crate::cli) async fn all_metrics(
     client: &Client,
     trial: &str,
@@ -50,8 +50,8 @@ pub(in crate::cli) async fn all_metrics(
     }
 }
 
-/// Returns what a list of trials does not have and an export does, by the trials' ids: the machine that ran each trial, and
-/// the version of its code. One request serves all trials.
+/// Returns the origins of all trials, by their ids, in one request: the machine that ran each trial, and the version of
+/// its code. A list of trials does not contain these fields, but an export does.
 pub(in crate::cli) async fn origins(client: &Client) -> Result<Map<String, Value>, Error> {
     let answer = client.ask("GET", "/api/v1/experiment/origins", None).await;
     match answer {
