@@ -1,4 +1,4 @@
-//! `conformance`: the story that every plugin must pass, case by case.
+//! `conformance`: runs the test cases that every plugin must pass.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
 
-/// Tries the cases that contain the text `only` on a plugin, prints a table as it goes, and returns the exit code.
+/// Runs the cases whose sentence contains `only`, prints each result, and returns the exit code.
 pub(super) async fn conformance(
     settings: Option<&Path>,
     agent: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub(super) async fn conformance(
     for &case in &cases {
         let (word, why) = match app::try_case(case, &spec, agent.clone()).await {
             Ok(CaseResult::Passed) => ("ok", String::new()),
-            Ok(CaseResult::Skipped(why)) => ("-", format!(": not tried, {why}")),
+            Ok(CaseResult::Skipped(why)) => ("-", format!(": skipped, {why}")),
             Ok(CaseResult::Failed(why)) => {
                 failed += 1;
                 ("FAIL", format!(": {why}"))
@@ -42,7 +42,7 @@ pub(super) async fn conformance(
             }
         };
         let line = format!("{}{why}", case.sentence()).replace(char::is_control, " ");
-        // A closed standard output is no reason to fail.
+        // Ignored: standard output may be closed.
         drop(writeln!(io::stdout(), "{word:<4}  {line}"));
     }
     if failed > 0 {

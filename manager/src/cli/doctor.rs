@@ -1,4 +1,4 @@
-//! `doctor`: looks whether the experiment of a file can run, part by part, and with `--probe` runs one of its trials.
+//! `doctor`: checks each part of an experiment file, and with `--probe` runs one of its trials.
 
 mod probe;
 
@@ -19,7 +19,7 @@ use crate::config::{self, ExperimentSpec};
 use crate::training_service::platform::platform;
 use crate::util::errors::chain;
 
-/// Looks at everything, says what it finds, and returns the program's exit code: 0 if nothing fails.
+/// Runs all checks, prints the findings and returns the exit code: 0 if no check fails.
 pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let spec = match config::load(file) {
         Ok(spec) => spec,
@@ -45,7 +45,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         good &= checks.check("code", found.map_err(|error| chain(&error)));
     }
     if let Some((program, found)) = app::look_for_trial_program(&spec) {
-        good &= checks.check("trial", found.map(|()| format!("{program} is there")));
+        good &= checks.check("trial", found.map(|()| format!("{program} exists")));
     }
     let mut can_ask = true;
     for (name, found) in app::look_outside(&spec).await {
@@ -65,7 +65,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         let found = probe::run(spec, settings(common), note).await;
         good &= checks.check("probe", found);
     } else if probe {
-        checks.tell("-", "probe", "not tried, since something fails already");
+        checks.tell("-", "probe", "not run, because a check failed");
     }
     match checks.close(good) {
         Ok(()) if good => DONE,
@@ -77,13 +77,14 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     }
 }
 
-/// Asks a tuner outside the manager for parameters, and tells what was found; `false` if it does not propose any.
+/// Requests parameters from the user's own tuner and records the finding. Returns `false` if the tuner does not propose
+/// any.
 async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
     let asked = async {
         let mut signals = Signals::new().map_err(|error| chain(&error))?;
         tokio::select! {
             asked = app::ask_tuner(spec) => Ok(asked),
-            // It is ended when it is dropped.
+            // Dropping the future ends the tuner.
             _ = signals.next() => Err("it was interrupted".to_owned()),
         }
     };
@@ -96,15 +97,15 @@ async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
     }
 }
 
-/// The findings, part by part.
+/// The findings of the checks.
 struct Checks {
     format: Format,
-    /// The results for a program, which are printed at the end.
+    /// The findings for JSON and YAML, which are printed at the end.
     told: Vec<Value>,
 }
 
 impl Checks {
-    /// Tells what was found of a part; `false` if it fails.
+    /// Records the finding of a check. Returns `false` if the check failed.
     fn check(&mut self, what: &str, found: Result<String, String>) -> bool {
         let good = found.is_ok();
         let (Ok(text) | Err(text)) = found;
@@ -114,7 +115,7 @@ impl Checks {
 
     fn tell(&mut self, state: &str, what: &str, text: &str) {
         match self.format {
-            // A closed standard output is no reason to fail.
+            // Ignored: standard output may be closed.
             Format::Table => {
                 drop(writeln!(io::stdout(), "{state:<4}  {what:<5}  {}", printable(text)));
             }
@@ -125,7 +126,7 @@ impl Checks {
         }
     }
 
-    /// Tells a program everything; a person was told as it came.
+    /// Prints all findings as JSON or YAML. As a table, each finding was printed immediately.
     fn close(self, good: bool) -> Result<(), Error> {
         print(self.format, &json!({"ok": good, "checks": self.told}), |_, _| String::new())
     }

@@ -1,5 +1,5 @@
-//! The export of results in forms that other programs read: CSV, JSON, TensorBoard's and MLflow's folders. It asks
-//! for nothing; it writes what it is given.
+//! The export of results in formats of other programs: CSV, JSON, and the folders of TensorBoard and MLflow. This
+//! module only writes the trials that the caller passes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,54 +14,55 @@ use crate::view;
 use crate::view::curve::points_of;
 use crate::view::export::{csv, entry, plain, text};
 
-/// Forms of an export.
+/// The formats of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportForm {
-    /// A line per trial.
+    /// One line for each trial.
     Csv,
-    /// Every trial with every metric.
+    /// All trials with all their metrics.
     Json,
-    /// A folder that `tensorboard --logdir` shows.
+    /// Folder for `tensorboard --logdir`.
     Tensorboard,
-    /// A folder that `mlflow ui --backend-store-uri` shows.
+    /// Folder for `mlflow ui --backend-store-uri`.
     Mlflow,
 }
 
-/// A trial as in a list, and its metrics.
+/// A trial, as in the API's list, and its metrics.
 type Trial = (Value, Vec<Value>);
 
-/// Why nothing was written.
+/// The reason why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// A folder is wanted.
-    #[error("this form is a folder; name a new one with --to")]
+    /// The format needs a folder.
+    #[error("this format needs a folder; name a new folder with --to")]
     WantsFolder,
-    /// Something is there.
-    #[error("{} is there already; name a new one with --to", .0.display())]
+    /// The folder already exists.
+    #[error("{} already exists; name a new folder with --to", .0.display())]
     Exists(PathBuf),
-    /// It cannot be written.
+    /// A file or folder cannot be written.
     #[error("cannot write {}", .path.display())]
     Write {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Writes trials as they come: what one has reported is not kept for the next. A file has its name once it is whole.
+/// A writer of trials, one after the other, so that it holds the metrics of only one trial in memory. A file gets its
+/// final name when it is complete.
 pub(super) struct Writer {
     form: ExportForm,
     /// `None`: standard output.
     to: Option<PathBuf>,
     out: Out,
-    /// Trials that a table has lines for.
+    /// The trials of a CSV file, whose columns depend on all of them.
     lines: Vec<Value>,
     begun: bool,
 }
 
-/// Where text goes.
+/// The destination of an export.
 enum Out {
     Folder,
     File(BufWriter<fs::File>),
@@ -73,7 +74,7 @@ impl Out {
         match self {
             Self::Folder => {}
             Self::File(file) => file.write_all(text.as_bytes())?,
-            // A reader that has gone is no error.
+            // Ignored: the reader of standard output may have exited.
             Self::Stdout(stdout) => drop(stdout.write_all(text.as_bytes())),
         }
         Ok(())
@@ -81,7 +82,7 @@ impl Out {
 }
 
 impl Writer {
-    /// Begins to write to `to`, or to standard output.
+    /// Creates a writer to `to`, or else to standard output.
     pub(super) fn new(form: ExportForm, to: Option<&Path>) -> Result<Self, Error> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -107,7 +108,7 @@ impl Writer {
         Ok(Self { form, to: to.map(Path::to_owned), out, lines: Vec::new(), begun: false })
     }
 
-    /// Writes one.
+    /// Writes a trial.
     pub(super) fn add(&mut self, trial: &Trial) -> Result<(), Error> {
         let folder = self.to.as_deref().unwrap_or(Path::new("-"));
         let written = match self.form {
@@ -126,7 +127,7 @@ impl Writer {
         written.map_err(self.failed())
     }
 
-    /// Says that these were all.
+    /// Completes the export.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let end = match self.form {
             ExportForm::Csv => csv(&self.lines),
@@ -150,7 +151,7 @@ impl Writer {
     }
 }
 
-/// Returns the name of a file until it is whole; a device or a pipe stays what it is.
+/// Returns the name of a file while it is incomplete. A device or a pipe keeps its name.
 fn part(to: &Path) -> PathBuf {
     if fs::metadata(to).is_ok_and(|about| !about.is_file()) {
         return to.to_owned();
@@ -160,12 +161,12 @@ fn part(to: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The curves that a metric is a point of, each with its number.
+/// Returns the names of the curves that a metric belongs to, each with the metric's number for that curve.
 fn numbers(metric: &Value) -> Vec<(String, f64)> {
     points_of(text(metric, "name"), metric.get("value").unwrap_or(&Value::Null))
 }
 
-/// A folder per trial with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
+/// Writes a trial's folder with one event file (TensorFlow, `core/lib/io/record_writer.h`, `util/event.proto`).
 fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let sequence = trial.get("sequence").and_then(Value::as_u64).unwrap_or(0);
     let folder = to.join(format!("{sequence:05}-{}", text(trial, "id")));
@@ -184,7 +185,7 @@ fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
             let mut value = Vec::new();
             delimited(&mut value, 1, format!("{name}{last}").as_bytes());
             value.push(2 << 3 | 5);
-            // TensorBoard holds single precision.
+            // TensorBoard stores numbers in single precision.
             value.extend(number.to_string().parse::<f32>().unwrap_or(f32::NAN).to_le_bytes());
             delimited(&mut summary, 1, &value);
         }
@@ -199,7 +200,7 @@ fn tensorboard(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     Ok(())
 }
 
-/// An event with its time and step.
+/// Returns an event with its time and step.
 fn event(at_ms: i64, step: u64) -> Vec<u8> {
     let mut event = vec![1 << 3 | 1];
     let seconds: f64 = format!("{}.{:03}", at_ms / 1000, at_ms % 1000).parse().unwrap_or(0.0);
@@ -217,7 +218,7 @@ fn varint(into: &mut Vec<u8>, mut value: u64) {
     into.push(u8::try_from(value).unwrap_or(0));
 }
 
-/// A field of bytes (protobuf's wire type 2).
+/// Appends a field of bytes (protobuf's wire type 2).
 fn delimited(into: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     into.push(field << 3 | 2);
     varint(into, u64::try_from(bytes.len()).unwrap_or(0));
@@ -236,7 +237,7 @@ fn record(into: &mut Vec<u8>, data: &[u8]) {
     into.extend(masked(data));
 }
 
-/// MLflow's file store (mlflow, `store/tracking/file_store.py`): an experiment with a run per trial.
+/// Writes the experiment of MLflow's file store (mlflow, `store/tracking/file_store.py`). Each trial is a run of it.
 fn mlflow_experiment(to: &Path) -> io::Result<()> {
     let experiment = to.join("0");
     fs::create_dir_all(&experiment)?;
@@ -245,7 +246,7 @@ fn mlflow_experiment(to: &Path) -> io::Result<()> {
     fs::write(experiment.join("meta.yaml"), meta)
 }
 
-/// A run of it.
+/// Writes a trial as a run of MLflow's file store.
 fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     let experiment = to.join("0");
     let id = text(trial, "id");
@@ -301,7 +302,7 @@ fn mlflow(to: &Path, (trial, metrics): &Trial) -> io::Result<()> {
     Ok(())
 }
 
-/// The tags of a run, under MLflow's own names (`mlflow/utils/mlflow_tags.py`) where it has one.
+/// Writes the tags of a run. A tag has MLflow's own name (`mlflow/utils/mlflow_tags.py`) if there is one.
 fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
     for (tag, name) in [
         ("mlflow.runName", "id"),
@@ -320,22 +321,23 @@ fn mlflow_tags(folder: &Path, trial: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// The file of a metric's intermediate or final results.
+/// Returns the name of the file for a metric's intermediate or final results.
 fn curve_name(name: &str, is_final: bool) -> String {
     const FINAL: &str = ".final";
     match name.strip_suffix(FINAL) {
         _ if is_final => file_name(&format!("{name}{FINAL}")),
-        // It only is called so.
+        // An intermediate result whose own name ends with `.final`.
         Some(rest) => format!("{}_u2e_final", file_name(rest)),
         None => file_name(name),
     }
 }
 
-/// A name that is a file's and nothing else, and no other name's: what not every file system takes is written `_u` HEX `_`.
+/// Returns a file name that is unique for `name` and stays in its folder. Characters that some file systems refuse are
+/// written as `_u` HEX `_`.
 fn file_name(name: &str) -> String {
     let mut file = String::new();
     for (at, c) in name.char_indices() {
-        // What would be taken for such a writing is written so, too; and nothing leads out of the folder.
+        // An `_` that would read as an escape is escaped, too. So is a leading dot, so that no name leaves the folder.
         let taken = c == '_' && escape_at(&name[at..]) || at == 0 && ". ".contains(c);
         if (c.is_ascii_alphanumeric() || "-_. ".contains(c)) && !taken {
             file.push(c);
@@ -357,10 +359,10 @@ fn file_name(name: &str) -> String {
     file
 }
 
-/// Characters of a file's name that are a metric's or a parameter's.
+/// The maximum length of a file name before a digest replaces the rest.
 const LONGEST_NAME: usize = 200;
 
-/// Returns whether `_u` HEX `_` stands here.
+/// Returns whether `text` begins with an escape `_u` HEX `_`.
 fn escape_at(text: &str) -> bool {
     let digits = text
         .strip_prefix("_u")

@@ -1,6 +1,6 @@
-//! `trial logs -f`: a trial's output as it grows, until the trial ends. After a lost connection it continues where it
-//! was, with the same manager or the next one. While an agent is silent, the output of its pod goes to standard error:
-//! it is not the trial's output yet.
+//! `trial logs -f`: follows a trial's output until the trial ends. After a lost connection, it continues at the same
+//! place, with the same manager or the next one. While the trial's agent does not report, it prints the output of the
+//! trial's pod on standard error, because that text is not yet part of the trial's output.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use trial_protocol::TrialJobId;
 use super::ask::{Error, ExperimentArgs};
 use crate::api::client::{self, Client};
 
-/// Time between two tries to go on, and how many are made.
+/// The time between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// The number of attempts in a row without a new event before the command fails.
 const TRIES: u32 = 30;
 
-/// The end of the look at a stream.
+/// The reason why a stream of events ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Nothing more will come, or no reader wants it.
+    /// The trial has ended, or the reader of standard output has exited.
     Over,
-    /// The stream broke, or no manager is there to add to it.
+    /// The connection broke, or no manager runs that could add events.
     Cut,
 }
 
@@ -34,7 +35,7 @@ pub(super) async fn follow(
 ) -> Result<(), Error> {
     let mut place = place.clone();
     if place.manager.is_none() {
-        // Once it has ended, another may be the one that is meant by nothing.
+        // The default experiment may be another one after this experiment has ended.
         place.experiment = Some(place.dir().await?.0);
     }
     let mut tries = 0;
@@ -51,7 +52,7 @@ pub(super) async fn follow(
                 return Err(Error::NotRunning(place.dir().await?.0));
             }
             Ok(Look::Cut) => {}
-            // Of what was there a moment ago, only the way to it can be missing.
+            // An event was received before, so the trial exists and only the connection failed.
             Err(error) if seen.is_none() || !patient => return Err(error.into()),
             Err(_) => {}
         }
@@ -60,7 +61,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Prints what comes after the event `seen`, as long as it comes.
+/// Prints the events after `seen` until the stream ends, and updates `seen`.
 async fn look(
     client: &Client,
     trial: &TrialJobId,
@@ -74,7 +75,7 @@ async fn look(
     loop {
         let line = match client {
             Client::Far { .. } => lines.next().await,
-            // A store without a writer has nothing more to tell than it tells at once.
+            // A store without a manager does not change, so all its events arrive immediately.
             Client::Near(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
         };
         let Some(line) = line else { return Ok(Look::Cut) };
@@ -91,7 +92,7 @@ async fn look(
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "unheard") {
             if std::mem::replace(&mut heard, false) {
-                tell("nothing is heard of its agent; its pod prints:\n");
+                tell("the trial's agent does not report; output of its pod:\n");
             }
             let data: Value = serde_json::from_str(data).unwrap_or_default();
             let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -102,20 +103,20 @@ async fn look(
         } else if let Some(told) = line.strip_prefix("id: ") {
             id = Some(told.to_owned());
         } else if line.is_empty() && id.is_some() {
-            // Only what came whole was seen.
+            // Only a complete event counts as seen.
             *seen = id.take();
         }
     }
 }
 
-/// Prints a piece; returns whether the output has a reader.
+/// Prints a piece of the output. Returns `false` if the reader of standard output has exited.
 fn printed(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
-/// Says something beside the output.
+/// Prints a note on standard error.
 fn tell(text: &str) {
-    // A closed terminal needs no message.
+    // Ignored: standard error may be closed.
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }

@@ -1,11 +1,12 @@
-//! `man`: pages for man(1), made from the same table as the help. Packages of this program ship them.
+//! `man`: manual pages for man(1), generated from the help texts. Packages of this program contain them.
 
 use std::io;
 use std::path::Path;
 
 use clap::Command;
 
-/// Writes a page for the program and one for each of its commands into a folder, which is made if it is missing.
+/// Writes a page for the program and a page for each of its commands into a folder. Creates the folder if it is
+/// missing.
 pub(super) fn write(program: Command, folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     clap_mangen::generate_to(program, folder)

@@ -1,5 +1,5 @@
-//! `nni-node`: what NNI's client starts in the place of Node and NNI's own manager. It listens at once, takes the
-//! experiment over REST, and runs it as `run` or `resume` do, until the client ends it.
+//! `nni-node`: the command that NNI's client starts instead of Node with NNI's own manager. It listens immediately,
+//! receives the experiment over REST, and runs it like `run` or `resume`, until the client ends it.
 //!
 //! Source of the arguments, the order of requests and the files: nni 3.0, `nni/experiment/launcher.py`.
 
@@ -29,14 +29,14 @@ use crate::config::{self, ExperimentSpec};
 use crate::util::errors::chain;
 use crate::util::layout::ExperimentDir;
 
-/// The most time that the client waits for the answer to its experiment: it gives up after 20 s. The status tells of a
-/// start that takes longer to fail.
+/// The maximum time until the client gets the answer to its experiment; the client gives up after 20 s. If the start
+/// fails later, the client sees that in the status.
 const START_REPLY: Duration = Duration::from_secs(12);
 
-/// The time in which a client reads the reason of a refusal.
+/// The time that a client gets to read the reason for a refusal.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Why it could not begin.
+/// The reason why the command could not start.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -47,11 +47,11 @@ enum Error {
     Listen { host: &'static str, port: u16, source: io::Error },
     #[error("cannot write the log {}", .path.display())]
     Log { path: PathBuf, source: io::Error },
-    #[error("cannot take signals")]
+    #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
 }
 
-/// The options of `run` that a variable of the environment may set.
+/// The options of `run`, which only environment variables can set here.
 #[derive(Debug, Parser)]
 struct Options {
     #[command(flatten)]
@@ -87,18 +87,18 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
     let session = NniSession { arguments, node, stop };
     let code = Box::pin(session.hold(posted, &mut signals)).await;
     closed.cancel();
-    // A server that failed has already shown it in the log.
+    // A server that failed has already logged its error.
     while servers.join_next().await.is_some() {}
     code
 }
 
-/// The loopback interface's addresses that the name `localhost` may stand for.
+/// Listens on the loopback addresses that the name `localhost` may resolve to.
 async fn listen(port: u16) -> Result<Vec<TcpListener>, Error> {
     let mut listeners = Vec::new();
     for host in ["127.0.0.1", "::1"] {
         match TcpListener::bind((host, port)).await {
             Ok(listener) => listeners.push(listener),
-            // A machine without IPv6.
+            // Ignored: the machine may have no IPv6.
             Err(source) if host == "::1" && source.kind() != io::ErrorKind::AddrInUse => {}
             Err(source) => return Err(Error::Listen { host, port, source }),
         }
@@ -106,7 +106,7 @@ async fn listen(port: u16) -> Result<Vec<TcpListener>, Error> {
     Ok(listeners)
 }
 
-/// Has everything that is printed from now on go to the log: in the background the terminal is the client's.
+/// Redirects standard output and standard error to the log, because the terminal belongs to the client.
 fn redirect_output(arguments: &Arguments) -> Result<(), Error> {
     let path = arguments.dir().path().join("log").join("nnimanager.log");
     let fault = |source| Error::Log { path: path.clone(), source };
@@ -116,26 +116,26 @@ fn redirect_output(arguments: &Arguments) -> Result<(), Error> {
     rustix::stdio::dup2_stderr(&log).map_err(|error| fault(error.into()))
 }
 
-/// One start of NNI's client.
+/// One start by NNI's client.
 struct NniSession {
     arguments: Arguments,
     node: NniNode,
-    /// Cancelled when the client ends what no manager runs.
+    /// Cancelled when the client ends an experiment that no manager runs.
     stop: CancellationToken,
 }
 
-/// Answers the client's `POST /experiment`.
+/// The reply to the client's `POST /experiment`.
 struct Reply(oneshot::Sender<Result<Value, String>>);
 
 impl Reply {
     fn refuse(self, why: String) {
-        // The client may have gone.
+        // Ignored: the client may have exited.
         drop(self.0.send(Err(why)));
     }
 }
 
 impl NniSession {
-    /// Takes the experiment, and holds it until its end.
+    /// Receives the experiment and runs it until its end.
     async fn hold(
         &self,
         mut posted: mpsc::Receiver<PostedExperiment>,
@@ -151,7 +151,7 @@ impl NniSession {
             Err(why) => {
                 self.node.fail(why.clone());
                 reply.refuse(why);
-                // The client ends this process once it has read the answer.
+                // The client ends this process after reading the answer.
                 sleep(FAREWELL).await;
                 BAD_INPUT
             }
@@ -168,7 +168,7 @@ impl NniSession {
         }
     }
 
-    /// Checks what was posted. Without something to run, the experiment is only shown.
+    /// Checks the posted experiment. Returns no [`What`] if the experiment is only shown.
     fn prepare(&self, configuration: Value) -> Result<(Option<What>, Settings, NniFiles), String> {
         let Arguments { id, data_dir, port, .. } = &self.arguments;
         let words =
@@ -176,7 +176,7 @@ impl NniSession {
         let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
         let mut settings = settings(options.common);
         settings.machine_port = Some(*port);
-        // NNI's client leaves the next port to its manager, for trials on other machines.
+        // By NNI's convention, the manager uses the next port for trials on other machines.
         settings.port = port.checked_add(1).unwrap_or(0);
         let (what, posted) = match self.arguments.action {
             Action::View => (None, None),
@@ -192,7 +192,7 @@ impl NniSession {
         Ok((what, settings, NniFiles::new(&home(), data_dir, id, posted)))
     }
 
-    /// Starts the experiment's manager and holds it until its end. An experiment that is done is shown.
+    /// Starts the experiment's manager and runs it until its end. Only shows an experiment that is already done.
     async fn run(
         &self,
         what: What,
@@ -227,7 +227,7 @@ impl NniSession {
         }
     }
 
-    /// Shows an experiment that no manager runs under a status of NNI's, until the client ends that.
+    /// Shows an experiment without a manager, with a status from NNI's vocabulary, until the client ends it.
     async fn show_stored(
         &self,
         files: &NniFiles,
@@ -246,7 +246,7 @@ impl NniSession {
         self.wait(signals).await
     }
 
-    /// Says why there is no experiment, until the client ends that.
+    /// Reports to the client why there is no experiment, until the client ends this process.
     async fn fail(&self, error: &app::Error, reply: Option<Reply>, signals: &mut Signals) -> u8 {
         show(error);
         self.node.fail(chain(error));
@@ -263,7 +263,7 @@ impl NniSession {
             Action::Resume | Action::View => Value::Null,
         };
         if let Some(Reply(reply)) = reply {
-            // The client may have gone.
+            // Ignored: the client may have exited.
             drop(reply.send(Ok(answer)));
         }
     }
@@ -277,7 +277,7 @@ impl NniSession {
         config::from_client(configuration).map_err(|error| chain(&error))
     }
 
-    /// Shows the running experiment in the log, and keeps NNI's files, until the client ends it.
+    /// Logs the progress of the running experiment and updates NNI's files, until the client ends it.
     async fn attend(&self, mut running: Running, files: &NniFiles, signals: &mut Signals) -> u8 {
         running.url = format!("http://localhost:{}", self.arguments.port);
         let (following, store) = (files.clone(), running.store.clone());
@@ -289,7 +289,7 @@ impl NniSession {
         code
     }
 
-    /// Waits until the client ends what no manager runs.
+    /// Waits until the client ends an experiment that no manager runs.
     async fn wait(&self, signals: &mut Signals) -> u8 {
         tokio::select! {
             () = self.stop.cancelled() => DONE,
@@ -304,7 +304,7 @@ impl Arguments {
     }
 }
 
-/// The home directory as Python's `os.path.expanduser("~")` finds it where `HOME` is set.
+/// Returns the home directory, like Python's `os.path.expanduser("~")` with `HOME` set.
 fn home() -> PathBuf {
     std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from)
 }

@@ -1,5 +1,6 @@
-//! `open`: shows the portal in the browser, logged in. The token goes to the manager alone, which gives a ticket
-//! for it; the ticket goes to the browser in a file that only its owner reads, so that no process list shows it.
+//! `open`: opens the portal in the browser, logged in. Only the manager receives the token, and returns a ticket for
+//! it. The browser reads the ticket from a file that only its owner can read, so that no process list shows the
+//! ticket.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,10 +16,10 @@ use super::ask::{Error, ExperimentArgs};
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::util::files::write_file;
 
-/// The time in which a browser that fails does so.
+/// The time within which a browser that cannot start has exited.
 const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 
-/// Opens the portal, or prints where it is; the program's exit code.
+/// Opens the portal or prints its address, and returns the exit code.
 pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
     match shown(place, print).await {
         Ok(()) => DONE,
@@ -44,12 +45,12 @@ async fn shown(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
             .map_err(|source| Error::File { path: file.clone(), source })?;
         if runs(&browser, &file).await {
             return say(&format!(
-                "{url} is shown by {browser}; if it is not: trial-manager open --print"
+                "opened {url} with {browser}; if no page appears, run `trial-manager open --print`"
             ));
         }
     }
     say(&format!(
-        "{address}\n  lets one browser in, within {minutes} minutes; without logging in: {url}"
+        "{address}\n  logs in one browser, once, within {minutes} minutes; without login: {url}"
     ))
 }
 
@@ -57,7 +58,7 @@ fn say(text: &str) -> Result<(), Error> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Error::Output)
 }
 
-/// A page that leads to `address`. One from a file names no page that it comes from.
+/// Returns a page that redirects to `address`. The browser sends no referrer for it.
 fn door(address: &str) -> String {
     let to = format!("0; url={address}");
     let page = html! {
@@ -69,24 +70,24 @@ fn door(address: &str) -> String {
                 meta http-equiv="refresh" content=(to);
                 title { "trial-manager" }
             }
-            body { a href=(address) { "To the portal" } }
+            body { a href=(address) { "Open the portal" } }
         }
     };
     page.into_string()
 }
 
-/// The program that shows pages here. `None`: there is none, or no user to see it.
+/// Returns the program that opens pages. Returns `None` if there is no such program or no screen.
 fn browser() -> Option<String> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let Some(list) = set("BROWSER") {
-        // As xdg-open reads it: several, separated by colons.
+        // A list separated by colons, as for xdg-open.
         return list.split(':').find(|name| !name.is_empty()).map(str::to_owned);
     }
     let screen = set("WAYLAND_DISPLAY").or_else(|| set("DISPLAY"));
     screen.map(|_| "xdg-open".to_owned())
 }
 
-/// Starts the browser; whether it has not failed.
+/// Starts the browser. Returns `false` if it fails within [`BROWSER_FAIL_TIME`].
 async fn runs(browser: &str, file: &Path) -> bool {
     let mut words = browser.split_whitespace();
     let Some(program) = words.next() else { return false };
@@ -96,7 +97,7 @@ async fn runs(browser: &str, file: &Path) -> bool {
     let Ok(mut child) = command.spawn() else { return false };
     match timeout(BROWSER_FAIL_TIME, child.wait()).await {
         Ok(ended) => ended.is_ok_and(|status| status.success()),
-        // It is the browser itself.
+        // The process still runs, so it is the browser itself.
         Err(_) => true,
     }
 }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_that_leads_to_the_portal_is_no_place_for_markup() {
+    fn the_redirect_page_escapes_markup_in_the_address() {
         let page = door("http://127.0.0.1:8080/login?ticket=a\"><script>");
         assert!(!page.contains("<script>"), "{page}");
         assert!(page.contains(r#"content="0; url=http://127.0.0.1:8080/login?ticket=a"#), "{page}");

@@ -1,4 +1,4 @@
-//! Standard output: the result of a command, for a person or for a program.
+//! Standard output: the result of a command, as a table for people or as JSON or YAML for programs.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -11,7 +11,7 @@ use super::ask::{Error, Format};
 use super::table::columns::TextStyle;
 use crate::view;
 
-/// Prints what a program reads, or what `table` makes of it.
+/// Prints `value` in the given format. `table` renders it as a table.
 pub(super) fn print(
     format: Format,
     value: &Value,
@@ -25,8 +25,8 @@ pub(super) fn print(
     written(text.as_bytes())
 }
 
-/// Returns the width of the terminal that standard output is, and whether it shows colours and hyperlinks. The variable `NO_COLOR` turns
-/// them off (<https://no-color.org>).
+/// Returns the width of the terminal at standard output, and whether it shows colours and hyperlinks. The variable
+/// `NO_COLOR` turns colours off (<https://no-color.org>).
 pub(super) fn text_style() -> TextStyle {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
@@ -42,11 +42,11 @@ pub(super) fn text_style() -> TextStyle {
     }
 }
 
-/// JSON whose texts steer no terminal: what JSON lets stand as it is, and terminals do not, is escaped.
+/// Escapes the characters in JSON that are valid there but would control a terminal.
 fn escaped_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        // All of these have four digits; line ends stand between members only.
+        // All of these characters have four hexadecimal digits. A raw line end occurs only between members.
         if c.is_control() && c != '\n' || view::turns_writing(c) {
             write!(escaped, "\\u{:04x}", u32::from(c)).unwrap_or_default();
         } else {
@@ -56,7 +56,7 @@ fn escaped_json(text: &str) -> String {
     escaped
 }
 
-/// Writes on standard output. A reader that has gone is no error; a full disk is.
+/// Writes to standard output. A closed pipe is not an error; a full disk is.
 pub(super) fn written(bytes: &[u8]) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_steers_no_terminal_and_says_the_same() {
+    fn escaped_json_has_no_control_characters_and_the_same_content() {
         let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
         let text = escaped_json(&format!("{value:#}"));
         let steers = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);

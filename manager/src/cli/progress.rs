@@ -1,5 +1,6 @@
-//! The progress of a running experiment, for a person: on a terminal a bar, elsewhere how it stands when a trial has ended,
-//! once a minute at most; and a line per event that matters. Everything goes to standard error; standard output is for the result.
+//! The progress of a running experiment: a bar on a terminal; elsewhere a status line when a trial ends, at most once
+//! a minute. Each important event also gets a line. All of this goes to standard error; standard output is for the
+//! result.
 
 use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
@@ -18,35 +19,35 @@ use crate::experiment::state::ExperimentState;
 use crate::job_state::JobState;
 use crate::view::{self, turns_writing};
 
-/// The number of lines of a failed trial's output that are shown.
+/// The number of lines that are shown of a failed trial's output.
 const LAST_LINES: usize = 5;
-/// Time between two lines that say how it stands, where there is no bar: a log is kept.
+/// The minimum time between two status lines. They are printed without a terminal, where a log may keep them.
 const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Shows an experiment's progress.
+/// The display of an experiment's progress.
 pub(super) struct Progress {
     bar: ProgressBar,
     spec: ExperimentSpec,
-    /// `true` once the direction was compared with the metric's name.
+    /// `true` after the direction has been compared with the metric's name.
     direction_checked: bool,
     best: Option<(u64, f64)>,
     running: usize,
     failed: usize,
     ended: u64,
-    /// Trials in all, if that is bounded.
+    /// The maximum number of trials, if there is one.
     trials: Option<u64>,
     terminal: bool,
-    /// When how it stands was said last.
+    /// The time of the last status line.
     said: Option<Instant>,
     began: Instant,
-    /// Results that were better than all before them.
+    /// The results that were better than all earlier results.
     improvements: Vec<f64>,
-    /// Reasons for waiting that were shown.
+    /// The reasons for waiting that have been shown.
     waits: HashSet<String>,
 }
 
 impl Progress {
-    /// Begins, with a line that says what runs where.
+    /// Creates the display, and prints the experiment's address and folder.
     pub(super) fn new(running: &Running) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let target =
@@ -85,16 +86,17 @@ impl Progress {
             progress.warn_of_direction(metric);
         }
         if let Some(url) = &running.advertised {
-            progress.line(&format!("  trials reach it at {url} (--advertise says another)"));
+            progress
+                .line(&format!("  trials reach the manager at {url} (change with --advertise)"));
             if ["://localhost", "://127.", "://[::1]"].iter().any(|own| url.contains(own)) {
-                let why = "pods have a loopback interface of their own: only on the host's network do they reach this address";
+                let why = "pods have their own loopback interface: they reach this address only on the host's network";
                 progress.line(&format!("  {why}"));
             }
         }
         progress
     }
 
-    /// Says once if the name of the metric that counts suggests the other direction.
+    /// Prints a warning, once, if the name of the metric that counts suggests the other direction.
     fn warn_of_direction(&mut self, metric: &str) {
         if !std::mem::replace(&mut self.direction_checked, true)
             && let Some(warning) = self.spec.direction_warning(metric)
@@ -103,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Shows what happened.
+    /// Shows a notice.
     pub(super) fn show(&mut self, notice: Notice) {
         match notice {
             Notice::Running { .. } => self.running += 1,
@@ -111,10 +113,10 @@ impl Progress {
                 self.line(&format!("trial {sequence} ({trial}) LOST: {message}"));
             }
             Notice::Found { trial, sequence } => {
-                self.line(&format!("trial {sequence} ({trial}) is heard again"));
+                self.line(&format!("trial {sequence} ({trial}) reports again"));
             }
             Notice::Waits { trial, sequence, why } => {
-                // Many trials may wait for the same; one line says it.
+                // Many trials may wait for the same reason, which is shown once.
                 if self.waits.insert(why.clone()) {
                     self.line(&format!("trial {sequence} ({trial}) waits: {why}"));
                 }
@@ -141,7 +143,7 @@ impl Progress {
                     let code = end.exit_code.map(|code| format!(" (exit code {code})"));
                     let code = code.unwrap_or_default();
                     self.line(&format!("trial {sequence} ({trial}) {}{code}: {why}", end.state));
-                    // A single last line is in the message already.
+                    // The message may already contain the only line.
                     let lines = tail(&last_lines).filter(|line| !why.contains(line.trim()));
                     for line in lines {
                         self.line(&format!("    | {line}"));
@@ -172,7 +174,7 @@ impl Progress {
         format!(", {} running{failed}{best}", self.running)
     }
 
-    /// Says how it stands where there is no bar, if that was not said a moment ago.
+    /// Prints a status line if there is no bar and the last status line is old enough.
     fn say(&mut self, now: Instant) {
         if self.terminal || self.said.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
             return;
@@ -182,28 +184,28 @@ impl Progress {
         self.line(&format!("{}{all} trials ended{}", self.ended, self.message()));
     }
 
-    /// The first interruption.
+    /// Reports the first interruption.
     pub(super) fn stopping(&self) {
-        self.line("stopping the trials; once more to leave at once");
+        self.line("stopping the trials; interrupt again to exit immediately");
     }
 
-    /// The second interruption.
+    /// Reports the second interruption.
     pub(super) fn leave(&self, id: &ExperimentId) {
-        // A bar that is finished stands full, and the shell's prompt behind it.
+        // Cleared, because a finished bar would be drawn as full, with the shell's prompt on the same line.
         self.bar.finish_and_clear();
         self.line(&format!(
-            "left {} to end by {}; `trial-manager resume {id}` goes on",
+            "exiting while {} still {}; `trial-manager resume {id}` continues",
             counted(self.running, "trial"),
-            if self.running == 1 { "itself" } else { "themselves" }
+            if self.running == 1 { "runs" } else { "run" }
         ));
     }
 
-    /// The end of a manager whose trials run on.
+    /// Reports that the manager exits while its trials keep running.
     pub(super) fn left(&self, id: &ExperimentId) {
-        self.line(&format!("the trials run on; `trial-manager resume {id}` takes them over"));
+        self.line(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
     }
 
-    /// The end.
+    /// Removes the bar.
     pub(super) fn close(&self) {
         self.bar.finish_and_clear();
     }
@@ -211,13 +213,13 @@ impl Progress {
     fn line(&self, text: &str) {
         let clean = printable(text);
         self.bar.suspend(|| {
-            // A closed standard error is no reason to end a search.
+            // Ignored: standard error may be closed.
             drop(writeln!(std::io::stderr().lock(), "{clean}"));
         });
     }
 }
 
-/// PURE: the trials that end in an hour, and the time that the others take. Empty where none has ended yet.
+/// PURE: returns the number of trials that end in an hour, and the remaining time. Empty if no trial has ended yet.
 fn pace(ended: u64, trials: Option<u64>, elapsed: Duration) -> String {
     let real = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
     let rate = real(ended) / elapsed.as_secs_f64();
@@ -232,7 +234,7 @@ fn pace(ended: u64, trials: Option<u64>, elapsed: Duration) -> String {
     per_hour + &left
 }
 
-/// A number of things, in words.
+/// Returns a number of things in words, such as `3 trials`.
 pub(super) fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
@@ -243,7 +245,7 @@ pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
     match value.number() {
         Some(number) if number.is_nan() => Some("but its final result is NaN".to_owned()),
         Some(number) if number.is_infinite() && value.as_json().is_object() => {
-            Some("but it does not keep the constraints, or its result is infinite".to_owned())
+            Some("but it violates the constraints, or its result is infinite".to_owned())
         }
         Some(number) if number.is_infinite() => {
             Some("but its final result is infinite, which is never the best".to_owned())
@@ -261,13 +263,13 @@ pub(super) fn drawback(last: Option<&MetricValue>) -> Option<String> {
                         "but its final result is an object without a number called `default`{advice}"
                     )
                 }
-                None => "but its final result is no number".to_owned(),
+                None => "but its final result is not a number".to_owned(),
             })
         }
     }
 }
 
-/// A number on a line that others share: of no more digits than tell it from others.
+/// Returns a number with no more digits than are needed to distinguish it from all others.
 pub(super) fn brief(number: f64) -> String {
     if number == 0.0 || (1e-4..1e15).contains(&number.abs()) {
         number.to_string()
@@ -276,15 +278,14 @@ pub(super) fn brief(number: f64) -> String {
     }
 }
 
-/// The last lines of a text that are not empty.
+/// Returns the last [`LAST_LINES`] lines of a text that are not empty.
 pub(super) fn tail(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let from = lines.len().saturating_sub(LAST_LINES);
     lines.into_iter().skip(from)
 }
 
-/// Replaces control characters and marks that turn the direction of writing around: a trial's output must not steer
-/// the terminal.
+/// Replaces control characters and direction marks, because a trial's output must not control the terminal.
 pub(super) fn printable(text: &str) -> String {
     let steers = |c: char| c.is_control() && c != '\t' || turns_writing(c);
     text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
@@ -297,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_tells_the_rate_and_the_time_that_is_left() {
+    fn a_bar_shows_the_rate_and_the_remaining_time() {
         #[rustfmt::skip]
         let table = [
             (0, Some(10), 60, ""),
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_takes_no_more_than_its_digits() {
+    fn a_number_is_shown_with_the_digits_that_distinguish_it() {
         for (number, expected) in [
             (0.0, "0"),
             (0.973_158_4, "0.9731584"),
@@ -340,7 +341,7 @@ mod tests {
                     "{object}; `objective: acc` in the experiment file would make that member count"
                 )),
             ),
-            (json!("good"), Some("but its final result is no number".to_owned())),
+            (json!("good"), Some("but its final result is not a number".to_owned())),
             (json!("NaN"), Some("but its final result is NaN".to_owned())),
             (json!("Infinity"), Some(infinite.to_owned())),
             (json!("-Infinity"), Some(infinite.to_owned())),

@@ -1,4 +1,4 @@
-//! The report at an experiment's end: a table for a person, or one JSON object for a program.
+//! The report at an experiment's end: a table for people, or one JSON or YAML document for programs.
 
 use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
@@ -21,7 +21,7 @@ use crate::view::{self, pareto};
 
 /// The number of trials in the table.
 const BEST: usize = 10;
-/// The states that are counted, and their names.
+/// The states that the report counts, and their names.
 const COUNTED: [(JobState, &str); 8] = [
     (JobState::Succeeded, "succeeded"),
     (JobState::Failed, "failed"),
@@ -32,7 +32,7 @@ const COUNTED: [(JobState, &str); 8] = [
     (JobState::Running, "running"),
     (JobState::Waiting, "waiting"),
 ];
-/// The number of parameters with a column in it.
+/// The number of parameters with a column in the table.
 const COLUMNS: usize = 8;
 
 /// An experiment's results.
@@ -43,10 +43,10 @@ pub(super) struct Summary {
     mode: OptimizeMode,
     objective: Option<String>,
     goals: Goals,
-    /// The number of trials of each point.
+    /// The number of trials for each point.
     repeats: u64,
     trials: Vec<(TrialRow, TrialResult)>,
-    /// The stop was not requested: where there was one, something has to be mended.
+    /// `true` if no user requested the stop. A stopped experiment is then held until the user fixes the cause.
     unasked: bool,
 }
 
@@ -68,7 +68,7 @@ impl Summary {
         Ok(Self { id, state, mode, objective, goals, repeats, trials, unasked: false })
     }
 
-    /// The report of an experiment whose stop was not requested.
+    /// Returns the report of an experiment whose stop was not requested.
     pub(super) fn unasked(self) -> Self {
         Self { unasked: true, ..self }
     }
@@ -78,12 +78,13 @@ impl Summary {
         self.trials.iter().any(|(row, _)| row.state == JobState::Failed)
     }
 
-    /// Returns whether the user stopped it before its end.
+    /// Returns whether the user stopped the experiment before its end.
     pub(super) fn is_interrupted(&self) -> bool {
         self.is_stopped() && !self.unasked
     }
 
-    /// Returns whether it goes on only once something is mended: the tuner, or what made trials fail in a row.
+    /// Returns whether the experiment continues only after the user fixes a problem: the tuner, or the cause of several
+    /// failures in a row.
     pub(super) fn is_held(&self) -> bool {
         self.is_stopped() && self.unasked
     }
@@ -97,7 +98,8 @@ impl Summary {
         !self.ranked().is_empty()
     }
 
-    /// The succeeded trials that compete, each with the number that counts, the best first; of equals, the earlier first.
+    /// Returns the succeeded trials that compete, each with the number that counts, the best first. Of equals, the
+    /// earlier trial is first.
     fn ranked(&self) -> Vec<(&TrialRow, &TrialResult, f64)> {
         let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
         let results = succeeded.filter_map(|trial| {
@@ -121,8 +123,8 @@ impl Summary {
         ranked
     }
 
-    /// The succeeded trials that no other one dominates, from the best of the first objective to its worst. Empty where there
-    /// is one objective.
+    /// Returns the succeeded trials that no other trial dominates, sorted by the first objective, the best first.
+    /// Empty if there is only one objective.
     fn front(&self) -> Vec<(&TrialRow, &TrialResult)> {
         let succeeded = self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded);
         let results: Vec<_> = succeeded
@@ -159,7 +161,7 @@ impl Summary {
         said
     }
 
-    /// Returns the advice how a trial reports results, where trials succeeded and none has reported any.
+    /// Returns advice on reporting results if trials succeeded but none of them reported a result.
     pub(super) fn silence(&self) -> Option<String> {
         let mut succeeded =
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
@@ -182,7 +184,7 @@ impl Summary {
         } else if let Some((row, result, _)) = ranked.first() {
             let (table, left) = table(&ranked, self.repeats, style);
             lines.push(table.trim_end().to_owned());
-            lines.push(more(left, "`--output json` has all"));
+            lines.push(more(left, "`--output json` shows all"));
             if ranked.len() > BEST {
                 lines.push(format!("the best {BEST} of {} with a result", ranked.len()));
             }
@@ -195,10 +197,10 @@ impl Summary {
             lines.extend(self.silence());
         }
         if self.is_interrupted() {
-            lines.push(format!("interrupted; `trial-manager resume {}` goes on", self.id));
+            lines.push(format!("interrupted; `trial-manager resume {}` continues", self.id));
         } else if self.is_held() {
             lines.push(format!(
-                "held, for the reason above; once that is mended, `trial-manager resume {}` goes on",
+                "held for the reason above; after you fix it, `trial-manager resume {}` continues",
                 self.id
             ));
         }
@@ -208,7 +210,8 @@ impl Summary {
 }
 
 impl Summary {
-    /// Says which trial is the best, or of which point it is one.
+    /// Returns the line that names the best trial. If points are repeated, the line shows the mean of the trial's
+    /// point.
     fn best_line(&self, row: &TrialRow, result: &TrialResult) -> String {
         let name = result.name.as_deref().filter(|name| *name != OBJECTIVE);
         let name = name.map(|name| format!("{} ", printable(name))).unwrap_or_default();
@@ -231,7 +234,7 @@ impl Summary {
         }
     }
 
-    /// The results of a trial's point. `None`: points are not repeated.
+    /// Returns the estimate for a trial's point, or `None` if points are not repeated.
     fn estimate(&self, of: &TrialRow) -> Option<Estimate> {
         let same = self
             .trials
@@ -242,7 +245,7 @@ impl Summary {
         estimate.filter(|_| self.repeats > 1)
     }
 
-    /// Says which trials are the best where there are several objectives.
+    /// Returns the lines that name the best trials for several objectives.
     fn front_lines(&self) -> Vec<String> {
         let front = self.front();
         let line = |(row, result): &(&TrialRow, &TrialResult)| {
@@ -260,28 +263,30 @@ impl Summary {
         lines.extend(front.iter().map(line));
         if front.is_empty() {
             lines.push(
-                "no trial that succeeded keeps the constraints and has all objectives".to_owned(),
+                "no successful trial satisfies the constraints and has a number for each objective"
+                    .to_owned(),
             );
         }
         lines
     }
 }
 
-/// Returns a hint for a newcomer: how a trial tells its result.
+/// Returns the hint that explains how a trial reports its result.
 fn hint(objective: Option<&str>) -> String {
     match objective {
         Some(name) => format!(
-            "none of those that succeeded reported a metric called `{name}`, which the file's `objective` asks for: print it \
+            "no successful trial reported the metric `{name}`, which is the `objective` of the experiment file: print it \
              as {name}=0.93, or report it with NNI's SDK",
             name = printable(name)
         ),
-        None => "none of those that succeeded reported a result: print one as name=value, such as accuracy=0.93, or call \
-                 nni.report_final_result; where several names are printed, `objective` in the file says which counts"
+        None => "no successful trial reported a result: print a result as name=value, such as accuracy=0.93, or call \
+                 nni.report_final_result; if trials print several names, set `objective` in the experiment file to the \
+                 one that counts"
             .to_owned(),
     }
 }
 
-/// The best trials, and how many parameters have no column.
+/// Returns the table of the best trials, and the number of parameters without a column.
 fn table(
     ranked: &[(&TrialRow, &TrialResult, f64)],
     repeats: u64,
@@ -319,7 +324,7 @@ fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
     })
 }
 
-/// A value on one line of bounded width.
+/// Returns a value on one line of limited width.
 fn shown(value: &Value) -> String {
     if value.is_null() { "null".to_owned() } else { cell(value) }
 }

@@ -1,4 +1,4 @@
-//! `run` and `resume`: starts the experiment, shows it while it runs, and reports at its end.
+//! `run` and `resume`: start the experiment, show its progress, and report the results at its end.
 
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -16,7 +16,7 @@ use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::state::ExperimentState;
 use crate::util::layout::HomeDir;
 
-/// Returns the settings that the options ask for.
+/// Returns the settings for the options.
 pub(super) fn settings(common: Common) -> Settings {
     Settings {
         data_dir: data_dir(common.data_dir),
@@ -32,12 +32,12 @@ pub(super) fn settings(common: Common) -> Settings {
     }
 }
 
-/// Runs or resumes an experiment, serves it on if that is wanted, and returns the program's exit code.
+/// Runs or resumes an experiment, serves it afterwards if `keep_serving` is set, and returns the exit code.
 pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     let (output, on_term) = (common.output, common.on_term);
     let settings = settings(common);
     let home = settings.data_dir.clone();
-    // Before anything is started, so that no signal is missed.
+    // Before the start, so that no signal is missed.
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
@@ -48,8 +48,8 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     match app::start(settings, what).await {
         Ok(running) => {
             if let Some(url) = app::home_of(&HomeDir::new(&home)).await {
-                // A closed standard error changes nothing.
-                let line = format!("among all experiments: {url}/e/{}/", running.id);
+                // Ignored: standard error may be closed.
+                let line = format!("in the list of all experiments: {url}/e/{}/", running.id);
                 drop(writeln!(std::io::stderr().lock(), "{line}"));
             }
             attend(running, &mut signals, output, on_term, keep_serving).await
@@ -62,7 +62,7 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     }
 }
 
-/// Shows the results of an experiment that has nothing left to run, and returns the exit code.
+/// Prints the results of an experiment that is already done, and returns the exit code.
 async fn show_finished(finished: Finished, output: Format) -> u8 {
     if let Err(error) = finished.tell_what_is_left().await {
         show(&error);
@@ -74,8 +74,8 @@ async fn show_finished(finished: Finished, output: Format) -> u8 {
         Ok(summary) => {
             if summary.failed() {
                 let again = format!("trial-manager trial retry --failed --experiment {id}");
-                let said = format!("it is done; `{again}` has what failed run again");
-                // A closed standard error changes nothing.
+                let said = format!("experiment {id} is done; `{again}` reruns its failed trials");
+                // Ignored: standard error may be closed.
                 drop(writeln!(std::io::stderr().lock(), "{said}"));
             }
             told(&summary, output)
@@ -87,7 +87,7 @@ async fn show_finished(finished: Finished, output: Format) -> u8 {
     }
 }
 
-/// Shows an experiment while it runs, serves it on if that is wanted, and returns the exit code.
+/// Shows an experiment until it ends, serves it afterwards if `keep_serving` is set, and returns the exit code.
 pub(super) async fn attend(
     mut running: Running,
     signals: &mut Signals,
@@ -115,7 +115,7 @@ pub(super) async fn attend(
         progress.left(&id);
         return LEFT;
     }
-    // By a signal, by `experiment stop`, by NNI's client: it was requested.
+    // A signal, `experiment stop` or NNI's client requested the stop.
     let wanted = handle.is_to_stop();
     let keep_serving = keep_serving && !wanted;
     if !keep_serving {
@@ -129,14 +129,14 @@ pub(super) async fn attend(
         }
     };
     if keep_serving {
-        // A closed standard error changes nothing.
+        // Ignored: standard error may be closed.
         drop(writeln!(
             std::io::stderr().lock(),
-            "it is still on {url}, until interrupted or stopped"
+            "still serving on {url}, until interrupted or stopped"
         ));
         tokio::select! {
             _ = signals.next() => {}
-            // The end that NNI's client waits for when it is done with the results.
+            // NNI's client stops the experiment after reading the results.
             () = handle.stopped() => {}
         }
         ended.stop_serving().await;
@@ -145,7 +145,7 @@ pub(super) async fn attend(
     code
 }
 
-/// Shows an experiment's notices until it ends. Breaks with the exit code at the second signal.
+/// Shows an experiment's notices until it ends. At the second signal, breaks with the exit code.
 async fn follow(
     running: &mut Running,
     progress: &mut Progress,
@@ -157,11 +157,11 @@ async fn follow(
         tokio::select! {
             notice = running.notices.recv() => match notice {
                 Some(notice) => progress.show(notice),
-                None => return ControlFlow::Continue(()), // The experiment has come to its end.
+                None => return ControlFlow::Continue(()), // The experiment has ended.
             },
             heard = signals.next() => {
                 if let Some(code) = code_of_first {
-                    // The agents were asked already and end by themselves; `resume` finds out how.
+                    // The agents were already asked to stop; `resume` determines their results.
                     progress.leave(&running.id);
                     return ControlFlow::Break(code);
                 }
@@ -178,7 +178,7 @@ async fn follow(
     }
 }
 
-/// The certificate of the user's, if there is one; the command line has both files or none.
+/// Returns the user's own certificate, if any. The command line requires both files or neither.
 fn own_certificate(
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -192,7 +192,7 @@ fn told(summary: &Summary, output: Format) -> u8 {
     if output != Format::Table
         && let Some(hint) = summary.silence()
     {
-        // A closed standard error changes nothing.
+        // Ignored: standard error may be closed.
         drop(writeln!(std::io::stderr().lock(), "{hint}"));
     }
     match report::print(summary, output) {

@@ -1,5 +1,5 @@
-//! A terminal that is drawn on: its size, keys without Enter, and everything as it was before at the end. The caller
-//! decides what is drawn.
+//! A full-screen terminal: its size, keys without Enter, and the restoration of its former state at the end. The caller
+//! draws the content.
 
 use std::io::{self, IsTerminal as _, Read as _, Stdin, Stdout, Write as _};
 use std::os::fd::AsFd as _;
@@ -10,25 +10,27 @@ use rustix::termios::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// To another screen than the shell's, no cursor, no line that goes on in the next (xterm's and DEC's private modes).
+/// The sequences that begin a drawing: alternate screen, no cursor, no line wrapping (private modes of xterm and DEC).
 const BEGIN: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
-/// All of that undone.
+/// The sequences that undo [`BEGIN`].
 const END: &str = "\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
-/// To the first place (ECMA-48, CUP).
+/// The sequence that moves the cursor to the upper left corner (ECMA-48, CUP).
 const HOME: &str = "\u{1b}[H";
-/// The sequences that empty the rest of this line, and of the screen (ECMA-48, EL and ED).
+/// The sequence that clears the rest of the line (ECMA-48, EL).
 const REST_OF_LINE: &str = "\u{1b}[K";
+/// The sequence that clears the rest of the screen (ECMA-48, ED).
 const REST_OF_SCREEN: &str = "\u{1b}[J";
-/// Ctrl-C and Ctrl-D, as keys: a terminal that gives keys at once makes no signals of them.
+/// Ctrl-C as a key: without the terminal's signal keys, it sends no signal.
 const CONTROL_C: char = '\u{3}';
+/// Ctrl-D as a key.
 const CONTROL_D: char = '\u{4}';
 
-/// Columns and rows.
+/// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Size {
-    /// Characters of a line.
+    /// The number of characters in a line.
     pub(super) columns: usize,
-    /// Lines.
+    /// The number of lines.
     pub(super) rows: usize,
 }
 
@@ -37,14 +39,14 @@ pub(super) struct Size {
 pub(super) enum ScreenAction {
     /// A key was pressed.
     Pressed(Key),
-    /// The terminal has another size, or its keys are gone.
+    /// The size of the terminal changed.
     Resized,
 }
 
 /// A key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
-    /// Ctrl-C or Ctrl-D, or the terminal has gone.
+    /// Ctrl-C or Ctrl-D was pressed, or the terminal was closed.
     Interrupt,
     Up,
     Down,
@@ -56,14 +58,14 @@ pub(super) enum Key {
     Char(char),
 }
 
-/// The terminal, for as long as it is drawn on.
+/// The terminal while the program draws on it. Dropping it restores the terminal.
 pub(super) struct Screen {
     stdout: Stdout,
     keys: Option<Keys>,
     resized: Signal,
 }
 
-/// Standard input, where it is a terminal too, and how it was.
+/// The keys from standard input, if it is a terminal. Dropping them restores its former modes.
 struct Keys {
     stdin: Stdin,
     before: Termios,
@@ -71,7 +73,8 @@ struct Keys {
 }
 
 impl Screen {
-    /// Takes the terminal that standard output is; `None` where it is none that can be drawn on.
+    /// Takes the terminal at standard output. Returns `None` if standard output is not a terminal that supports
+    /// drawing.
     pub(super) fn take() -> io::Result<Option<Self>> {
         let stdout = io::stdout();
         let dumb = std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb");
@@ -85,7 +88,7 @@ impl Screen {
         Ok(Some(screen))
     }
 
-    /// Returns the current size; 80 by 24 where the terminal does not say.
+    /// Returns the current size, or 80 by 24 if the terminal does not report its size.
     pub(super) fn size(&self) -> Size {
         let told = tcgetwinsize(self.stdout.as_fd()).ok();
         let told = told.filter(|size| size.ws_col > 0 && size.ws_row > 0);
@@ -95,17 +98,17 @@ impl Screen {
         })
     }
 
-    /// Shows these lines and nothing else.
+    /// Replaces the content of the screen with `lines`.
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let lines = lines.join(&format!("{REST_OF_LINE}\n"));
         self.write(&format!("{HOME}{lines}{REST_OF_LINE}{REST_OF_SCREEN}"))
     }
 
-    /// Waits for what a person does. Nothing is lost if this is dropped.
+    /// Waits for the next action of the user. Cancel safe.
     pub(super) async fn act(&mut self) -> ScreenAction {
         let pressed = async {
             match &mut self.keys {
-                // A terminal that has gone presses no more keys.
+                // A closed terminal sends no more keys.
                 Some(keys) => keys.pressed.recv().await.unwrap_or(Key::Interrupt),
                 None => std::future::pending().await,
             }
@@ -125,13 +128,14 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that has gone has nothing to be put back.
+        // Ignored: the terminal may be closed.
         drop(self.write(END));
     }
 }
 
 impl Keys {
-    /// `None`: keys are pressed elsewhere, or this is a job in the background that may not have them.
+    /// Takes the keys from standard input. Returns `None` if it is not a terminal, or if this process is a background
+    /// job, which may not read from the terminal.
     fn take() -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() || !is_in_the_foreground(&stdin) {
@@ -145,11 +149,11 @@ impl Keys {
         let (sender, pressed) = mpsc::channel(64);
         tcsetattr(&stdin, OptionalActions::Now, &now)?;
         let taken = Self { stdin, before, pressed };
-        // It ends with the program: nothing makes a read that waits for a key return.
+        // The thread runs until the program exits, because a blocked read of a key cannot be cancelled.
         std::thread::Builder::new().name("keys".to_owned()).spawn(move || {
             let mut bytes = [0; 64];
             loop {
-                // A terminal that has gone is at its end.
+                // An error means that the terminal was closed, like the end of input.
                 let read = io::stdin().read(&mut bytes).unwrap_or(0);
                 let mut all = keys(&bytes[..read]).into_iter();
                 if read == 0 || all.any(|key| sender.blocking_send(key).is_err()) {
@@ -163,12 +167,12 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // One that has gone needs nothing.
+        // Ignored: the terminal may be closed.
         tcsetattr(&self.stdin, OptionalActions::Now, &self.before).unwrap_or(());
     }
 }
 
-/// PURE: the keys that a terminal sent at once. Sequences are xterm's; an unknown one is passed over.
+/// PURE: returns the keys in the bytes that a terminal sent. Knows xterm's sequences and skips unknown sequences.
 fn keys(bytes: &[u8]) -> Vec<Key> {
     const SEQUENCES: [(&str, Key); 6] = [
         ("\u{1b}[A", Key::Up),
@@ -214,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_from_what_a_terminal_sends() {
+    fn keys_are_read_from_the_bytes_of_a_terminal() {
         use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, Up};
         let table: [(&[u8], &[Key]); 7] = [
             (b"q", &[Char('q')]),

@@ -1,4 +1,5 @@
-//! `serve`: shows all experiments of a data directory, or one of them without a manager, until a signal.
+//! `serve`: serves the pages of all experiments of a data directory, or of one experiment without a manager, until a
+//! signal.
 
 use std::io::Write as _;
 
@@ -8,7 +9,7 @@ use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
 use crate::app;
 use crate::util::layout::HomeDir;
 
-/// Serves the pages of one experiment, or the home of all, and returns the exit code.
+/// Serves the pages of one experiment, or the list of all experiments, and returns the exit code.
 pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
     let viewing = async {
         if place.experiment.is_none() {
@@ -16,7 +17,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
             let viewing = app::serve_home(&data_dir, host, port).await?;
             let token = HomeDir::new(&data_dir).token();
             let lines = format!(
-                "all experiments of {} on {}\nthe token that lets change something is in {}",
+                "all experiments of {} on {}\nchanges require the token in {}",
                 data_dir.display(),
                 viewing.url,
                 token.display()
@@ -30,7 +31,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
         if let Some((_, url)) = running {
             lines.push_str("\nits manager serves it on ");
             lines.push_str(&url);
-            lines.push_str("; the pages here change nothing");
+            lines.push_str("; the pages here are read-only");
         }
         Ok((lines, viewing))
     };
@@ -43,7 +44,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
     };
     match viewing.await {
         Ok((lines, viewing)) => {
-            // A closed standard error is no reason to end.
+            // Ignored: standard error may be closed.
             drop(writeln!(std::io::stderr().lock(), "{lines}"));
             signals.next().await;
             viewing.close().await;

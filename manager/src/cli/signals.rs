@@ -1,23 +1,23 @@
-//! The signals that ask a program to end.
+//! The signals that request the end of the program.
 //!
 //! Invariant: a signal that was set to "ignore" when the program started (`nohup`, a shell's `&`) stays ignored. TERM
-//! is the exception: a program that cannot be stopped is of no use.
+//! is the exception, so that the program can always be stopped.
 
 use std::future::pending;
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal that asks the program to end.
+/// A signal that requests the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndSignal {
-    /// TERM: from a program that moves or ends services.
+    /// TERM, usually from a service manager or a cluster.
     Terminate,
-    /// INT or HUP: of a person at a terminal.
+    /// INT or HUP, usually from a terminal.
     Interrupt,
 }
 
-/// TERM, and INT and HUP where they are not ignored.
+/// A receiver of TERM, and of INT and HUP unless they are ignored.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,
@@ -25,7 +25,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts to listen.
+    /// Starts to listen for the signals.
     pub(super) fn new() -> io::Result<Self> {
         let ignored = std::fs::read_to_string("/proc/self/status")
             .map(|status| ignored(&status))
@@ -39,7 +39,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.terminate.recv() => EndSignal::Terminate,
@@ -56,7 +56,7 @@ async fn heard(signal: &mut Option<Signal>) {
     }
 }
 
-/// PURE: the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), 0 if unknown.
+/// PURE: returns the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), or 0 if unknown.
 fn ignored(status: &str) -> u64 {
     status
         .lines()
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_ignored_mask_is_read() {
-        // As after `nohup`, and as after a shell's `&`.
+        // With `nohup`; below, with a shell's `&`.
         let nohup = ignored("Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n");
         assert!(is_in(nohup, SignalKind::hangup()) && !is_in(nohup, SignalKind::interrupt()));
         let background = ignored("SigIgn:\t0000000000000006\n");

@@ -1,16 +1,16 @@
-//! PURE: a curve in a line of characters.
+//! PURE: sparklines, which show a curve as a line of characters.
 
-/// Characters of a curve at most.
+/// The maximum number of characters in a sparkline.
 pub(super) const CURVE: usize = 24;
 
-/// Returns the last numbers as a line of characters, the lowest and the highest as the ends of the scale.
+/// Returns the last numbers as a sparkline. The scale ranges from the lowest to the highest of them.
 pub(super) fn spark(values: &[f64]) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let values = &values[values.len().saturating_sub(CURVE)..];
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // Halves: the whole way from the lowest to the highest may be more than a number can be.
+    // Halved, because the difference of the highest and the lowest number may overflow.
     let span = high / 2.0 - low / 2.0;
     let step = |value: &f64| {
         let part = if span > 0.0 { (value / 2.0 - low / 2.0) / span } else { 0.5 };
@@ -20,7 +20,7 @@ pub(super) fn spark(values: &[f64]) -> String {
     values.iter().map(step).collect()
 }
 
-/// A part of a whole, from 0 to 1.
+/// Returns `count` divided by `whole`.
 pub(super) fn part_of(count: usize, whole: usize) -> f64 {
     let real = |count: usize| u32::try_from(count).map_or(f64::NAN, f64::from);
     real(count) / real(whole)
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_of_any_numbers_are_lines() {
+    fn any_numbers_have_a_sparkline() {
         for (values, expected) in [
             (&[1e308, -1e308, 0.0][..], "█▁▅"),
             (&[f64::MAX, f64::MIN], "█▁"),

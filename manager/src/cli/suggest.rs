@@ -1,4 +1,4 @@
-//! `suggest`: a built-in tuner as a program that speaks the lines of `docs/ask-and-tell.md`.
+//! `suggest`: a built-in tuner as a program with the protocol of `docs/ask-and-tell.md`.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process::ExitCode;
@@ -8,22 +8,22 @@ use serde_json::Value;
 use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail};
 use crate::search::suggester::{self, Suggester};
 
-/// The reason why the conversation ends before its end.
+/// The reason why the command failed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    /// A line is no JSON.
+    /// A line is not JSON.
     #[error("line {number} is not JSON")]
     Line {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         number: usize,
         /// The problem.
         #[source]
         source: serde_json::Error,
     },
-    /// A message that cannot be followed.
+    /// A message is not valid.
     #[error("line {number}")]
     Message {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         number: usize,
         /// The problem.
         #[source]
@@ -34,7 +34,7 @@ enum Error {
     Input(#[source] io::Error),
 }
 
-/// Answers the lines of standard input until it is closed or says `end`, and returns the exit code.
+/// Answers the messages on standard input until it is closed or an `end` message arrives, and returns the exit code.
 pub(super) fn suggest(tuner: &str) -> ExitCode {
     match converse(tuner) {
         Ok(()) => ExitCode::from(DONE),
@@ -61,7 +61,7 @@ fn converse(tuner: &str) -> Result<(), Error> {
         if let Some(answer) = answer
             && writeln!(output, "{answer}").and_then(|()| output.flush()).is_err()
         {
-            return Ok(()); // The reader has gone.
+            return Ok(()); // The reader has exited.
         }
     }
     Ok(())

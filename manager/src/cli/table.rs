@@ -1,4 +1,4 @@
-//! PURE: the answers of the API as tables for a person. Foreign text is made printable.
+//! PURE: the answers of the API as tables for people. Control characters in foreign text are replaced.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ use columns::{Columns, Fit, TextStyle};
 
 pub(super) mod columns;
 
-/// Characters of a cell.
+/// The maximum number of characters in a cell.
 const WIDTH: usize = 60;
-/// Characters of a number's or another value's column.
+/// The maximum number of characters in a column of values.
 const BRIEF: usize = 20;
-/// Parameters that have a column.
+/// The maximum number of parameters with a column.
 const COLUMNS: usize = 6;
 
-/// A member as text; empty where it is absent.
+/// Returns a member as text, empty if it is absent.
 pub(super) fn text(of: &Value, name: &str) -> String {
     of.get(name).map(cell).unwrap_or_default()
 }
 
-/// A value on one line of bounded width.
+/// Returns a value on one line of limited width.
 pub(super) fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -33,7 +33,7 @@ pub(super) fn cell(value: &Value) -> String {
     cut(&printable(&text), WIDTH)
 }
 
-/// At most so many characters.
+/// Shortens a text to at most `width` characters.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().nth(width).is_none() {
         return text.to_owned();
@@ -41,12 +41,13 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A name that others chose, as a heading.
+/// Returns a foreign name as a printable heading.
 pub(super) fn heading(name: &str) -> String {
     cut(&printable(name), WIDTH)
 }
 
-/// A value for a column: floats to four significant digits, for all are shown where one thing is.
+/// Returns a value for a column. Floats have four significant digits; commands that show a single object show all
+/// digits.
 pub(super) fn brief(value: &Value) -> String {
     let rounded = value.as_f64().filter(|_| value.is_f64()).and_then(|number| {
         let number: f64 = format!("{number:.3e}").parse().ok()?;
@@ -59,42 +60,42 @@ pub(super) fn brief(value: &Value) -> String {
     rounded.unwrap_or_else(|| cut(&cell(value), BRIEF))
 }
 
-/// A member for a column.
+/// Returns a member for a column.
 pub(super) fn brief_text(of: &Value, name: &str) -> String {
     of.get(name).map(brief).unwrap_or_default()
 }
 
-/// A text's own lines, each printable.
+/// Returns the lines of a text, each printable.
 fn lines(text: &str) -> Vec<String> {
     text.trim_end().lines().map(printable).collect()
 }
 
-/// A member whole, on as many lines as it takes beside `indent` columns of other text.
+/// Returns a member in full length, wrapped to the space next to `indent` columns of other text.
 fn wrapped(of: &Value, name: &str, style: TextStyle, indent: usize) -> String {
     let text = of.get(name).and_then(Value::as_str).unwrap_or_default();
     let lines = lines(text).into_iter().map(|line| style.wrap(&line, indent));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A member whole, for a column that breaks its lines itself.
+/// Returns a member in full length, for a column that wraps its lines.
 fn whole(of: &Value, name: &str) -> String {
     lines(of.get(name).and_then(Value::as_str).unwrap_or_default()).join("\n")
 }
 
-/// A moment, in universal time.
+/// Returns a time in UTC.
 fn moment(of: &Value, name: &str) -> String {
     let ms = of.get(name).and_then(Value::as_i64);
     let at = ms.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     at.map(|at| at.strftime("%Y-%m-%d %H:%M:%S").to_string()).unwrap_or_default()
 }
 
-/// The time between two moments, such as `17 min 48 s`; empty where one of them is unknown.
+/// Returns the time between two moments, such as `17 min 48 s`. Empty if either of them is unknown.
 pub(super) fn duration(from_ms: Option<i64>, to_ms: Option<i64>) -> String {
     let span = from_ms.zip(to_ms).map(|(from, to)| to.saturating_sub(from));
     span.map_or_else(String::new, |ms| view::span(u64::try_from(ms).unwrap_or(0)))
 }
 
-/// The time that a trial's current attempt took.
+/// Returns the duration of a trial's current attempt.
 fn trial_duration(trial: &Value) -> String {
     let at = |name: &str| trial.get(name).and_then(Value::as_i64);
     duration(at("started_at_ms"), at("ended_at_ms"))
@@ -110,7 +111,7 @@ fn table(
     columns.render(style).0
 }
 
-/// Names and values, a line each, or as many as a value has; a name without a value is left out.
+/// Returns lines of names and values. A value may have several lines; a name without a value is left out.
 fn pairs(pairs: impl Iterator<Item = (String, String)>) -> String {
     let pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
     let width = pairs.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -125,7 +126,7 @@ fn items<'a>(of: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     of.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The experiments of this machine.
+/// Returns a list of experiments.
 pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let any = |name: &str| all.iter().any(|one| one.get(name).is_some_and(Value::is_string));
@@ -146,7 +147,7 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
         ("created (UTC)", Fit::Text),
         ("name", Fit::Text),
     ];
-    let run = run.then_some(("run at", Fit::Text));
+    let run = run.then_some(("address", Fit::Text));
     let trouble = troubled.then_some(("trouble", Fit::Sentence));
     let heads = heads.into_iter().chain(run).chain(trouble);
     let mut columns = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
@@ -156,15 +157,15 @@ pub(super) fn experiments(all: &Value, style: TextStyle) -> String {
     columns.render(style).0
 }
 
-/// The member `state` in its colour.
+/// Returns the member `state` in its colour.
 fn state(of: &Value, style: TextStyle) -> String {
     let state = text(of, "state");
     style.paint(&state, &state)
 }
 
-/// Returns the state of an experiment.
+/// Returns the description of an experiment.
 pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
-    // The names of its own members are this long.
+    // The width of the longest label and the gap after it.
     const INDENT: usize = 15;
     let counts = |name: &str| {
         let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
@@ -187,7 +188,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("created (UTC)", moment(one, "created_at_ms")),
         (
             "running time",
-            // Of one whose manager was killed it is not known.
+            // 0 if unknown, because the manager was killed.
             one.get("elapsed_ms")
                 .and_then(Value::as_u64)
                 .filter(|ms| *ms > 0)
@@ -195,8 +196,8 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
                 .unwrap_or_default(),
         ),
         ("trials", text(one, "trials")),
-        ("at most", text(one, "max_trial_number")),
-        ("at a time", text(one, "trial_concurrency")),
+        ("max trials", text(one, "max_trial_number")),
+        ("concurrency", text(one, "trial_concurrency")),
         ("counts", counts("counts")),
         ("failures", counts("causes")),
         ("objective", objective(one, style, INDENT)),
@@ -219,7 +220,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     pairs(own.chain(parameters))
 }
 
-/// The mean of a trial's point, and how far it can be trusted. `None`: points are not repeated.
+/// Returns the mean of a trial's point with its confidence interval, or `None` if points are not repeated.
 pub(super) fn estimate(trial: &Value) -> Option<String> {
     let estimate = trial.get("estimate").filter(|estimate| !estimate.is_null())?;
     let within = estimate.get("half_width").map(|half_width| format!(" ± {}", brief(half_width)));
@@ -227,7 +228,7 @@ pub(super) fn estimate(trial: &Value) -> Option<String> {
     Some(format!("{mean}{within}, the mean of {} trials", text(estimate, "results")))
 }
 
-/// Several objectives and their directions.
+/// Returns the objectives and their directions, if there are several.
 fn objectives(one: &Value) -> String {
     let said = items(one, "objectives").map(|objective| {
         format!("{} {}", text(objective, "direction"), printable(&text(objective, "metric")))
@@ -235,7 +236,7 @@ fn objectives(one: &Value) -> String {
     said.collect::<Vec<_>>().join(", ")
 }
 
-/// A trial of the Pareto front in a few words.
+/// Returns a short description of a trial of the Pareto front.
 fn on_front(one: &Value, trial: &Value) -> String {
     let values = items(one, "objectives").map(|objective| {
         let metric = text(objective, "metric");
@@ -246,14 +247,14 @@ fn on_front(one: &Value, trial: &Value) -> String {
     format!("{values} by trial {} ({})", text(trial, "sequence"), text(trial, "id"))
 }
 
-/// The metric that counts, its direction, and what is doubtful about them.
+/// Returns the metric that counts, its direction, and any warning about them.
 fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
     let named = [text(one, "objective"), text(one, "chosen_objective")];
     let [named, chosen] = named.map(|name| printable(&name));
     let metric = match (named.is_empty(), chosen.is_empty()) {
         (false, _) => named,
         (true, false) => format!(
-            "{chosen}, chosen from what trials print; `objective` in the experiment file names another"
+            "{chosen}, chosen from the metrics that trials print; set `objective` in the experiment file to choose another"
         ),
         (true, true) => return String::new(),
     };
@@ -265,7 +266,7 @@ fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
     lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// One of several training services on a line.
+/// Returns the line for one of several training services.
 fn service_part(part: &Value) -> String {
     let count = |name: &str| part.get(name).and_then(Value::as_u64);
     let mut said = vec![format!("{} running", count("running").unwrap_or(0))];
@@ -287,12 +288,12 @@ fn service_part(part: &Value) -> String {
     format!("{}: {}", part_name(part), said.join(", "))
 }
 
-/// The name of one of several training services.
+/// Returns the name of one of several training services.
 fn part_name(part: &Value) -> String {
     format!("[{}] {}", text(part, "index"), printable(&text(part, "platform")))
 }
 
-/// A version of the code in a few words.
+/// Returns a short description of a version of the code.
 fn code(version: &Value) -> String {
     let known = serde_json::from_value(version.clone()).ok();
     let brief = known.map(|version| printable(&view::code::brief(&version))).unwrap_or_default();
@@ -302,19 +303,20 @@ fn code(version: &Value) -> String {
     }
 }
 
-/// A trial's parameters as names and values, a line each.
+/// Returns a trial's parameters as names and values, for a line each.
 fn parameters(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (format!("  {}", heading(&name)), cell(value))).collect()
 }
 
-/// A trial's parameters as names and values for one line.
+/// Returns a trial's parameters as names and short values, for a common line.
 pub(super) fn parameter_cells(trial: &Value) -> Vec<(String, String)> {
     let flat = view::flat(trial.get("parameters").unwrap_or(&Value::Null)).into_iter();
     flat.map(|(name, value)| (heading(&name), brief(value))).collect()
 }
 
-/// The parameters that have a column, in the order in which they are first met, and how many have none.
+/// Returns the parameters with a column, in the order of their first occurrence, and the number of parameters without a
+/// column.
 pub(super) fn columns<'a>(
     all: impl Iterator<Item = &'a Value>,
     most: usize,
@@ -330,28 +332,28 @@ pub(super) fn columns<'a>(
     (names, more)
 }
 
-/// A parameter for a column; empty where a trial has none of that name.
+/// Returns a parameter for a column. Empty if the trial has no parameter of that name.
 pub(super) fn parameter(flat: &[(String, &Value)], name: &str) -> String {
     let found = flat.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| brief(value)).unwrap_or_default()
 }
 
-/// That there are parameters without a column; nothing where there are none.
+/// Returns a note on the number of parameters without a column. Empty if there are none.
 pub(super) fn more(parameters: usize, whole: &str) -> String {
     match parameters {
         0 => String::new(),
-        _ => format!("{} more; {whole}\n", counted(parameters, "parameter")),
+        _ => format!("{}; {whole}\n", counted(parameters, "more parameter")),
     }
 }
 
-/// The member of a listed trial that is the address of its page, where it is known.
+/// The member of a listed trial with the address of its page, if known.
 pub(super) const PAGE: &str = "page";
 
-/// A list of trials.
+/// Returns a list of trials.
 pub(super) fn trials(all: &Value, style: TextStyle) -> String {
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     let (names, left) = columns(all.iter().filter_map(|trial| trial.get("parameters")), COLUMNS);
-    // What went wrong is what people look for: it stands before the numbers.
+    // The reason of a failure is more important to the user than the numbers, so it is on their left.
     let has_reasons = all.iter().any(|trial| !text(trial, "message").is_empty());
     let heads = [("trial", Fit::Number), ("id", Fit::Link), ("state", Fit::State)];
     let why = has_reasons.then_some(("why", Fit::Sentence));
@@ -376,19 +378,19 @@ pub(super) fn trials(all: &Value, style: TextStyle) -> String {
         columns.push_linked(row.collect(), text(trial, PAGE));
     }
     let (text, left_out) = columns.render(style);
-    text + &more(left + left_out, "`trial show` and `-o json` have all")
+    text + &more(left + left_out, "`trial show` and `-o json` show all")
 }
 
-/// Returns the place of a trial in few words: the number of the training service where there are several, and the machine.
+/// Returns the place of a trial: its machine, after the index of its training service if there are several services.
 fn place(trial: &Value) -> String {
     let part = trial.get("training_service").map(|part| format!("[{}]", text(part, "index")));
     let host = Some(text(trial, "host")).filter(|host| !host.is_empty());
     part.into_iter().chain(host).collect::<Vec<_>>().join(" ")
 }
 
-/// One trial.
+/// Returns the description of a trial.
 pub(super) fn trial(one: &Value, style: TextStyle) -> String {
-    // The names of its own members are this long.
+    // The width of the longest label and the gap after it.
     const INDENT: usize = 15;
     let command = items(one, "command").filter_map(Value::as_str).map(str::to_owned);
     let command = view::command_line(&command.collect::<Vec<_>>());
@@ -401,7 +403,7 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
         ("final", text(one, "final")),
         ("mean", estimate(one).unwrap_or_default()),
         ("latest", text(one, "latest")),
-        ("began (UTC)", moment(one, "started_at_ms")),
+        ("started (UTC)", moment(one, "started_at_ms")),
         ("ended (UTC)", moment(one, "ended_at_ms")),
         ("time", trial_duration(one)),
         ("exit code", text(one, "exit_code")),
@@ -417,9 +419,9 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
     pairs(own.chain(parameters(one)))
 }
 
-/// Why a trial stands where it does.
+/// Returns the explanation of a trial's state: verdict, evidence and timeline.
 pub(super) fn why(one: &Value, style: TextStyle) -> String {
-    // The names of a verdict's members are this long.
+    // The width of the longest label of a verdict and the gap after it.
     const INDENT: usize = 14;
     let mut said = pairs(
         [("state", state(one, style)), ("why", wrapped(one, "message", style, INDENT))]
@@ -432,7 +434,7 @@ pub(super) fn why(one: &Value, style: TextStyle) -> String {
         let members = members.into_iter().map(|name| (name, text(verdict, name)));
         let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
         let members = members.chain([("duration", ran)]);
-        // What the trial's own line says already is not said twice.
+        // The verdict's message is shown only if it differs from the trial's message above.
         let message = (verdict.get("message") != one.get("message"))
             .then(|| wrapped(verdict, "message", style, INDENT));
         let message = message.map(|message| ("message", message));
@@ -462,7 +464,7 @@ pub(super) fn why(one: &Value, style: TextStyle) -> String {
     said
 }
 
-/// Trials that run, as `top` shows them.
+/// Returns the list of running trials for `top`.
 pub(super) fn running(rows: Vec<Vec<String>>, style: TextStyle) -> String {
     let heads = [
         ("trial", Fit::Number),
@@ -475,7 +477,7 @@ pub(super) fn running(rows: Vec<Vec<String>>, style: TextStyle) -> String {
     table(heads, rows.into_iter(), style)
 }
 
-/// A trial's metrics.
+/// Returns the list of a trial's metrics.
 pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
     let rows = all.as_array().into_iter().flatten().map(|one| {
         ["name", "type", "step", "value"].into_iter().map(|name| text(one, name)).collect()
@@ -485,7 +487,7 @@ pub(super) fn metrics(all: &Value, style: TextStyle) -> String {
     table(heads, rows, style)
 }
 
-/// The files of a trial, and the folder that they are in.
+/// Returns the list of a trial's files, and their folder.
 pub(super) fn files(all: &Value, style: TextStyle) -> String {
     let rows = items(all, "files")
         .map(|one| vec![text(one, "name"), text(one, "bytes"), moment(one, "modified_ms")]);

@@ -1,5 +1,5 @@
 //! `top`: shows a running search on a terminal: its numbers, and the running trials with their curves, memory and GPUs.
-//! It draws anew every second; elsewhere than on a terminal, it prints once.
+//! It redraws the screen every second. Without a terminal, it prints the content once.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -27,22 +27,22 @@ mod head;
 
 use controls::{Controls, HELP, KeyEffect, Pane};
 
-/// Time between two drawings.
+/// The time between two updates of the screen.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
-/// Trials that are shown.
+/// The maximum number of trials in the list.
 const ROWS: usize = 20;
-/// The number of trials that are read at a time.
+/// The number of trials that are loaded concurrently.
 const AT_ONCE: usize = 4;
-/// Bytes of a trial's output that are looked at.
+/// The number of bytes at the end of a trial's output that are loaded.
 const OUTPUT: usize = 32 << 10;
-/// Characters of a curve where the terminal is narrow.
+/// The length of a curve in a narrow terminal, in characters.
 const NARROW_CURVE: usize = 10;
-/// Characters of a bar.
+/// The length of a bar, in characters.
 const BAR: usize = 10;
-/// Columns of a terminal that has room for bars and long curves.
+/// The minimum width of a terminal for bars and long curves, in columns.
 const WIDE: usize = 80;
 
-/// Shows the search until it ends, the user presses q or a signal comes, and returns the exit code.
+/// Shows the search until it ends, the user presses q, or a signal arrives. Returns the exit code.
 pub(super) async fn top(place: &ExperimentArgs) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
@@ -71,13 +71,13 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
         return written(drawing.text(TextStyle::default()).as_bytes());
     };
-    // Once it has ended, another may be the one that is meant by nothing.
+    // The default experiment may be another one after this experiment has ended.
     let mut place = place.clone();
     if place.manager.is_none() {
         place.experiment = Some(drawing.id.clone());
     }
     let mut lost = None;
-    // The time until the next look, which a key may ask for at once.
+    // The time until the next update. A key may set it to 0.
     let mut pause = DRAW_INTERVAL;
     let quit = loop {
         let frame = drawing.frame(&controls, lost.as_deref(), screen.size());
@@ -111,16 +111,17 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
         }
     };
     drop(screen);
-    // What was seen last stays to be read.
+    // After the end of the search, the last state stays on the terminal.
     if quit { Ok(()) } else { written(drawing.text(text_style()).as_bytes()) }
 }
 
-/// Asks for a trial's stop.
+/// Requests the stop of a trial.
 async fn stop(client: &Client, trial: &str) -> Result<(), client::Error> {
     client.ask("POST", &format!("/api/v1/trials/{trial}/kill"), None).await.map(drop)
 }
 
-/// Looks again. A manager that cannot be reached may have ended, or have come back elsewhere.
+/// Loads the current state. If the manager cannot be reached, selects a new source: the manager may have ended, or
+/// restarted with another address.
 async fn look(
     place: &ExperimentArgs,
     client: &mut Client,
@@ -135,18 +136,18 @@ async fn look(
     }
 }
 
-/// The picture.
+/// The content of the screen.
 struct Drawing {
     id: ExperimentId,
     /// The experiment as the API describes it.
     experiment: Value,
-    /// The trials of the list, as many as are shown.
+    /// The first trials of the list, at most [`ROWS`].
     rows: Vec<RunningTrial>,
-    /// The number of trials of the list.
+    /// The number of trials in the list.
     running: usize,
-    /// The end of the output of the trial that is looked at.
+    /// The end of the output of the selected trial. Empty if its output is not shown.
     output: String,
-    /// Set if there will be more to see.
+    /// `true` if the state may still change.
     goes_on: bool,
 }
 
@@ -175,27 +176,27 @@ impl Drawing {
         })
     }
 
-    /// The ids of the trials as they are listed.
+    /// Returns the ids of the trials, in the order of the list.
     fn ids(&self) -> Vec<String> {
         self.rows.iter().map(|row| row.fixed[1].clone()).collect()
     }
 
-    /// Returns all of it, where there is room enough.
+    /// Returns the whole content, without a limit on the number of lines.
     fn text(&self, style: TextStyle) -> String {
         let head = head::head(&self.experiment, style).join("\n");
         let table = self.table(style).map(|table| format!("\n{table}")).unwrap_or_default();
         format!("{head}\n{table}")
     }
 
-    /// Returns the trials that run. `None`: there are none.
+    /// Returns the table of trials, or `None` if there are no trials.
     fn table(&self, style: TextStyle) -> Option<String> {
         let is_wide = style.width.is_none_or(|width| width >= WIDE);
         let rows = self.rows.iter().map(|row| row.cells(is_wide));
         (!self.rows.is_empty()).then(|| table::running(rows.collect(), style))
     }
 
-    /// The lines of a screen: where it is low, the least important ones of both parts are left out; `lost` is why there
-    /// is nothing newer.
+    /// Returns the lines of the screen. If it has too few rows, the least important lines of both parts are left out.
+    /// `lost` is the error of the last update, if it failed.
     fn frame(&self, controls: &Controls, lost: Option<&str>, size: Size) -> Vec<String> {
         let style = TextStyle { width: Some(size.columns), ..text_style() };
         let room = size.rows.saturating_sub(1);
@@ -212,7 +213,7 @@ impl Drawing {
         lines.iter().map(|line| cut(line, size.columns)).collect()
     }
 
-    /// The search's numbers, and the list of trials.
+    /// Returns the lines for the search's numbers and the list of trials.
     fn list(&self, controls: &Controls, style: TextStyle, room: usize) -> Vec<String> {
         let table = self.table(style).unwrap_or_default();
         let mut table: Vec<String> = table.lines().map(str::to_owned).collect();
@@ -226,14 +227,14 @@ impl Drawing {
         }
         let wanted = if table.is_empty() { 0 } else { table.len() + 1 };
         let head = head::head(&self.experiment, style);
-        // At least an empty line, the heading's two, and a trial.
+        // At least four lines: an empty line, two lines of heading, and a trial.
         let below = wanted.min((room / 2).max(4).max(room.saturating_sub(head.len()))).min(room);
         let mut lines: Vec<String> = head.into_iter().take(room - below).collect();
         if below > 1 {
             let trials = (below - 1).saturating_sub(2);
             let has_rest = self.running > trials && below > 4;
             let room = trials - usize::from(has_rest).min(trials);
-            // The trial that is pointed at is among those with room.
+            // The list scrolls, so that the selected trial is visible.
             let first = controls.row.map_or(0, |row| row.saturating_sub(room.saturating_sub(1)));
             lines.push(String::new());
             lines.extend(table.iter().take((below - 1).min(2)).cloned());
@@ -246,7 +247,7 @@ impl Drawing {
         lines
     }
 
-    /// A trial's output: its last lines.
+    /// Returns the last lines of a trial's output.
     fn tail(&self, trial: &str, stream: &str, style: TextStyle, room: usize) -> Vec<String> {
         let width = style.width.unwrap_or(WIDE).max(1);
         let wrapped = self.output.lines().flat_map(|line| pieces(&printable(line), width));
@@ -258,7 +259,7 @@ impl Drawing {
     }
 }
 
-/// Returns a line in pieces of at most `width` characters.
+/// Splits a line into pieces of at most `width` characters.
 fn pieces(line: &str, width: usize) -> Vec<String> {
     let letters: Vec<char> = line.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
     if letters.is_empty() {
@@ -267,7 +268,7 @@ fn pieces(line: &str, width: usize) -> Vec<String> {
     letters.chunks(width).map(|piece| piece.iter().collect()).collect()
 }
 
-/// The end of the output of the trial that is looked at.
+/// Loads the end of the output of the selected trial, if its output is shown.
 async fn output(client: &Client, pane: &Pane) -> Result<String, Error> {
     let Pane::Output { trial, stream } = pane else { return Ok(String::new()) };
     let path = format!("/api/v1/trials/{trial}/log?stream={stream}&tail={OUTPUT}");
@@ -275,7 +276,7 @@ async fn output(client: &Client, pane: &Pane) -> Result<String, Error> {
     Ok(part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
-/// Returns the first `width` columns of a line that may have colours.
+/// Returns the first `width` columns of a line that may contain colours.
 fn cut(line: &str, width: usize) -> String {
     let (mut shown, mut left, mut is_code, mut has_codes) = (String::new(), width, false, false);
     for character in line.chars() {
@@ -296,7 +297,7 @@ fn cut(line: &str, width: usize) -> String {
     shown
 }
 
-/// A running trial's line, with the numbers that are read for it.
+/// Loads the curve and the latest sample of a listed trial.
 async fn asked(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
@@ -306,14 +307,14 @@ async fn asked(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
     Ok(row(&trial, &curve, &samples))
 }
 
-/// A running trial.
+/// A listed trial.
 #[derive(Debug, Clone, PartialEq)]
 struct RunningTrial {
-    /// Its number, id and latest result.
+    /// The number, the id and the latest result.
     fixed: [String; 3],
-    /// Its intermediate results, the oldest first.
+    /// The intermediate results, the oldest first.
     values: Vec<f64>,
-    /// Its latest sample; null where it has none.
+    /// The latest sample, or null.
     sample: Value,
 }
 
@@ -346,18 +347,18 @@ fn row(trial: &Value, curve: &Value, samples: &Value) -> RunningTrial {
     }
 }
 
-/// A bar of a share, 0 to 1, of `width` characters.
+/// Returns a bar of `width` characters that shows a share from 0 to 1.
 fn bar(part: f64, width: usize) -> String {
     let full = (1..=width).take_while(|at| part >= part_of(*at, width)).count();
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
-/// An amount of memory, with the unit that leaves few digits.
+/// Returns an amount of memory in MB or GB.
 fn bytes(amount: f64) -> String {
     if amount < 1e9 { format!("{:.0} MB", amount / 1e6) } else { format!("{:.1} GB", amount / 1e9) }
 }
 
-/// Memory, as a bar where its limit is known and there is room.
+/// Returns a trial's memory, with a bar if its limit is known and the terminal is wide.
 fn memory(sample: &Value, is_wide: bool) -> String {
     let read = |path: &str| sample.pointer(path).and_then(Value::as_f64);
     let limit = read("/cgroup/memory_limit_bytes");
@@ -370,7 +371,7 @@ fn memory(sample: &Value, is_wide: bool) -> String {
     }
 }
 
-/// Each GPU's use, as a bar where there is room, and its memory.
+/// Returns the utilization and the memory of each GPU, with a bar if the terminal is wide.
 fn gpus(sample: &Value, is_wide: bool) -> String {
     let gpus = sample.get("gpus").and_then(Value::as_array).into_iter().flatten();
     gpus.fold(String::new(), |mut text, gpu| {
@@ -393,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_screen_shows_what_it_has_room_for() {
+    fn a_screen_shows_as_much_as_fits() {
         let drawing = |head: usize, running: usize| Drawing {
             id: ExperimentId::new("e").unwrap(),
             experiment: json!({
@@ -424,22 +425,22 @@ mod tests {
         }
         let all = shown(&drawing(3, 2), 80, 24);
         assert_eq!(all.len(), 3 + 1 + 4 + 1, "{all:#?}");
-        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q ends, ? helps"));
+        assert_eq!((all[0].as_str(), all[8].as_str()), ("e  running", "q quits, ? helps"));
         let few = shown(&drawing(14, 30), 80, 17);
         assert_eq!(few.len(), 17, "{few:#?}");
         assert_eq!(few[7], "x");
-        // A line that is empty, two of heading, four trials, and those that are left.
+        // An empty line, two lines of heading, four trials, and the number of the other trials.
         assert_eq!(few[15], " … and 26 more", "{few:#?}");
         let lost = drawing(3, 2).frame(
             &Controls::default(),
             Some("gone\u{1b}"),
             Size { columns: 80, rows: 24 },
         );
-        assert_eq!(lost[8], "q ends, ? helps; trying again: gone\u{fffd}");
+        assert_eq!(lost[8], "q quits, ? helps; trying again: gone\u{fffd}");
     }
 
     #[test]
-    fn a_trial_that_is_pointed_at_is_seen_and_its_output_ends_with_the_last_line() {
+    fn the_selected_trial_is_visible_and_its_output_ends_with_the_last_line() {
         let row = |at: usize| RunningTrial {
             fixed: [at.to_string(), format!("t{at}"), String::new()],
             values: Vec::new(),

@@ -1,4 +1,4 @@
-//! `backup`, `check` and `rm`: an experiment's database beside a running manager, or without one.
+//! `backup`, `check` and `experiment rm`: operations on an experiment's database that need no manager.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::app;
 use crate::store::Store;
 use crate::util::layout::ExperimentDir;
 
-/// Says so where there is no such experiment: of its database alone SQLite would complain.
+/// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
 fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
     if dir.database().exists() {
         return Ok(());
@@ -21,7 +21,7 @@ fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
     Err(app::Error::NoSuchExperiment { id: id.clone(), data_dir })
 }
 
-/// Copies the database to `to`.
+/// Copies the database to `to` and returns the exit code.
 pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitCode {
     if let Err(error) = known(dir, id) {
         return fail(&error, BAD_INPUT);
@@ -32,7 +32,7 @@ pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitC
     }
 }
 
-/// Prints everything that is wrong with the database, a line each.
+/// Prints each problem of the database on a line, and returns the exit code.
 pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     if let Err(error) = known(dir, id) {
         return fail(&error, BAD_INPUT);
@@ -40,7 +40,7 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     match Store::check_file(&dir.database()) {
         Ok(wrong) if wrong.is_empty() => ExitCode::from(DONE),
         Ok(wrong) => {
-            // A closed standard output changes nothing about the code.
+            // Ignored: standard output may be closed.
             drop(writeln!(std::io::stdout().lock(), "{}", wrong.join("\n")));
             ExitCode::from(NOTHING_SUCCEEDED)
         }
@@ -48,17 +48,17 @@ pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
     }
 }
 
-/// Removes an experiment without a manager.
+/// Removes an experiment without a manager, and returns the exit code.
 pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let dir = super::data_dir_of(given, id);
-    // A folder whose manager died before it made a database can be removed too.
+    // A folder without a database, whose manager died early, can also be removed.
     if !dir.path().exists()
         && let Err(error) = known(&dir, id)
     {
         show(&error);
         return BAD_INPUT;
     }
-    // A writer keeps managers away, and is kept away by one.
+    // Opening the store fails while a manager runs.
     let removed = Store::open(&dir.database()).map(drop);
     match removed {
         Ok(()) => match std::fs::remove_dir_all(dir.path()) {

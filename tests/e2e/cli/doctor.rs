@@ -58,7 +58,7 @@ fn doctor_names_missing_parts() {
     let (code, stdout, _) = doctor(&bed, &search, &["--agent", "nowhere", "--probe"]);
     assert_eq!(code, Some(1));
     assert!(stdout.contains("FAIL  place  there is no agent program nowhere"), "{stdout}");
-    assert!(stdout.contains("-     probe  not tried"), "{stdout}");
+    assert!(stdout.contains("-     probe  not run"), "{stdout}");
 
     // This agent program reports nothing.
     let mute = bed.script("mute", "#!/bin/sh\nexit 3\n");

@@ -32,7 +32,7 @@ fn top_fits_any_terminal_and_ends_with_a_key() {
         let shown = until(&terminal, "the trial's latest", |lines| {
             lines.iter().any(|line| line.contains("0.75") && line.contains('█'))
         });
-        assert_eq!(shown.last().map(String::as_str), Some("q ends, ? helps"), "{shown:#?}");
+        assert_eq!(shown.last().map(String::as_str), Some("q quits, ? helps"), "{shown:#?}");
         // Colours are codes that begin with `CSI` and end with `m`.
         let drawn = terminal.output();
         let mut codes = drawn.split("\u{1b}[").skip(1);
@@ -114,7 +114,7 @@ fn top_shows_the_end_of_the_manager() {
     });
     until(&far, "the reason", |lines| {
         let last = lines.last().map_or("", String::as_str);
-        last.starts_with("q ends, ? helps; trying again: the manager at ")
+        last.starts_with("q quits, ? helps; trying again: the manager at ")
             && lines.iter().any(|line| line.contains("0.75"))
     });
     far.press("q");
@@ -133,7 +133,7 @@ fn a_list_fits_the_terminal_and_colours_states() {
         let mut terminal = Terminal::start(&list, 60, 40);
         assert_eq!(wait_for("the end", BOUND, || terminal.code()), Some(0));
         let drawn = wait_for("all lines", BOUND, || {
-            Some(terminal.output()).filter(|drawn| drawn.contains("parameters more"))
+            Some(terminal.output()).filter(|drawn| drawn.contains("more parameters"))
         });
         let plain = drawn.replace("\u{1b}[0m", "");
         let plain = ["31", "32", "36"]

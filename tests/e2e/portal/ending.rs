@@ -62,7 +62,7 @@ fn open_pages_show_the_end() {
 fn serve_ended(bed: &TestBed) -> (Running, String) {
     let (gate, running, url) = waiting(bed, &["--keep-serving"]);
     gate.open(2);
-    let message = format!("it is still on {url}, until interrupted or stopped");
+    let message = format!("still serving on {url}, until interrupted or stopped");
     wait_for("the message of the manager", BOUND, || {
         running.stderr().contains(&message).then_some(())
     });

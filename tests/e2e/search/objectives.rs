@@ -44,7 +44,7 @@ fn the_pareto_front_contains_only_trials_within_the_constraints() {
     let table = shown(&bed, &done.id, "table");
     assert!(table.contains("minimize loss, minimize latency"), "{table}");
     assert!(table.contains("by trial 0") && !table.contains("by trial 2"), "{table}");
-    let doubt = "succeeded, but it does not keep the constraints";
+    let doubt = "succeeded, but it violates the constraints";
     assert!(done.stderr.contains(doubt), "{}", done.stderr);
 
     // The Pareto front also has a plot.

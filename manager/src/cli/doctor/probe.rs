@@ -1,4 +1,5 @@
-//! The probe: one trial of the search itself, with its command, its code and its place, in a data directory of its own.
+//! The probe: one real trial of the experiment, with its command, code and training service, in a temporary data
+//! directory.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ use crate::experiment::result::TrialResult;
 use crate::job_state::JobState;
 use crate::util::errors::chain;
 
-/// The time that the probe's trial may take to start, and the time that it may run.
+/// The maximum time until the probe's trial starts, and the maximum time that it runs.
 const TRIAL_LIMIT: Duration = Duration::from_mins(5);
 
-/// Runs one trial of the experiment and returns what it achieved, or why it would fail in the search, too. `note` takes
-/// what happens meanwhile. Nothing of the trial is left but what its command itself writes elsewhere.
+/// Runs one trial of the experiment. Returns its result, or the reason why such trials would fail in the search. Calls
+/// `note` with each event. Afterwards, only files remain that the trial's command wrote outside its own folder.
 pub(super) async fn run(
     spec: ExperimentSpec,
     settings: Settings,
@@ -70,7 +71,7 @@ async fn finish(running: Running) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the experiment with a single trial, and without what acts on others: notifications, retries, a hold.
+/// Returns the experiment with a single trial, and without notifications, retries, an assessor and a hold.
 fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     spec.max_trial_duration =
         Some(spec.max_trial_duration.map_or(TRIAL_LIMIT, |own| own.min(TRIAL_LIMIT)));
@@ -85,7 +86,7 @@ fn reduced(mut spec: ExperimentSpec) -> ExperimentSpec {
     spec
 }
 
-/// Judges the probe's trial. One that the probe's own limit ended is not known to fail.
+/// Judges the probe's trial. A trial that reached the time limit is not a failure.
 fn assess(end: End, result: &TrialResult, took: Duration) -> Result<String, String> {
     let seconds = took.as_secs();
     let ran = "a trial ran, and its agent reported";

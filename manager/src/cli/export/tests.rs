@@ -27,7 +27,7 @@ fn csv_has_a_line_per_trial() {
 }
 
 #[test]
-fn the_origin_of_a_trial_has_columns_only_where_it_is_recorded() {
+fn the_origin_of_a_trial_has_columns_only_if_it_is_recorded() {
     let mut trials: Vec<_> = trials().into_iter().map(|(trial, _)| trial).collect();
     trials[0]["git_branch"] = json!("=topic");
     trials[0]["git_dirty"] = json!(false);
@@ -39,7 +39,7 @@ fn the_origin_of_a_trial_has_columns_only_where_it_is_recorded() {
 }
 
 #[test]
-fn no_spreadsheet_takes_a_text_for_a_formula() {
+fn a_spreadsheet_never_reads_a_text_as_a_formula() {
     #[rustfmt::skip]
     let table = [
         ("=HYPERLINK(\"http://x\")", "'=HYPERLINK(\"http://x\")"), ("@SUM(A1)", "'@SUM(A1)"), ("-O2", "'-O2"),
@@ -86,7 +86,7 @@ fn no_two_names_share_a_file() {
 }
 
 #[test]
-fn a_file_is_there_once_it_is_whole() {
+fn a_file_gets_its_name_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("all.json");
     for trials in [trials(), vec![]] {
@@ -109,7 +109,7 @@ fn a_file_is_there_once_it_is_whole() {
 }
 
 #[test]
-fn folders_stay_within_themselves() {
+fn an_export_writes_only_within_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     for (form, name) in [(ExportForm::Mlflow, "m"), (ExportForm::Tensorboard, "t")] {
         let to = folder.path().join(name);
@@ -127,7 +127,7 @@ fn folders_stay_within_themselves() {
     let metric = runs.iter().find_map(|run| fs::read_to_string(run.join("metrics/a_u2f_cc")).ok());
     assert_eq!(metric.as_deref(), Some("5 0.25 0\n"));
     assert!(runs.iter().any(|run| run.join("params/_u2e_.").exists()));
-    // An object is a curve for each of its numbers.
+    // Each number of an object is a curve.
     for (name, line) in [("acc", "6 0.5 1\n"), ("loss", "6 2 1\n")] {
         let found =
             runs.iter().find_map(|run| fs::read_to_string(run.join("metrics").join(name)).ok());
@@ -135,7 +135,7 @@ fn folders_stay_within_themselves() {
     }
     let events =
         fs::read(folder.path().join("t/00000-t/events.out.tfevents.1.trialkeeper")).unwrap();
-    // The first record: 24 bytes of data between two checksums.
+    // The first record has 26 bytes of data.
     assert_eq!(events[..8], 26_u64.to_le_bytes());
     for part in [b"brain.Event:2".as_slice(), b"\x03acc", b"\x04loss"] {
         assert!(events.windows(part.len()).any(|window| window == part), "{part:?}");

@@ -9,15 +9,15 @@ use trial_protocol::{ExperimentId, IdError};
 /// An action on the experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
-    /// A new one is posted.
+    /// Run a new experiment, which the client posts.
     Create,
-    /// One that was interrupted goes on.
+    /// Continue an interrupted experiment.
     Resume,
-    /// One is only shown.
+    /// Only show the experiment.
     View,
 }
 
-/// The arguments.
+/// The arguments of NNI's client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) port: u16,
@@ -25,38 +25,38 @@ pub(super) struct Arguments {
     pub(super) action: Action,
     /// Folder of all experiments.
     pub(super) data_dir: PathBuf,
-    /// Set if the terminal is the manager's, not the client's.
+    /// `true` if the manager prints on the terminal.
     pub(super) foreground: bool,
     pub(super) url_prefix: Option<String>,
-    /// The client's own interpreter.
+    /// The Python interpreter of the client.
     pub(super) python_interpreter: Option<String>,
 }
 
 /// A problem with the arguments.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Error {
-    /// An argument that there must be.
+    /// A required argument is missing.
     #[error(
-        "{0} is missing; this command is for NNI's client, which `python -m trialkeeper.nni` has start it"
+        "{0} is missing; only NNI's client starts this command, see `python -m trialkeeper.nni`"
     )]
     Missing(&'static str),
-    /// An argument with a value that cannot be.
+    /// The value of an argument is not valid.
     #[error("{argument} {value}: expected {expected}")]
     Value {
-        /// Which.
+        /// The name of the argument.
         argument: &'static str,
         /// The value.
         value: String,
         /// The allowed values.
         expected: &'static str,
     },
-    /// An experiment id that cannot be one.
+    /// The id of the experiment is not valid.
     #[error("--experiment-id")]
     Id(#[from] IdError),
 }
 
 impl Arguments {
-    /// Reads them. Node's own come first and are not looked at, nor are pairs that this manager has no use for.
+    /// Parses the arguments. Ignores Node's own arguments, which come first, and pairs that this manager does not need.
     pub(super) fn parse(words: &[String]) -> Result<Self, Error> {
         let find = |name: &str| {
             let at = words.iter().position(|word| word == name)?;

@@ -1,33 +1,33 @@
-//! PURE: text in columns that fit a terminal.
+//! PURE: tables of text that fit the width of a terminal.
 
 use unicode_width::UnicodeWidthStr;
 
-/// Columns of the longest line of a sentence.
+/// The maximum width of a sentence's line.
 pub(in crate::cli) const SENTENCE: usize = 90;
-/// Columns that a sentence keeps where room is short.
+/// The minimum width of a sentence's line in a narrow terminal.
 const NARROW_SENTENCE: usize = 24;
-/// Blanks between two columns.
+/// The number of blanks between two columns.
 const GAP: usize = 3;
 
-/// The place where text is shown.
+/// The properties of the output that determine the style of text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cli) struct TextStyle {
-    /// Columns of the terminal. `None`: a file or a pipe, whose lines may have any length.
+    /// The width of the terminal. `None` for a file or a pipe, whose lines may have any length.
     pub(in crate::cli) width: Option<usize>,
     /// `true` if the terminal shows colours and the user wants them.
     pub(in crate::cli) colours: bool,
-    /// `true` if the terminal opens hyperlinks.
+    /// `true` if the terminal supports hyperlinks.
     pub(in crate::cli) links: bool,
 }
 
 impl TextStyle {
-    /// Returns a sentence on as many lines as it takes beside `indent` columns of other text.
+    /// Wraps a sentence to the space next to `indent` columns of other text.
     pub(in crate::cli) fn wrap(self, sentence: &str, indent: usize) -> String {
         let room = self.width.map_or(SENTENCE, |width| width.saturating_sub(indent));
         wrap(sentence, room.clamp(NARROW_SENTENCE, SENTENCE)).join("\n")
     }
 
-    /// Returns text in the colour of a state in NNI's words, such as `FAILED`.
+    /// Returns text in the colour of a state of the API, such as `FAILED`.
     pub(in crate::cli) fn paint(self, state: &str, text: &str) -> String {
         let code = match state {
             "SUCCEEDED" | "DONE" => 32,
@@ -39,8 +39,9 @@ impl TextStyle {
         if self.colours { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
-    /// Returns text that opens a page (OSC 8, <https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda>). A terminal
-    /// refuses other characters than printable ASCII in an address.
+    /// Returns text with a hyperlink (OSC 8,
+    /// <https://gist.github.com/egmontkob/eb114294efbcd5adb1944c9f3cb5feda>). Terminals accept only printable ASCII
+    /// characters in an address.
     fn link(self, page: &str, text: &str) -> String {
         let is_sound = !page.is_empty() && page.bytes().all(|byte| byte.is_ascii_graphic());
         if self.links && is_sound {
@@ -51,22 +52,23 @@ impl TextStyle {
     }
 }
 
-/// A column's share in the width.
+/// The layout of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Fit {
-    /// It is shown whole, flush left.
+    /// Text in full length, aligned left.
     Text,
-    /// It is shown whole, flush right.
+    /// Text in full length, aligned right.
     Number,
-    /// It is shown whole, flush left, and opens the row's page.
+    /// Text in full length, aligned left, with a hyperlink to the row's page.
     Link,
-    /// It is shown whole, in the state's colour.
+    /// Text in full length, in the colour of the state.
     State,
-    /// It is broken at blanks where the line would be too long.
+    /// Text that wraps at blanks if the line would be too long.
     Sentence,
-    /// It is left out where all its cells are empty, and where the line would be too long, the last one first.
+    /// A column that is left out if all its cells are empty, or if the line would be too long. The rightmost such
+    /// column is left out first.
     Optional,
-    /// It is flush right, and left out after the other optional ones.
+    /// A column that is aligned right, and left out after all [`Fit::Optional`] columns.
     OptionalNumber,
 }
 
@@ -76,33 +78,33 @@ impl Fit {
     }
 }
 
-/// A table in the making.
+/// A table under construction.
 #[derive(Debug)]
 pub(in crate::cli) struct Columns {
     heads: Vec<(String, Fit)>,
     rows: Vec<Vec<String>>,
-    /// The addresses of the rows' pages, empty for a row without one.
+    /// The addresses of the rows' pages. Empty for a row without a page.
     pages: Vec<String>,
 }
 
 impl Columns {
-    /// Makes a table without rows. Headings and cells hold printable characters only.
+    /// Creates a table without rows. Headings and cells must contain only printable characters.
     pub(in crate::cli) fn new(heads: impl IntoIterator<Item = (String, Fit)>) -> Self {
         Self { heads: heads.into_iter().collect(), rows: Vec::new(), pages: Vec::new() }
     }
 
-    /// Adds a row of as many cells as there are headings. A cell may have several lines.
+    /// Adds a row with one cell for each heading. A cell may have several lines.
     pub(in crate::cli) fn push(&mut self, row: Vec<String>) {
         self.push_linked(row, String::new());
     }
 
-    /// Adds a row whose cell of the kind [`Fit::Link`] opens a page.
+    /// Adds a row whose [`Fit::Link`] cell is a hyperlink to `page`.
     pub(in crate::cli) fn push_linked(&mut self, row: Vec<String>, page: String) {
         self.rows.push(row);
         self.pages.push(page);
     }
 
-    /// Returns the table, and the number of its [`Fit::Optional`] columns without room.
+    /// Returns the table, and the number of [`Fit::Optional`] columns that were left out for lack of space.
     pub(in crate::cli) fn render(mut self, style: TextStyle) -> (String, usize) {
         let (widths, left_out) = self.fit(style.width);
         let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1) + 2;
@@ -116,7 +118,8 @@ impl Columns {
         (text, left_out)
     }
 
-    /// Removes the columns without room, and returns the widths of the others.
+    /// Removes the columns that do not fit. Returns the widths of the others, and the number of removed
+    /// [`Fit::Optional`] columns.
     fn fit(&mut self, width: Option<usize>) -> (Vec<usize>, usize) {
         for at in (0..self.heads.len()).rev() {
             let mut cells = self.rows.iter().filter_map(|row| row.get(at));
@@ -162,7 +165,7 @@ impl Columns {
         }
     }
 
-    /// Removes a column, and returns how it took part.
+    /// Removes a column and returns its layout.
     fn remove(&mut self, at: usize) -> Fit {
         let (_, fit) = self.heads.remove(at);
         for row in self.rows.iter_mut().filter(|row| at < row.len()) {
@@ -171,7 +174,7 @@ impl Columns {
         fit
     }
 
-    /// Returns the lines of one row and its page.
+    /// Returns the lines of a row.
     fn lines(&self, (row, page): (&[String], &str), widths: &[usize], style: TextStyle) -> String {
         let cells: Vec<Vec<String>> = row
             .iter()
@@ -207,7 +210,7 @@ impl Columns {
     }
 }
 
-/// Breaks a line at blanks; a word that is longer than `width` stays whole.
+/// Wraps a line at blanks. A word that is longer than `width` is not broken.
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.split(' ') {
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_gives_up_parameters_and_then_breaks_sentences() {
+    fn a_narrow_table_drops_parameters_and_then_wraps_sentences() {
         let shown = |width| {
             let (text, left_out) =
                 table().render(TextStyle { width, colours: false, links: false });
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn states_have_colours_where_they_are_wanted() {
+    fn states_have_colours_if_the_style_has() {
         let (text, _) = table().render(TextStyle { width: None, colours: true, links: false });
         assert!(text.contains("\u{1b}[31mFAILED\u{1b}[0m      the trial"), "{text:?}");
         assert!(text.contains("\u{1b}[32mSUCCEEDED\u{1b}[0m"), "{text:?}");
@@ -289,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_fits_if_it_can_and_keeps_every_word(width in 40usize..200, why in "[a-zé漢]{1,9}( [a-z]{1,9}){0,30}") {
+        fn a_table_fits_the_width_and_keeps_every_word(width in 40usize..200, why in "[a-zé漢]{1,9}( [a-z]{1,9}){0,30}") {
             let heads = [("id", Fit::Text), ("why", Fit::Sentence), ("x", Fit::Optional)];
             let mut table = Columns::new(heads.map(|(name, fit)| (name.to_owned(), fit)));
             table.push(vec!["abc".to_owned(), why.clone(), "1".to_owned()]);
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_opens_its_page_where_the_terminal_can() {
+    fn an_id_links_to_its_page_if_the_terminal_supports_links() {
         let shown = |page: &str, links: bool| {
             let mut table =
                 Columns::new([("id".to_owned(), Fit::Link), ("n".to_owned(), Fit::Number)]);

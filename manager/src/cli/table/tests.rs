@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A pipe, where lines may have any length.
+/// The style of a pipe, where lines may have any length.
 const PIPE: TextStyle = TextStyle { width: None, colours: false, links: false };
 
 fn a_trial() -> Value {
@@ -24,7 +24,7 @@ fn a_trial() -> Value {
 }
 
 #[test]
-fn a_list_of_trials_has_a_line_each() {
+fn a_list_of_trials_has_a_line_for_each_trial() {
     let expected = [
         " trial   id   state    why                final   latest    time   lr    act",
         "───────────────────────────────────────────────────────────────────────────────",
@@ -35,7 +35,7 @@ fn a_list_of_trials_has_a_line_each() {
 }
 
 #[test]
-fn a_list_of_trials_has_their_places_where_there_are_several() {
+fn a_list_of_trials_shows_places_if_they_differ() {
     let trials_at = |places: &[Value]| {
         let all = places.iter().map(|place| {
             let mut trial =
@@ -61,7 +61,7 @@ fn a_list_of_trials_has_their_places_where_there_are_several() {
 }
 
 #[test]
-fn a_trial_is_shown_whole() {
+fn a_trial_is_shown_with_all_its_fields() {
     let expected = "\
 trial        3
 id           t1
@@ -69,7 +69,7 @@ state        FAILED
 why          it exited with 3
 metric       score
 latest       0.25
-began (UTC)  1970-01-01 00:00:01
+started (UTC)  1970-01-01 00:00:01
 ended (UTC)  1970-01-01 00:00:03
 time         2.5 s
 exit code    3
@@ -86,7 +86,7 @@ attempts     1
 }
 
 #[test]
-fn why_tells_verdict_evidence_and_timeline() {
+fn why_shows_verdict_evidence_and_timeline() {
     let shown = why(&a_trial(), PIPE);
     let expected = "\
 state  FAILED
@@ -111,7 +111,7 @@ verdict
     );
 }
 
-/// The names of a trial, its parameters or a foreign manager steer no terminal and fill no screen.
+/// Text from a trial, its parameters or a foreign manager must not control the terminal or flood the screen.
 #[test]
 fn hostile_names_and_values_are_a_few_plain_characters() {
     let hostile = format!("\u{1b}[2J\u{9b}31m\u{202e}{}\u{7}", "x".repeat(1000));
@@ -137,7 +137,7 @@ fn hostile_names_and_values_are_a_few_plain_characters() {
     ] {
         let steers = |c: char| c.is_control() && c != '\n' || crate::view::turns_writing(c);
         assert!(!shown.contains(steers), "{shown:?}");
-        // Reasons are told whole.
+        // Reasons are shown in full length.
         assert!(shown.len() < 20_000, "{} bytes", shown.len());
     }
 }
@@ -153,7 +153,7 @@ fn a_long_reason_is_wrapped_over_several_lines() {
     assert!(shown.lines().all(|line| line.chars().count() <= 140), "{shown}");
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains(&format!("why {reason}")), "{shown}");
-    assert!(shown.contains("\n       "), "it goes on below its beginning: {shown}");
+    assert!(shown.contains("\n       "), "the next line is indented: {shown}");
     assert!(words.ends_with("the kernel did it."), "{shown}");
     assert!(
         super::trial(&trial, PIPE)
@@ -190,7 +190,7 @@ state          DONE
 created (UTC)  1970-01-01 00:00:00
 running time   1 min 1 s
 trials         2
-at a time      1
+concurrency    1
 counts         FAILED 1, SUCCEEDED 1
 failures       exit 1
 best           0.5 by trial 0 (t)
@@ -220,7 +220,7 @@ fn lists_of_experiments_and_metrics_are_tables() {
         PIPE,
     );
     let lines: Vec<_> = shown.lines().map(str::trim).collect();
-    assert_eq!(lines[0], "id   state     created (UTC)         name   run at");
+    assert_eq!(lines[0], "id   state     created (UTC)         name   address");
     assert_eq!(lines[2], "a    RUNNING   1970-01-01 00:00:00          http://127.0.0.1:8080");
     let shown =
         metrics(&json!([{"name": "acc", "type": "final", "step": 0, "value": "NaN"}]), PIPE);
@@ -240,7 +240,7 @@ fn parameters_of_different_branches_each_have_a_column() {
     assert!(shown.contains("c._name   c.size"), "{shown}");
     let many: serde_json::Map<_, _> = (0..9).map(|at| (format!("p{at}"), json!(at))).collect();
     let shown = trials(&json!([{"id": "t", "parameters": many}]), PIPE);
-    assert!(shown.ends_with("3 parameters more; `trial show` and `-o json` have all\n"), "{shown}");
+    assert!(shown.ends_with("3 more parameters; `trial show` and `-o json` show all\n"), "{shown}");
 }
 
 #[test]

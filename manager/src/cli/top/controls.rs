@@ -1,19 +1,19 @@
-//! PURE: the user's way through `top`: the trials that are listed, the one that is pointed at, and its output.
+//! PURE: the controls of `top`: the list of trials, the selected trial, and its output.
 
 use crate::api::percent;
 use crate::cli::screen::Key;
 
-/// Rows that a page key moves.
+/// The number of rows that a page key moves.
 const PAGE: usize = 10;
 
-/// The trials that are listed, as a word and as the API's states.
+/// The lists of trials, each as words and as states of the API.
 const LISTS: [(&str, &str); 4] = [
     ("that run", "RUNNING,LOST"),
     ("that wait", "WAITING"),
     ("that failed", "FAILED"),
     ("of all states", ""),
 ];
-/// The columns to sort by, as a word and as the API's query. The first is the usual one.
+/// The sort orders, each as words and as a query of the API. The first order is the default.
 const ORDERS: [(&str, &str); 4] = [
     ("newest first", "sort=sequence&order=desc"),
     ("largest latest result first", "sort=latest&order=desc"),
@@ -25,16 +25,16 @@ const ORDERS: [(&str, &str); 4] = [
 pub(super) const HELP: [&str; 12] = [
     "keys",
     "",
-    "↑ ↓ j k      point at a trial",
-    "PgUp PgDn    ten trials further",
-    "Enter l      show its output, and leave it again",
-    "e            standard error instead of standard output",
+    "↑ ↓ j k      select a trial",
+    "PgUp PgDn    move by ten trials",
+    "Enter l      show or hide the trial's output",
+    "e            switch between stdout and stderr",
     "s            sort: newest, largest, smallest, longest",
-    "v            running, waiting, failed or all trials",
-    "/            filter: lr < 0.01; an empty one shows all",
-    "K            stop the trial, after a question",
-    "?            this help",
-    "q Ctrl-C     end; the search goes on",
+    "v            view running, waiting, failed or all trials",
+    "/            filter, such as lr < 0.01; empty shows all",
+    "K            stop the trial, after a confirmation",
+    "?            show this help",
+    "q Ctrl-C     quit; the search continues",
 ];
 
 /// The part of the screen below the search's numbers.
@@ -45,25 +45,25 @@ pub(super) enum Pane {
     Trials,
     /// A trial's output.
     Output {
-        /// Its id.
+        /// The id of the trial.
         trial: String,
         /// `stdout` or `stderr`.
         stream: &'static str,
     },
-    /// The keys.
+    /// The help, which lists the keys.
     Help,
 }
 
 /// The effect of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KeyEffect {
-    /// The picture is drawn anew.
+    /// Redraw the screen.
     Draw,
-    /// Something else is looked at.
+    /// Load the state again, because the key changed the query.
     Look,
-    /// A trial is to be stopped.
+    /// Stop the trial with this id.
     Stop(String),
-    /// The end.
+    /// Quit the program.
     Quit,
 }
 
@@ -73,23 +73,23 @@ pub(super) struct Controls {
     list: usize,
     order: usize,
     filter: String,
-    /// The filter that is being typed. `None`: keys are commands.
+    /// The filter while the user types it. `None` if keys are commands.
     typed: Option<String>,
-    /// The trial that the user was asked about.
+    /// The id of the trial whose stop the user has to confirm.
     question: Option<String>,
-    /// The row that is pointed at. `None`: no key has pointed at any.
+    /// The selected row. `None` if the user has not selected any.
     pub(super) row: Option<usize>,
     pub(super) pane: Pane,
 }
 
 impl Controls {
-    /// The API's query for the list.
+    /// Returns the query of the API for the list.
     pub(super) fn query(&self) -> String {
         let filter = percent::encoded(&self.filter);
         format!("state={}&{}&filter={filter}", LISTS[self.list].1, ORDERS[self.order].1)
     }
 
-    /// Takes a key. `ids` are the trials of the list as they are shown.
+    /// Processes a key. `ids` are the trials in the order of the list.
     pub(super) fn press(&mut self, key: Key, ids: &[String]) -> KeyEffect {
         if key == Key::Interrupt {
             return KeyEffect::Quit;
@@ -131,7 +131,7 @@ impl Controls {
         }
     }
 
-    /// The last line of the screen. `pointed` names the trial under the pointer.
+    /// Returns the last line of the screen.
     pub(super) fn hint(&self) -> String {
         if let Some(typed) = &self.typed {
             return format!("filter: {typed}▏");
@@ -158,7 +158,7 @@ impl Controls {
 
     fn point(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> KeyEffect {
         let last = ids.len().saturating_sub(1);
-        // The first key points at the first row.
+        // The first key selects the first row.
         self.row = Some(self.row.map_or(0, |at| to(at).min(last)));
         KeyEffect::Draw
     }
@@ -215,9 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_point_at_a_trial_and_stop_it_after_a_question() {
+    fn keys_select_a_trial_and_stop_it_after_a_confirmation() {
         let mut controls = Controls::default();
-        assert_eq!(press(&mut controls, "Kn").last(), Some(&KeyEffect::Draw), "no is no");
+        assert_eq!(
+            press(&mut controls, "Kn").last(),
+            Some(&KeyEffect::Draw),
+            "another key than y does not stop the trial"
+        );
         press(&mut controls, "jjK");
         assert!(controls.hint().starts_with("stop trial b?"), "{}", controls.hint());
         assert_eq!(press(&mut controls, "y"), [KeyEffect::Stop("b".to_owned())]);
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_sorted_filtered_and_left_for_a_trials_output() {
+    fn keys_sort_and_filter_the_list_and_show_a_trials_output() {
         let mut controls = Controls::default();
         let usual = "state=RUNNING,LOST&sort=sequence&order=desc&filter=";
         assert_eq!(controls.query(), usual);
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!(controls.query(), wanted);
         assert!(controls.hint().ends_with("only lr < 1"), "{}", controls.hint());
         press(&mut controls, "/q?\u{1b}");
-        assert_eq!(controls.query(), wanted, "what was given up has no effect");
+        assert_eq!(controls.query(), wanted, "a cancelled filter has no effect");
         press(&mut controls, "jl");
         let output = |stream| Pane::Output { trial: "a".to_owned(), stream };
         assert_eq!(controls.pane, output("stdout"));

@@ -12,7 +12,7 @@ use crate::job_state::JobState;
 use crate::view;
 use crate::view::state_names::{experiment_state, trial_state};
 
-/// Columns of the bar of trials.
+/// The length of the bar of trials, in columns.
 const BAR: usize = 24;
 /// The states in the order in which their trials are counted.
 const COUNTED: [JobState; 8] = [
@@ -26,7 +26,7 @@ const COUNTED: [JobState; 8] = [
     JobState::SysCanceled,
 ];
 
-/// Returns the lines for an experiment as the API describes it, the most important ones first.
+/// Returns the lines for an experiment from the API, the most important lines first.
 pub(super) fn head(one: &Value, style: TextStyle) -> Vec<String> {
     let name = text(one, "name");
     let id = text(one, "id");
@@ -58,7 +58,8 @@ fn number(of: &Value, name: &str) -> Option<u64> {
     of.get(name).and_then(Value::as_u64)
 }
 
-/// The trials that have ended, as a bar where their number is limited, their rate, and the time that the others take.
+/// Returns the number of trials that have ended, their rate, and the remaining time. If the number of trials is
+/// limited, a bar shows the share.
 fn progress(one: &Value) -> String {
     let count = |state: &str| one.pointer(&format!("/counts/{state}")).and_then(Value::as_u64);
     let going = ["RUNNING", "WAITING", "LOST", "UNKNOWN"];
@@ -96,7 +97,7 @@ fn counts(one: &Value, style: TextStyle) -> String {
     counted.collect::<Vec<_>>().join("   ")
 }
 
-/// The best result so far, the way there, and its parameters.
+/// Returns the best result so far, the curve of improvements, and the parameters.
 fn best(one: &Value) -> Vec<String> {
     let Some(best) = one.get("best").filter(|best| !best.is_null()) else { return Vec::new() };
     let improvements = one.get("improvements").and_then(Value::as_array).into_iter().flatten();

@@ -114,7 +114,7 @@ fn a_moved_manager_leaves_its_trials_to_the_next_one() {
     manager.signal(Signal::SIGTERM);
     let finished = manager.finish(BOUND);
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
-    let message = format!("the trials run on; `trial-manager resume {id}` takes them over");
+    let message = format!("the trials keep running; `trial-manager resume {id}` adopts them");
     assert!(finished.stderr.contains(&message), "{}", finished.stderr);
     let manager = resume(&bed, &id);
     gate.open(4);
