@@ -1,4 +1,4 @@
-//! PURE: what may vary, who proposes the next parameters, and who stops hopeless trials.
+//! PURE: search spaces, tuners, which propose the next parameters, and assessors, which stop unpromising trials.
 
 pub mod assessor;
 pub mod class_args;

@@ -1,8 +1,8 @@
-//! PURE: what stops hopeless trials early.
+//! PURE: assessors, which stop unpromising trials early.
 //!
-//! An assessor knows the trials that have ended and judges one that runs by its intermediate results. All that it keeps
-//! about running trials follows from their results. So after a restart it is rebuilt from the ended trials, and from
-//! the running ones as they go on.
+//! An assessor judges a running trial by its intermediate results and those of the ended trials. Its state depends
+//! only on results. After a restart, it is rebuilt from the ended trials, and from each running trial when that trial
+//! reports.
 
 mod asha;
 mod curvefitting;
@@ -17,44 +17,45 @@ use crate::util::nearest::{advice, folded};
 /// An assessor's judgement of a running trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
-    /// Let it run.
+    /// The trial continues.
     Good,
-    /// Stop it.
+    /// The trial is stopped.
     Bad {
-        /// Why, for a person.
+        /// The reason, for the user.
         reason: String,
     },
 }
 
-/// The bounds at which a trial will be stopped: its best result is worse than a bound.
+/// The bounds for a trial's best result. If its best result is worse than a bound, the trial is stopped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bounds {
-    /// Which results are better.
+    /// The direction in which results are better.
     pub mode: OptimizeMode,
-    /// After how many results the first of the bounds applies, at least 1.
+    /// The number of results after which the first bound applies, at least 1.
     pub from: usize,
-    /// The worst that is good enough after so many results, after one more, and so on. At least one, all finite.
+    /// The worst acceptable best result after `from` results, after `from + 1` results, and so on. Not empty; all
+    /// bounds are finite.
     pub bounds: Vec<f64>,
 }
 
-/// Judges running trials.
+/// An assessor, which judges running trials.
 pub trait Assessor: Send + std::fmt::Debug {
-    /// Judges a running trial by its intermediate results, oldest first, without a gap. Called after
-    /// every new one; NaN stands for a result that is no number.
+    /// Judges a running trial by its intermediate results, oldest first and complete. Called after every new result.
+    /// NaN represents a result that is not a number.
     fn judge(&mut self, trial: &str, history: &[f64]) -> Judgement;
 
-    /// Learns that a trial ended, and what its intermediate results were. `success` is false for one that
-    /// failed or was stopped.
+    /// Records the end of a trial with its intermediate results. `success` is `false` if the trial failed or was
+    /// stopped.
     fn ended(&mut self, trial: &str, history: &[f64], success: bool);
 
-    /// Returns the bounds at which it would stop a trial that has taken so many steps, whichever `others` succeed
-    /// meanwhile: what breaks a bound is stopped for certain. `None`: that cannot be known beforehand.
+    /// Returns the bounds at which a trial with `results` results is certainly stopped, whatever the results of
+    /// `others` trials that may succeed meanwhile. Returns `None` if no such bounds are known.
     fn bounds(&self, _results: usize, _others: usize) -> Option<Bounds> {
         None
     }
 }
 
-/// Which assessor, and its arguments.
+/// The name and the arguments of an assessor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssessorSpec {
     /// NNI's name, in its canonical spelling.
@@ -63,7 +64,7 @@ pub struct AssessorSpec {
     pub class_args: Map<String, Value>,
 }
 
-/// An assessor that this build has: NNI's name, and what makes it.
+/// A built-in assessor: NNI's name, and the constructor.
 type BuiltInAssessor = (&'static str, fn(&mut Arguments<'_>) -> Result<Box<dyn Assessor>, Error>);
 
 const ALGORITHMS: [BuiltInAssessor; 3] = [
@@ -75,19 +76,19 @@ const ALGORITHMS: [BuiltInAssessor; 3] = [
 ];
 
 impl AssessorSpec {
-    /// Finds the assessor of this name, in any case.
+    /// Creates the specification of the assessor with this name, ignoring case.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
         Ok(Self { name: algorithm(name)?.0.to_owned(), class_args })
     }
 
-    /// Returns whether the assessor has an `optimize_mode`. Without one it expects results that grow, as NNI's
-    /// Curvefitting does.
+    /// Returns whether the assessor has an `optimize_mode`. Curvefitting, like NNI's, has none and expects larger
+    /// results to be better.
     pub fn takes_direction(&self) -> bool {
         self.name != "Curvefitting"
     }
 }
 
-/// Makes the assessor that `spec` names.
+/// Creates the assessor that `spec` names.
 pub fn build(spec: &AssessorSpec) -> Result<Box<dyn Assessor>, Error> {
     let (name, build) = algorithm(&spec.name)?;
     let mut arguments = Arguments::new("assessor", &spec.class_args);

@@ -1,5 +1,5 @@
-//! PURE: `classArgs` of tuners and assessors. Each argument is read by the name that NNI gives it, and an argument that
-//! is never read is unknown.
+//! PURE: `classArgs` of tuners and assessors. Arguments have NNI's names. An argument that the tuner or assessor does
+//! not read is unknown.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 
 use crate::util::nearest::advice;
 
-/// The direction in which the objective is to be moved.
+/// The direction in which results are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptimizeMode {
-    /// The larger the better.
+    /// Larger results are better.
     Maximize,
-    /// The smaller the better.
+    /// Smaller results are better.
     Minimize,
 }
 
 impl OptimizeMode {
-    /// Returns NNI's word for it.
+    /// Returns NNI's word for the mode.
     pub fn word(self) -> &'static str {
         match self {
             Self::Maximize => "maximize",
@@ -27,7 +27,7 @@ impl OptimizeMode {
         }
     }
 
-    /// Reads NNI's word, or its short form `max` or `min`, in any case.
+    /// Parses NNI's word, or its short form `max` or `min`, ignoring case.
     pub fn from_word(word: &str) -> Option<Self> {
         let is = |known: &str| known.eq_ignore_ascii_case(word);
         match word {
@@ -38,17 +38,17 @@ impl OptimizeMode {
     }
 }
 
-/// Why a tuner or an assessor cannot be made.
+/// The reason why a tuner or an assessor cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct Error {
-    /// Which field, such as `tuner.classArgs.optimize_mode`.
+    /// The path of the field, such as `tuner.classArgs.optimize_mode`.
     pub path: String,
     /// The problem and the allowed values.
     pub problem: String,
 }
 
-/// The arguments of one tuner or assessor, and which of them were asked for.
+/// The arguments of a tuner or an assessor, and the names that were read.
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
     given: &'a Map<String, Value>,
@@ -57,18 +57,18 @@ pub(crate) struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments in the section `owner` of the experiment file: `tuner` or `assessor`.
+    /// Creates the arguments for the section `owner` of the experiment file: `tuner` or `assessor`.
     pub(crate) fn new(owner: &str, given: &'a Map<String, Value>) -> Self {
         Self { given, path: format!("{owner}.classArgs"), known: BTreeSet::new() }
     }
 
-    /// An argument as it is; `null` counts as absent.
+    /// Returns the value of an argument. `null` counts as absent.
     pub(crate) fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.insert(name);
         self.given.get(name).filter(|value| !value.is_null())
     }
 
-    /// The arguments within an argument.
+    /// Returns an argument that is itself an object of arguments.
     pub(crate) fn section(&mut self, name: &'static str) -> Result<Self, Error> {
         static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         let path = format!("{}.{name}", self.path);
@@ -79,7 +79,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// `optimize_mode`, which every tuner and most assessors have.
+    /// Returns `optimize_mode`, an argument of every tuner and most assessors.
     pub(crate) fn optimize_mode(&mut self) -> Result<Option<OptimizeMode>, Error> {
         let given = self.raw("optimize_mode").and_then(Value::as_str);
         if let Some(mode) = given.and_then(OptimizeMode::from_word) {
@@ -89,7 +89,7 @@ impl<'a> Arguments<'a> {
         Ok(word.and_then(OptimizeMode::from_word))
     }
 
-    /// One of some words.
+    /// Returns an argument that must be one of the `allowed` words.
     pub(crate) fn word(
         &mut self,
         name: &'static str,
@@ -106,7 +106,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// One of some words, where `null` is the word `none`.
+    /// Returns an argument that must be one of the `allowed` words. `null` counts as `none`.
     pub(crate) fn word_or_null(
         &mut self,
         name: &'static str,
@@ -117,7 +117,7 @@ impl<'a> Arguments<'a> {
         Ok(if null { Some("none") } else { given })
     }
 
-    /// A finite number of at least `least`.
+    /// Returns an argument that must be a finite number of at least `least`.
     pub(crate) fn number(&mut self, name: &'static str, least: f64) -> Result<Option<f64>, Error> {
         let Some(value) = self.raw(name) else { return Ok(None) };
         match value.as_f64().filter(|number| number.is_finite() && *number >= least) {
@@ -128,7 +128,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// `true` or `false`.
+    /// Returns an argument that must be `true` or `false`.
     pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, Error> {
         match self.raw(name) {
             None => Ok(None),
@@ -137,7 +137,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// An integer within a range.
+    /// Returns an argument that must be an integer within a range.
     pub(crate) fn integer(
         &mut self,
         name: &'static str,
@@ -160,16 +160,16 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Refuses arguments that were never read.
+    /// Returns an error if an argument was never read.
     pub(crate) fn finish(&self, owner: &str) -> Result<(), Error> {
         let Some(name) = self.given.keys().find(|name| !self.known.contains(name.as_str())) else {
             return Ok(());
         };
         let advice = advice(name, self.known.iter().copied());
-        self.fault(name, format!("is no argument of {owner}; {advice}"))
+        self.fault(name, format!("is not an argument of {owner}; {advice}"))
     }
 
-    /// A problem with one argument.
+    /// Returns an error for an argument.
     pub(crate) fn fault<T>(&self, name: &str, problem: String) -> Result<T, Error> {
         Err(Error { path: format!("{}.{name}", self.path), problem })
     }

@@ -1,4 +1,4 @@
-//! PURE: several objectives, and constraints: the merit of a trial's result.
+//! PURE: several objectives and constraints, and the merit of a trial's result.
 
 use serde_json::Value;
 use trial_protocol::MetricValue;
@@ -10,41 +10,41 @@ use crate::search::class_args::OptimizeMode;
 pub struct Objective {
     /// The metric's name.
     pub metric: String,
-    /// The direction in which it is to be moved.
+    /// The direction in which the metric is better.
     pub mode: OptimizeMode,
 }
 
-/// A limit that a result must keep.
+/// A limit that a result must satisfy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Constraint {
     /// The metric's name.
     pub metric: String,
-    /// The least value that is allowed, if any.
+    /// The smallest allowed value, if any.
     pub min: Option<f64>,
-    /// The largest value that is allowed, if any.
+    /// The largest allowed value, if any.
     pub max: Option<f64>,
 }
 
-/// The aims of an experiment besides its one objective. Empty for most experiments.
+/// The named objectives and the constraints of an experiment. Empty for most experiments.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Goals {
-    /// The objectives. None: the experiment's one objective, whatever its name, and no constraints.
+    /// The objectives. If empty, the experiment has a single objective of any name.
     pub objectives: Vec<Objective>,
-    /// The limits that results must keep.
+    /// The limits that results must satisfy.
     pub constraints: Vec<Constraint>,
 }
 
-/// The merit of a result, the same way round for all: smaller is better.
+/// The merit of a result. Smaller is better, whatever the direction of the objectives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merit {
-    /// The losses, one for each objective. Infinite where the metric was no number.
+    /// The losses, one for each objective. Infinite if the metric is NaN.
     pub losses: Vec<f64>,
-    /// The sum of what the constraints are exceeded by: 0 if all are kept.
+    /// The sum of the amounts by which the result exceeds the limits, 0 if it satisfies all constraints.
     pub violation: f64,
 }
 
 impl Goals {
-    /// Returns whether the one objective alone counts.
+    /// Returns whether the experiment has a single unnamed objective and no constraints.
     pub fn is_plain(&self) -> bool {
         self.objectives.is_empty() && self.constraints.is_empty()
     }
@@ -54,7 +54,7 @@ impl Goals {
         self.objectives.len() > 1
     }
 
-    /// The names of all metrics that count: objectives first, each name once.
+    /// Returns the distinct names of all metrics that count, objectives first.
     pub fn metrics(&self) -> Vec<&str> {
         let objectives = self.objectives.iter().map(|objective| objective.metric.as_str());
         let constraints = self.constraints.iter().map(|constraint| constraint.metric.as_str());
@@ -67,21 +67,21 @@ impl Goals {
         names
     }
 
-    /// Returns in words the limit of a metric that a result breaks, if it breaks one.
+    /// Returns a description of the limit that a metric's value violates, if any.
     pub fn broken(&self, metric: &str, result: Option<&Value>) -> Option<String> {
         let result = MetricValue::from(result?.clone());
         let mut limits = self.constraints.iter().filter(|limit| limit.metric == metric);
         let limit = limits.find(|limit| limit.violation(&result) > 0.0)?;
         Some(match (limit.min, limit.max) {
-            (Some(min), Some(max)) => format!("not within {min} and {max}"),
+            (Some(min), Some(max)) => format!("not between {min} and {max}"),
             (Some(min), None) => format!("below {min}"),
             (None, Some(max)) => format!("above {max}"),
             (None, None) => return None,
         })
     }
 
-    /// The merit of a result. `mode` is the direction of the one objective. `None`: the result says nothing about its
-    /// parameters, as an objective is missing or infinitely good.
+    /// Returns the merit of a result. `mode` is the direction if there is a single objective. Returns `None` if an
+    /// objective is missing or infinitely good, because such a result contains no information about its parameters.
     pub fn merit(&self, value: &MetricValue, mode: OptimizeMode) -> Option<Merit> {
         let losses: Option<Vec<f64>> = if self.has_several_objectives() {
             let losses = self.objectives.iter();
@@ -89,7 +89,7 @@ impl Goals {
                 .map(|objective| loss(member(value, &objective.metric)?, objective.mode))
                 .collect()
         } else {
-            // What was imported may be the number alone.
+            // An imported result may be a plain number.
             let named = self.objectives.first().and_then(|one| member(value, &one.metric));
             Some(vec![loss(named.or_else(|| value.number())?, mode)?])
         };
@@ -99,7 +99,7 @@ impl Goals {
 }
 
 impl Constraint {
-    /// Returns by how much a result exceeds the limit; infinity where the metric is missing or no number.
+    /// Returns the amount by which a result exceeds the limit, or infinity if the metric is missing or not a number.
     fn violation(&self, value: &MetricValue) -> f64 {
         let Some(number) = member(value, &self.metric).filter(|number| !number.is_nan()) else {
             return f64::INFINITY;
@@ -111,13 +111,14 @@ impl Constraint {
 }
 
 impl Merit {
-    /// Returns whether all constraints are kept.
+    /// Returns whether the result satisfies all constraints.
     pub fn is_feasible(&self) -> bool {
         self.violation <= 0.0
     }
 
-    /// Returns whether it is better than `other` in something and worse in nothing. A result that keeps the constraints
-    /// dominates each that does not; of two that do not, the smaller violation does.
+    /// Returns whether this merit is better than `other` in an objective and worse in none. A result that satisfies the
+    /// constraints dominates each result that does not. Of two results that do not, the one with the smaller violation
+    /// dominates.
     pub fn dominates(&self, other: &Self) -> bool {
         if self.violation > 0.0 || other.violation > 0.0 {
             return self.violation < other.violation;
@@ -126,7 +127,8 @@ impl Merit {
         pairs().all(|(a, b)| a <= b) && pairs().any(|(a, b)| a < b)
     }
 
-    /// An order in which no merit stands before one that dominates it: by violation, then objective by objective.
+    /// Compares merits by violation, then objective by objective. In this order, a merit always precedes the merits
+    /// that it dominates.
     pub fn order(&self, other: &Self) -> std::cmp::Ordering {
         let first = self.violation.total_cmp(&other.violation);
         let pairs = self.losses.iter().zip(&other.losses);
@@ -134,14 +136,15 @@ impl Merit {
     }
 }
 
-/// The number of a member of a result.
+/// Returns a member of a result as a number.
 fn member(value: &MetricValue, name: &str) -> Option<f64> {
     let member = value.as_json().as_object()?.get(name)?;
     MetricValue::from(member.clone()).number()
 }
 
-/// The loss that a metric is. Diverged is as bad as can be, and worth knowing. A metric cannot be infinitely good: what
-/// says so is not about the parameters.
+/// Returns the loss for a metric. NaN, the result of a diverged trial, is an infinite loss, from which the tuner
+/// learns. Returns `None` for an infinitely good metric, because such a value contains no information about the
+/// parameters.
 fn loss(number: f64, mode: OptimizeMode) -> Option<f64> {
     let loss = match mode {
         OptimizeMode::Minimize => number,
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_a_loss_for_each_objective_and_exceeds_limits() {
+    fn a_result_has_a_loss_for_each_objective_and_a_violation() {
         let infinite = f64::INFINITY;
         #[rustfmt::skip]
         let table = [
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn results_within_the_limits_dominate_others() {
+    fn results_within_the_limits_dominate_results_outside() {
         let merit = |losses: [f64; 2], violation| Merit { losses: losses.to_vec(), violation };
         #[rustfmt::skip]
         let table = [

@@ -1,12 +1,13 @@
-//! PURE: a point that the user asks for by hand. What it leaves open is drawn from the search space, the same for the same
-//! seed and number.
+//! PURE: points that the user adds. Parameters without a value are drawn from the search space. The draw depends only
+//! on the seed and the number of the point.
 
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::search_space::{Error, Parameters, SearchSpace};
 
-/// Completes `given` to a point of the space. `sets`: the only points there are, for a tuner that has a list of them.
+/// Completes `given` to a point of the space. With `sets`, the parameter sets of a batch, returns the first set that
+/// contains `given`.
 pub fn complete(
     given: &Parameters,
     space: &SearchSpace,
@@ -26,7 +27,7 @@ pub fn complete(
         return Ok(given.clone());
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // A stream apart from those of the tuners, which begin at 0.
+    // A stream that no tuner uses: the streams of tuners begin at 0.
     rng.set_stream(u64::MAX - number);
     let mut point = space.sample(&mut rng);
     for (name, value) in given {
@@ -36,7 +37,7 @@ pub fn complete(
     Ok(point)
 }
 
-/// Reads a value as the user writes it, in a form or on the command line: JSON where it is, else the text itself.
+/// Parses a value from a form or the command line: as JSON if possible, otherwise as the text itself.
 pub fn written(text: &str) -> serde_json::Value {
     let text = text.trim();
     serde_json::from_str(text).unwrap_or_else(|_| serde_json::Value::from(text))
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_parameters_of_a_point_are_drawn_the_same_again() {
+    fn missing_parameters_are_drawn_the_same_for_the_same_seed() {
         let given = object(&json!({"lr": 0.01}));
         let one = complete(&given, &space(), None, 7, 3).unwrap();
         assert_eq!(one["lr"], json!(0.01));
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_batch_the_first_set_that_fits_is_meant() {
+    fn a_point_of_a_batch_is_the_first_set_that_matches() {
         let sets = [object(&json!({"a": 1, "b": 2})), object(&json!({"a": 3, "b": 4}))];
         let given = object(&json!({"b": 4}));
         assert_eq!(complete(&given, &space(), Some(&sets), 0, 0).unwrap(), sets[1]);
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_value_is_json_where_it_can_be() {
+    fn a_value_is_parsed_as_json_if_possible() {
         let table = [
             ("0.01", json!(0.01)),
             ("relu", json!("relu")),

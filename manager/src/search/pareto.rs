@@ -1,16 +1,17 @@
-//! PURE: Pareto fronts: the merits that no other one dominates, how crowded a front is, and the volume that it dominates.
+//! PURE: Pareto fronts, the crowding of a front, and the volume that a front dominates (the hypervolume).
 
 use super::goals::Merit;
 
-/// Returns fronts of indices until they hold at least `enough` merits: those that nothing dominates, those that
-/// only these dominate, and so on. Each front is in the order of [`Merit::order`].
+/// Returns fronts of indices until they contain at least `enough` merits. The first front has the merits that no merit
+/// dominates, the second front those that only the first front dominates, and so on. Each front is sorted by
+/// [`Merit::order`].
 pub fn fronts(merits: &[&Merit], enough: usize) -> Vec<Vec<usize>> {
     let mut left: Vec<usize> = (0..merits.len()).collect();
     left.sort_by(|a, b| merits[*a].order(merits[*b]).then(a.cmp(b)));
     let (mut fronts, mut count) = (Vec::new(), 0);
     while !left.is_empty() && count < enough {
         let mut front: Vec<usize> = Vec::new();
-        // Whatever dominates stands before what it dominates.
+        // In this order, a merit precedes the merits that it dominates.
         left.retain(|index| {
             let is_dominated = front.iter().any(|at| merits[*at].dominates(merits[*index]));
             if !is_dominated {
@@ -24,13 +25,13 @@ pub fn fronts(merits: &[&Merit], enough: usize) -> Vec<Vec<usize>> {
     fronts
 }
 
-/// Returns the indices of the `count` best merits: front after front, and of the last front those that together dominate most.
-/// With one objective they are the smallest losses, the earlier of equals.
+/// Returns the indices of the `count` best merits: front after front, and from the last front the merits that together
+/// dominate the largest volume. With one objective, returns the smallest losses; of equal losses, the earlier first.
 pub fn leading(merits: &[&Merit], count: usize) -> Vec<usize> {
     let mut chosen = Vec::new();
     if merits.first().is_none_or(|merit| merit.losses.len() < 2) {
         chosen.extend(0..merits.len());
-        // The sort keeps the earlier one of equals in front.
+        // The sort is stable: of equal merits, the earlier is first.
         chosen.sort_by(|a, b| merits[*a].order(merits[*b]));
         chosen.truncate(count);
         return chosen;
@@ -48,7 +49,7 @@ pub fn leading(merits: &[&Merit], count: usize) -> Vec<usize> {
     chosen
 }
 
-/// A point a little worse than the worst of each objective.
+/// Returns a reference point that is slightly worse than the worst finite loss of each objective.
 fn reference(points: &[&[f64]]) -> Vec<f64> {
     let objectives = points.first().map_or(0, |point| point.len());
     let limit = |objective: usize| {
@@ -63,8 +64,8 @@ fn reference(points: &[&[f64]]) -> Vec<f64> {
     (0..objectives).map(limit).collect()
 }
 
-/// Returns the distances of each merit of a front to its neighbours, summed over the objectives, each as a part of the
-/// front's extent. The ends are infinitely far away.
+/// Returns the crowding distance of each merit of a front: the distance between its neighbours, relative to the front's
+/// extent, summed over the objectives. It is infinite at the ends of the front.
 pub fn crowding(front: &[&Merit]) -> Vec<f64> {
     let mut distances = vec![0.0; front.len()];
     let objectives = front.first().map_or(0, |merit| merit.losses.len());
@@ -86,17 +87,19 @@ pub fn crowding(front: &[&Merit]) -> Vec<f64> {
     distances
 }
 
-/// Returns the volume that lies between a reference and the points that are better than it: the hypervolume, for any number of
-/// objectives, all to be minimised.
+/// Returns the hypervolume: the volume between a reference point and the points that are better than it, for any
+/// number of objectives, which are all minimised.
 ///
-/// Exact. It takes n log n steps for two objectives and n² for three; each further one multiplies that by n at worst.
+/// The result is exact. The cost is n log n steps for two objectives and n² for three. Each further objective
+/// multiplies it by n at worst.
 pub fn hypervolume(points: &[&[f64]], reference: &[f64]) -> f64 {
     let is_better = |point: &&&[f64]| point.iter().zip(reference).all(|(x, limit)| x < limit);
     let points: Vec<&[f64]> = points.iter().filter(is_better).copied().collect();
     volume(points, reference)
 }
 
-/// The volume of points that are all better than the reference: slices along the last objective.
+/// Returns the hypervolume of points that are all better than the reference, as a sum of slices along the last
+/// objective.
 fn volume(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
     let Some((last, rest)) = reference.split_last() else { return 0.0 };
     let depth = rest.len();
@@ -131,13 +134,13 @@ fn volume(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
     }
 }
 
-/// Returns `count` indices of points that together dominate much: again and again the point is taken that adds most to the
-/// volume. Infinite points are taken last.
+/// Returns the indices of `count` points that together dominate a large volume. Greedy: repeatedly takes the point that
+/// adds most to the volume. Infinite points are taken last.
 pub fn widest(points: &[&[f64]], reference: &[f64], count: usize) -> Vec<usize> {
     let mut chosen: Vec<usize> = Vec::new();
     let mut taken: Vec<&[f64]> = Vec::new();
     let alone = |point: &[f64]| hypervolume(&[point], reference);
-    // What a point adds only shrinks while others are taken: an old figure is a bound.
+    // A point's gain never grows when other points are taken, so an earlier gain is an upper bound.
     let mut bounds: Vec<(f64, usize)> =
         points.iter().enumerate().map(|(at, point)| (alone(point), at)).collect();
     let mut volume = 0.0;
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn fronts_are_peeled_until_there_are_enough() {
+    fn fronts_are_returned_until_they_contain_enough_merits() {
         let all = merits(&[[2.0, 2.0], [1.0, 3.0], [3.0, 1.0], [3.0, 3.0], [2.0, 2.0], [9.0, 9.0]]);
         let all: Vec<&Merit> = all.iter().collect();
         assert_eq!(fronts(&all, 9), [vec![1, 0, 4, 2], vec![3], vec![5]]);
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_front_are_never_crowded() {
+    fn the_ends_of_a_front_have_an_infinite_distance() {
         let front = merits(&[[0.0, 4.0], [1.0, 2.0], [4.0, 0.0]]);
         let distances = crowding(&front.iter().collect::<Vec<_>>());
         assert_eq!(distances, [f64::INFINITY, 2.0, f64::INFINITY]);
@@ -193,7 +196,7 @@ mod tests {
     type Row = (&'static str, &'static [&'static [f64]], &'static [f64], f64);
 
     #[test]
-    fn volumes_are_those_that_are_known() {
+    fn hypervolumes_of_simple_shapes_are_exact() {
         let volume = |points: &[&[f64]], reference: &[f64]| hypervolume(points, reference);
         #[rustfmt::skip]
         let table: [Row; 8] = [
@@ -203,14 +206,14 @@ mod tests {
             ("a dominated one",      &[&[1.0, 1.0], &[2.0, 2.0]],                               &[3.0, 3.0],           4.0),
             ("beyond the reference", &[&[1.0, 5.0], &[2.0, 2.0]],                               &[3.0, 3.0],           1.0),
             ("a cube",               &[&[0.0, 0.0, 0.0]],                                       &[1.0, 2.0, 3.0],      6.0),
-            // Three bars of 1 x 1 x 3 that share their one corner cube, and what is between them.
+            // Three bars of 1 x 1 x 3 that share a corner cube.
             ("three bars",           &[&[2.0, 2.0, 0.0], &[2.0, 0.0, 2.0], &[0.0, 2.0, 2.0]],   &[3.0, 3.0, 3.0],      7.0),
             ("four objectives",      &[&[0.0, 0.0, 0.0, 1.0], &[1.0, 0.0, 0.0, 0.0]],           &[2.0, 1.0, 1.0, 2.0], 3.0),
         ];
         for (says, points, reference, expected) in table {
             assert!((volume(points, reference) - expected).abs() < 1e-12, "{says}");
         }
-        // A quarter of a circle, from above: the reference's square without it.
+        // The square up to the reference without a quarter of a circle.
         let arc: Vec<[f64; 2]> = (0..=4000)
             .map(|i| (f64::from(i) / 4000.0 * std::f64::consts::FRAC_PI_2).sin_cos())
             .map(|(x, y)| [x, y])
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_points_are_taken_first() {
+    fn the_points_that_add_most_volume_are_taken_first() {
         let points: [&[f64]; 4] = [&[0.0, 3.0], &[1.0, 1.0], &[1.1, 0.9], &[3.0, 0.0]];
         let mut chosen = widest(&points, &[4.0, 4.0], 3);
         assert_eq!(chosen[0], 1, "the largest alone");
@@ -251,7 +254,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_in_a_front_dominates_and_all_are_there(
+        fn fronts_contain_all_merits_and_no_dominated_ones(
             losses in prop::collection::vec(prop::array::uniform2(0_u8..5), 0..30),
         ) {
             let all = merits(&losses.iter().map(|l| l.map(f64::from)).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! PURE: the results of one point that was tried several times: their mean, and its uncertainty.
+//! PURE: the results of a point with several trials: their mean, and its uncertainty.
 
 use std::collections::HashMap;
 
@@ -17,18 +17,18 @@ const QUANTILES: [f64; 10] =
 pub struct Estimate {
     /// The number of results.
     pub results: usize,
-    /// The number of results that the experiment wants of each point: `trialRepeats`.
+    /// The number of results that the experiment requires for each point: `trialRepeats`.
     pub wanted: u64,
-    /// Their mean.
+    /// The mean of the results.
     pub mean: f64,
-    /// Half the width of the interval around the mean that holds the true value with 95 % confidence, by Student's t.
-    /// Absence means that there is one result only.
+    /// Half the width of the interval around the mean that contains the true value with 95 % confidence, by Student's
+    /// t. Absent if there is only one result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_width: Option<f64>,
 }
 
 impl Estimate {
-    /// The estimate from some results. `None`: there is none that is finite.
+    /// Returns the estimate from results, or `None` if none of them is finite.
     pub fn new(numbers: &[f64], wanted: u64) -> Option<Self> {
         let finite: Vec<f64> =
             numbers.iter().copied().filter(|number| number.is_finite()).collect();
@@ -42,13 +42,13 @@ impl Estimate {
         (!finite.is_empty()).then_some(Self { results: finite.len(), wanted, mean, half_width })
     }
 
-    /// Returns whether the point has as many results as the experiment wants.
+    /// Returns whether the point has as many results as the experiment requires.
     pub fn is_complete(&self) -> bool {
         u64::try_from(self.results).unwrap_or(u64::MAX) >= self.wanted
     }
 }
 
-/// The 97.5 % quantile of Student's t distribution.
+/// Returns the 97.5 % quantile of Student's t distribution.
 fn quantile(degrees: usize) -> f64 {
     if let Some(exact) = degrees.checked_sub(1).and_then(|at| QUANTILES.get(at)) {
         return *exact;
@@ -64,8 +64,8 @@ fn size(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::MAX, f64::from)
 }
 
-/// The mean of several results: of the numbers, or of each member that is a number in all of them. `None`: they have no
-/// number in common.
+/// Returns the mean of several results: of the numbers, or of each member that is a number in all results. Returns
+/// `None` if the results have no number in common.
 pub fn mean(values: &[MetricValue]) -> Option<MetricValue> {
     let count = size(values.len());
     let of = |numbers: Option<Vec<f64>>| {
@@ -87,7 +87,7 @@ pub fn mean(values: &[MetricValue]) -> Option<MetricValue> {
     mean.number().is_some().then_some(mean)
 }
 
-/// The results of each point of a search that repeats its points. Points are told apart by their parameters.
+/// The results of each point of a search that repeats its points. The parameters identify a point.
 #[derive(Debug, Clone)]
 pub struct PointResults {
     wanted: u64,
@@ -95,13 +95,13 @@ pub struct PointResults {
 }
 
 impl PointResults {
-    /// No results yet, of a search that wants so many of each point.
+    /// Creates an empty collection for a search that requires `wanted` results for each point.
     pub fn new(wanted: u64) -> Self {
         Self { wanted, points: HashMap::new() }
     }
 
-    /// Takes in a trial's result. Returns the number that its point competes with: the mean once the point has all its
-    /// results, and the result itself where points are not repeated.
+    /// Adds a trial's result. Returns the number with which its point competes: the mean when the point has all its
+    /// results, or the result itself if points are not repeated.
     pub fn enter(&mut self, parameters: &Value, number: f64) -> Option<f64> {
         if self.wanted <= 1 {
             return Some(number);
@@ -113,10 +113,11 @@ impl PointResults {
     }
 }
 
-/// Returns the trials that compete for the best, each with the number that counts. Where points are repeated, a point
-/// competes by its mean, once, with the trial that completed it. While no point is complete, all results compete.
+/// Returns the trials that compete for the best result, each with the number that counts. If points are repeated, a
+/// complete point competes once, with its mean and the trial that completed it. While no point is complete, all results
+/// compete.
 ///
-/// The results are those of the trials that succeeded, in the order of the trials, with their parameters.
+/// `results` are the results of the succeeded trials, in the order of the trials, with their parameters.
 pub fn competitors<'a, T: Copy>(
     results: impl Iterator<Item = (T, &'a Value, f64)> + Clone,
     wanted: u64,
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_estimate_says_how_far_the_mean_can_be_trusted() {
+    fn an_estimate_has_the_confidence_interval_of_the_mean() {
         // With the quantiles 12.706, 4.303, 2.776, 2.201 and 2.023.
         #[rustfmt::skip]
         let table = [
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_of_objects_is_that_of_their_common_members() {
+    fn the_mean_of_objects_has_the_means_of_their_common_members() {
         #[rustfmt::skip]
         let table = [
             (vec![json!(1), json!(2)],                                               Some(json!(1.5))),
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_competes_by_its_mean_once_it_is_complete() {
+    fn a_complete_point_competes_with_its_mean() {
         let (one, other) = (json!({"x": 1}), json!({"x": 2}));
         let results = [(0, &one, 1.0), (1, &other, 9.0), (2, &one, 3.0), (3, &other, 1.0)];
         let among = |count: usize, wanted| competitors(results.into_iter().take(count), wanted);

@@ -1,12 +1,12 @@
 //! PURE: NNI's search spaces: parse, validate, sample.
 //!
-//! A space is held as a flat list of [`Dimension`]s, in the order of the document, a nested choice before
-//! what its options hold. A [`Point`] gives each dimension its [`Coordinate`], or none where the
-//! dimension belongs to an option that is not chosen. Tuners work on points; trials see the
-//! [`Parameters`] that a point stands for. The two steps between them ([`SearchSpace::parameters`] and
-//! [`SearchSpace::locate`]) round and convert exactly as NNI 3.0's `nni/common/hpo_utils/formatting.py`.
+//! A space is a flat list of [`Dimension`]s, in the order of the document. A nested choice precedes the dimensions of
+//! its options. A [`Point`] has a [`Coordinate`] for each dimension, or `None` if the dimension belongs to an option
+//! that is not chosen. Tuners use points; trials receive [`Parameters`]. The conversions between them
+//! ([`SearchSpace::parameters`] and [`SearchSpace::locate`]) round exactly like NNI 3.0's
+//! `nni/common/hpo_utils/formatting.py`.
 //!
-//! Unlike NNI, which logs what is wrong with a space and goes on, this module refuses it.
+//! This module refuses an invalid space. NNI only logs the problem and continues.
 
 mod convert;
 mod parse;
@@ -28,51 +28,51 @@ pub struct SearchSpace {
     json: Value,
 }
 
-/// Why a search space, or a point of it, is refused.
+/// The reason why a search space, or a point of it, is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct Error {
-    /// Where, such as `lr._value[1]`.
+    /// The path of the entry, such as `lr._value[1]`.
     pub path: String,
     /// The problem and the allowed values.
     pub problem: String,
 }
 
-/// One parameter that may vary, nested ones included.
+/// A parameter that may vary, at the top level or within a nested choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dimension {
-    /// The parameter's name; unique among its siblings only.
+    /// The parameter's name, which is unique only among its siblings.
     pub name: String,
-    /// The option of a nested choice that this dimension belongs to. `None`: always present.
+    /// The option of a nested choice to which this dimension belongs. `None` if the dimension is always present.
     pub parent: Option<Parent>,
-    /// The values that it may take.
+    /// The values that the parameter may have.
     pub domain: Domain,
 }
 
 /// An option of a nested choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parent {
-    /// Index of the choice among the dimensions; less than the child's own.
+    /// The index of the choice among the dimensions, which is less than the index of each child.
     pub dimension: usize,
-    /// Which of its options.
+    /// The index of the option.
     pub option: u64,
 }
 
-/// The values that a dimension may take.
+/// The values that a dimension may have.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Domain {
     /// `choice`: one of these values.
     Choice(Vec<Value>),
-    /// `choice` whose options are spaces of their own: the options' `_name`s.
+    /// `choice` whose options have parameters of their own: the `_name`s of the options.
     Nested(Vec<String>),
     /// `randint`: `size` consecutive integers from `low`. NNI's tuners treat it as categorical.
     Integer {
-        /// The least value.
+        /// The smallest value.
         low: i64,
         /// The number of values, at least 1.
         size: u64,
     },
-    /// Everything else.
+    /// A number with a continuous distribution, and all other types.
     Real(Real),
 }
 
@@ -83,9 +83,9 @@ pub struct Real {
     pub shape: Shape,
     /// `true` if the value is `exp` of the coordinate.
     pub log: bool,
-    /// The value is a multiple of this, where given.
+    /// The number of which the value is a multiple, if any.
     pub q: Option<f64>,
-    /// The least and the largest value, of the uniform kinds.
+    /// The smallest and the largest value, for uniform distributions.
     pub bounds: Option<(f64, f64)>,
     /// `true` if the value is an integer (`lograndint`); `q` is then 1.
     pub integer: bool,
@@ -94,18 +94,18 @@ pub struct Real {
 /// The distribution of a coordinate: of the value, or of its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
-    /// Evenly between the two.
+    /// A uniform distribution.
     Uniform {
-        /// The least coordinate.
+        /// The smallest coordinate.
         low: f64,
         /// The largest coordinate.
         high: f64,
     },
-    /// Gaussian.
+    /// A normal distribution.
     Normal {
-        /// Mean.
+        /// The mean.
         mu: f64,
-        /// Standard deviation, greater than 0.
+        /// The standard deviation, greater than 0.
         sigma: f64,
     },
 }
@@ -113,9 +113,9 @@ pub enum Shape {
 /// A position on one dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Coordinate {
-    /// A choice of a categorical dimension: index of the option, or offset from the least integer.
+    /// A position on a categorical dimension: the index of the option, or the offset from the smallest integer.
     Index(u64),
-    /// A value of a real dimension: before `exp`, rounding and clipping.
+    /// A position on a real dimension, before `exp`, rounding and clipping.
     Real(f64),
 }
 
@@ -123,13 +123,13 @@ pub enum Coordinate {
 pub type Point = Vec<Option<Coordinate>>;
 
 impl SearchSpace {
-    /// Checks and takes in NNI's form, `{"lr": {"_type": "loguniform", "_value": [1e-4, 0.1]}}`.
+    /// Parses a space in NNI's format, such as `{"lr": {"_type": "loguniform", "_value": [1e-4, 0.1]}}`.
     pub fn parse(json: &Value) -> Result<Self, Error> {
         Ok(Self { dimensions: parse::dimensions(json)?, json: json.clone() })
     }
 
-    /// Takes in a space for a tuner that makes of it what it likes. One that is not in NNI's form is kept as it
-    /// is, without dimensions: what the tuner proposes is all that can be known of it.
+    /// Accepts a space for a tuner of the user, which may interpret it in its own way. A space that is not in NNI's
+    /// format has no dimensions; its parameters are then known only from the tuner's proposals.
     pub fn of_any_form(json: &Value) -> Result<Self, Error> {
         Self::parse(json).or_else(|error| match json {
             Value::Object(_) => Ok(Self { dimensions: Vec::new(), json: json.clone() }),
@@ -141,34 +141,34 @@ impl SearchSpace {
         })
     }
 
-    /// Returns whether it is in NNI's form, so that its parameters are known.
+    /// Returns whether the space is in NNI's format, so that its parameters are known.
     pub fn is_known(&self) -> bool {
-        // A space in NNI's form has a parameter.
+        // A space in NNI's format has at least one parameter.
         !self.dimensions.is_empty()
     }
 
-    /// Returns whether a parameter is a `lograndint`, which is TrialKeeper's and not NNI's.
+    /// Returns whether a parameter is a `lograndint`, a type that NNI does not have.
     pub fn has_log_integers(&self) -> bool {
         let is_one = |domain: &Domain| matches!(domain, Domain::Real(real) if real.integer);
         self.dimensions.iter().any(|dimension| is_one(&dimension.domain))
     }
 
-    /// The space as it was written.
+    /// Returns the JSON from which the space was parsed.
     pub fn as_json(&self) -> &Value {
         &self.json
     }
 
-    /// All dimensions, parents before their children.
+    /// Returns all dimensions, parents before their children.
     pub fn dimensions(&self) -> &[Dimension] {
         &self.dimensions
     }
 
-    /// The names of the parameters at the top level: the keys of every [`Parameters`].
+    /// Returns the names of the parameters at the top level: the keys of every [`Parameters`].
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.dimensions.iter().filter(|d| d.parent.is_none()).map(|d| d.name.as_str())
     }
 
-    /// Returns whether dimension `index` is present in a point whose earlier coordinates are given.
+    /// Returns whether dimension `index` is present in a point with these `earlier` coordinates.
     pub fn is_present(&self, index: usize, earlier: &[Option<Coordinate>]) -> bool {
         match self.dimensions[index].parent {
             None => true,
@@ -176,14 +176,13 @@ impl SearchSpace {
         }
     }
 
-    /// Returns the number of different parameter sets. `None`: without end, or more than can be counted.
+    /// Returns the number of different parameter sets, or `None` if it is infinite or overflows.
     pub fn size(&self) -> Option<u128> {
         self.size_below(None)
     }
 
-    /// Refuses parameters that this space does not contain, and says why. Multiples of `q` are not
-    /// insisted on, since a person may want to try what lies between. A space whose parameters are not known
-    /// contains all.
+    /// Returns an error if this space does not contain the parameters. Values between multiples of `q` are accepted,
+    /// because a user may want to try them. A space whose parameters are not known contains all parameters.
     pub fn validate(&self, parameters: &Parameters) -> Result<(), Error> {
         if self.is_known() { self.locate(parameters).map(drop) } else { Ok(()) }
     }
@@ -212,7 +211,7 @@ impl SearchSpace {
 }
 
 impl Domain {
-    /// Returns the number of options of a categorical domain. `None`: it is real.
+    /// Returns the number of options of a categorical domain, or `None` for a real domain.
     pub fn options(&self) -> Option<u64> {
         match self {
             Self::Choice(values) => Some(values.len().try_into().unwrap_or(u64::MAX)),

@@ -1,5 +1,5 @@
-//! PURE: a built-in tuner behind the messages of `docs/ask-and-tell.md`: objects in, objects out. So a loop of the user's
-//! own, or another manager, can be driven by it.
+//! PURE: a built-in tuner with the messages of `docs/ask-and-tell.md`, as JSON objects. A loop of the user, or another
+//! manager, can use it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,24 +10,24 @@ use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::import::{Learner, samples};
 use crate::search::tuner::{self, Outcome, Proposal, Tuner, TunerSpec};
 
-/// The reason why a message cannot be followed.
+/// The reason why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The first message is another one.
+    /// The first message is not `hello`.
     #[error("the first message must be `hello`, with `search_space`")]
     NoHello,
-    /// The message has no type, or lacks a member.
+    /// The message lacks a member.
     #[error("the message `{kind}` needs {needs}")]
     Incomplete {
-        /// Its type.
+        /// The type of the message.
         kind: String,
-        /// The members that it needs.
+        /// The members that the message needs.
         needs: &'static str,
     },
-    /// The tuner cannot be made, or cannot learn this.
+    /// The tuner cannot be created, or refuses the results.
     #[error(transparent)]
     Tuner(#[from] tuner::Error),
-    /// The search space cannot be searched.
+    /// The search space is not valid.
     #[error("search_space{}{}: {problem}", if path.is_empty() { "" } else { "." }, path)]
     Space {
         /// The place in the space.
@@ -37,32 +37,33 @@ pub enum Error {
     },
 }
 
-/// A tuner that follows messages.
+/// A tuner that is controlled by messages.
 #[derive(Debug)]
 pub struct Suggester {
     name: String,
     searching: Option<Searching>,
 }
 
-/// The tuner once it has a space.
+/// The state after the `hello` message, which contains the search space.
 #[derive(Debug)]
 struct Searching {
     spec: TunerSpec,
     space: SearchSpace,
     tuner: Box<dyn Tuner>,
-    /// Proposals whose end is not known.
+    /// The ids of the proposals whose end is not known.
     open: HashSet<u64>,
-    /// Proposals of an earlier process, until the first request: the tuner adopts them in their order.
+    /// The proposals of an earlier process, until the first request. The tuner then adopts them in the order of their
+    /// ids.
     earlier: BTreeMap<u64, (Parameters, Option<Outcome>)>,
 }
 
 impl Suggester {
-    /// Makes one for the tuner of this name, which is checked with the first message.
+    /// Creates a suggester for the tuner of this name. The first message checks the name.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), searching: None }
     }
 
-    /// Follows a message and returns the answers, if it has any. A message of an unknown type is passed over.
+    /// Processes a message and returns the answer, if any. Ignores messages of an unknown type.
     pub fn follow(&mut self, message: &Value) -> Result<Option<Value>, Error> {
         let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
         let Some(searching) = &mut self.searching else {
@@ -111,7 +112,7 @@ impl Searching {
         })
     }
 
-    /// Keeps a proposal of an earlier process. One of this process is known already.
+    /// Stores a proposal of an earlier process. Ignores a proposal of this process.
     fn adopt(&mut self, message: &Value) -> Result<(), Error> {
         let needs = "an `id` or `null`, and `parameters`";
         let parameters = message.get("parameters").and_then(Value::as_object);
@@ -129,7 +130,7 @@ impl Searching {
         let is_result =
             state == "SUCCEEDED" && value.number().is_some_and(|number| !number.is_nan());
         let outcome = if is_result { Outcome::Result(value) } else { Outcome::Failed };
-        // Without an id it was not proposed by anybody; known ends are told once.
+        // Ignored: without an id, the trial is not from a proposal. Further ends of a known trial are ignored, too.
         let Some(id) = id_of(message) else { return Ok(()) };
         if self.open.remove(&id) {
             self.tuner.observe(id, &outcome);
@@ -139,7 +140,8 @@ impl Searching {
         Ok(())
     }
 
-    /// Learns results from elsewhere. A message with an `id` is answered, so that the sender knows that they were right.
+    /// Imports results from elsewhere. Only a message with an `id` gets an answer, which confirms or refuses the
+    /// results.
     fn import(&mut self, message: &Value) -> Result<Option<Value>, Error> {
         let learner = Learner {
             space: &self.space,
@@ -159,7 +161,7 @@ impl Searching {
         }
     }
 
-    /// Tells the tuner of the proposals of an earlier process: all of them, and then how they ended.
+    /// Passes the proposals of an earlier process to the tuner: first all parameters, then all outcomes.
     fn replay(&mut self) {
         let earlier = std::mem::take(&mut self.earlier);
         for (id, (parameters, _)) in &earlier {
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_space_that_is_used_up_is_exhausted() {
+    fn an_exhausted_space_is_reported() {
         let mut grid = Suggester::new("GridSearch");
         let space = json!({"x": {"_type": "choice", "_value": [1]}});
         grid.follow(&json!({"type": "hello", "search_space": space})).unwrap();
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_message_is_named() {
+    fn an_invalid_message_is_refused_with_the_reason() {
         let refusal = |tuner: &str, message: Value| {
             Suggester::new(tuner).follow(&message).unwrap_err().to_string()
         };

@@ -18,14 +18,14 @@ fn assessor(class_args: &Value) -> Result<Box<dyn Assessor>, Error> {
 }
 
 #[test]
-fn forecasts_are_nnis_within_three_hundredths() {
+fn forecasts_equal_nnis_within_three_hundredths() {
     for case in cases() {
         let says = case["says"].as_str().unwrap();
         let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
         let forecast = forecast(&history(&case), target);
         match (forecast.map(|forecast| forecast.value), case["predicted"].as_f64()) {
             (Some(ours), Some(theirs)) => assert!((ours - theirs).abs() < 0.03, "{says}: {ours}"),
-            // `SciPy` finds no fit for two families here that this search finds.
+            // Here `SciPy` finds no fit for two families that this code can fit.
             (ours, None) => assert!(ours.is_none() || says == "percentages", "{says}: {ours:?}"),
             (None, theirs) => panic!("{says}: nothing, but {theirs:?}"),
         }
@@ -33,7 +33,7 @@ fn forecasts_are_nnis_within_three_hundredths() {
 }
 
 #[test]
-fn most_of_the_agreeing_curves_are_nnis() {
+fn most_agreeing_curves_are_the_same_as_in_nni() {
     let (mut shared, mut all) = (0, 0);
     for case in cases() {
         let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
@@ -50,7 +50,7 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     let promising = [0.5, 0.65, 0.73, 0.78, 0.81, 0.83];
     let hopeless = [0.1, 0.172, 0.203, 0.21, 0.222, 0.224, 0.229, 0.23];
     let mut assessor = assessor(&json!({"epoch_num": 20, "start_step": 4, "gap": 2})).unwrap();
-    // No trial has ended yet, or none well.
+    // Without a successful trial, no trial is stopped.
     assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
     assessor.ended("t", &[0.99], false);
     assert_eq!(assessor.judge("t", &hopeless), Judgement::Good);
@@ -58,7 +58,7 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
     assessor.ended("t", &[0.5], true);
     assert_eq!(assessor.judge("t", &promising), Judgement::Good);
     assert_eq!(assessor.judge("t", &hopeless[..3]), Judgement::Good);
-    // With a gap of 2, seven results are passed over.
+    // With a gap of 2, a trial is not judged after seven results.
     assert_eq!(assessor.judge("t", &hopeless[..7]), Judgement::Good);
     let Judgement::Bad { reason } = assessor.judge("t", &hopeless) else { panic!("hopeless") };
     assert!(reason.starts_with("its forecast for step 20 is 0.2"), "{reason}");
@@ -66,7 +66,7 @@ fn a_trial_that_cannot_reach_the_best_is_stopped() {
 }
 
 #[test]
-fn results_that_are_no_numbers_are_not_judged() {
+fn results_that_are_not_finite_are_not_judged() {
     let mut assessor = assessor(&json!({"start_step": 0})).unwrap();
     assessor.ended("t", &[f64::NAN], true);
     assessor.ended("t", &[0.9], true);
@@ -80,7 +80,7 @@ fn wrong_arguments_are_refused() {
     let refused = |args| assessor(&args).unwrap_err().to_string();
     assert_eq!(
         refused(json!({"epochs": 1})),
-        "assessor.classArgs.epochs: is no argument of Curvefitting; \
+        "assessor.classArgs.epochs: is not an argument of Curvefitting; \
          allowed: epoch_num, gap, start_step, threshold"
     );
     assert_eq!(
