@@ -1,9 +1,9 @@
-//! How fast the manager takes in reports: real sockets on loopback, the real store, every answer after its
-//! commit. Prints figures and judges nothing: `cargo bench -p trial-manager --bench ingest [SECONDS [NAME]]`,
-//! `NAME` being a part of the names of the loads that are wanted.
+//! Measures the speed at which the manager stores reports, with real sockets on loopback and the real store. Every
+//! answer follows its commit. Prints figures without judging them.
 //!
-//! The server is a process of its own (this program, started again), so that its memory is not mixed
-//! with the load's.
+//! `cargo bench -p trial-manager --bench ingest [SECONDS [NAME]]`. `NAME` selects the loads whose name contains it.
+//!
+//! The server is a separate process (this program, started again), so that its memory is measured without the clients.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ use trial_protocol::ExperimentId;
 const TRIALS: u64 = 64;
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
     match arguments.first().map(String::as_str) {
@@ -41,7 +41,7 @@ fn main() {
         }
         first => {
             let seconds = first.and_then(|text| text.parse().ok()).unwrap_or(5);
-            // The load shares the machine with what is measured: one thread, which sleeps rarely.
+            // The clients share the machine with the server, so they use one thread.
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(measure(
@@ -52,7 +52,7 @@ fn main() {
     }
 }
 
-/// One load and what it brought.
+/// Runs the loads, and prints a line of figures for each.
 async fn measure(time: Duration, only: Option<&str>) {
     println!(
         "{:<36}{:>12}{:>12}{:>10}{:>10}{:>16}{:>12}",
@@ -112,13 +112,13 @@ async fn measure(time: Duration, only: Option<&str>) {
     }
 }
 
-/// The time within which `percent` of the requests were answered, in milliseconds. `latencies` rise.
+/// Returns the time within which `percent` of the requests were answered, in milliseconds. `latencies` are sorted.
 fn percentile_ms(latencies: &[Duration], percent: usize) -> f64 {
     let latency = latencies.get(latencies.len() * percent / 100).copied();
     latency.unwrap_or_default().as_secs_f64() * 1e3
 }
 
-/// Checks that everything that was acknowledged is there.
+/// Checks that the store contains all acknowledged metrics.
 fn verify(database: &Path, metrics: u64) {
     let connection = rusqlite::Connection::open(database).unwrap();
     let stored: u64 = connection
@@ -132,13 +132,13 @@ fn verify(database: &Path, metrics: u64) {
 /// The load of the clients.
 #[derive(Debug, Clone, Copy)]
 enum Load {
-    /// Batches of so many metrics; none for heartbeats.
+    /// Batches of this number of metrics, 0 for heartbeats.
     Batches(u64),
-    /// The old keeper's lines, each with a metric.
+    /// Lines of NNI's own keeper, each with a metric.
     Legacy { trials: u64 },
 }
 
-/// One client's requests, one after the other.
+/// The requests of a client, in order.
 struct Requests {
     load: Load,
     number: u64,
@@ -162,7 +162,7 @@ impl Requests {
             }
             Load::Legacy { trials } => {
                 let trial = trial(self.number % trials);
-                // Clients of one trial share its numbers, so that nothing is said twice.
+                // Each client of a trial uses different sequence numbers, so that no metric is a repetition.
                 let sequence = self.number + 1000 * self.seq;
                 let body = format!(
                     r#"{{"tag": "trial", "stdOutputType": "Stdout", "msg": "NNISDK_MEb'{{\"parameter_id\": 0, \"trial_job_id\": \"{trial}\", \"type\": \"PERIODICAL\", \"sequence\": {sequence}, \"value\": \"0.8765\"}}'"}}"#
@@ -180,7 +180,7 @@ impl Requests {
     }
 }
 
-/// Posts until the time is over; how long each took.
+/// Sends requests until the end of the measurement, and returns their latencies.
 async fn client(
     mut requests: Requests,
     port: u16,

@@ -1,8 +1,8 @@
-//! Hypervolume of the tuners for several objectives: of what 200 trials find, as a part of what can be found, in
-//! percent; median over the seeds, one trial at a time.
+//! Measures the hypervolume that tuners for several objectives find in 200 trials, one trial at a time. Prints it in
+//! percent of the reachable volume, as the median over the seeds.
 //!
-//! `cargo bench -p trial-manager --bench pareto`; `benches/pareto_optuna.py` takes the same figures of Optuna's samplers. `--seeds N`
-//! takes other seeds than 15, `--trials N` other trials than 200.
+//! `cargo bench -p trial-manager --bench pareto`. `benches/pareto_optuna.py` measures Optuna's samplers in the same
+//! way. `--seeds N` sets the number of seeds (default: 15), `--trials N` the number of trials (default: 200).
 
 use serde_json::{Map, Value, json};
 use trial_manager::search::goals::{Goals, Objective};
@@ -13,13 +13,13 @@ use trial_protocol::MetricValue;
 
 const TUNERS: [&str; 4] = ["Random", "QMC", "NSGA-II", "TPE"];
 
-/// A name, its number of parameters, what it makes of them, the reference point and the volume that can be reached.
+/// A problem with several objectives.
 struct Problem {
     name: &'static str,
     parameters: usize,
     losses: fn(&[f64]) -> Vec<f64>,
     reference: &'static [f64],
-    /// The volume of the true front, sampled densely.
+    /// The hypervolume of the true front.
     reachable: f64,
 }
 
@@ -65,7 +65,7 @@ fn problems() -> [Problem; 4] {
         reference: two,
         reachable: along(losses, two),
     };
-    // The cube without the eighth of a ball.
+    // The volume of an eighth of a ball, which the front excludes from the cube.
     let ball = std::f64::consts::PI / 6.0;
     [
         zdt("ZDT1", zdt1),

@@ -1,6 +1,8 @@
-//! Ten thousand agents that are connected and have little to say: each keeps its connection, and sends a heartbeat
-//! and one sample every five seconds. Prints what they cost the manager: `cargo bench -p trial-manager --bench swarm
-//! [AGENTS] [SECONDS]`. Both sides need a descriptor for each: `ulimit -n` must allow that.
+//! Measures the cost of ten thousand connected, mostly idle agents for the manager. Each agent keeps its connection,
+//! and sends a heartbeat and a sample every five seconds.
+//!
+//! `cargo bench -p trial-manager --bench swarm [AGENTS] [SECONDS]`. Client and server each need a file descriptor for
+//! each agent: `ulimit -n` must allow that.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,13 +26,13 @@ use trial_manager::token::Secret;
 use trial_manager::util::clock::{Clock as _, SystemClock};
 use trial_protocol::ExperimentId;
 
-/// Time between two heartbeats of an agent.
+/// The time between two heartbeats of an agent.
 const BEAT: Duration = Duration::from_secs(5);
-/// A sample of a trial with three processes and a control group, as an agent sends it.
+/// A sample from an agent, of a trial with three processes and a control group.
 const SAMPLE: &str = r#"{"kind":"sample","process":{"count":3,"cpu_percent":97.5,"memory_bytes":1932735283,"read_bytes":1048576,"written_bytes":524288},"cgroup":{"memory_current_bytes":1992735283,"memory_max_bytes":8589934592,"cpu_throttled_us":0}}"#;
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|word| word != "--bench").collect();
     if arguments.first().is_some_and(|word| word == "--server") {
@@ -40,7 +42,7 @@ fn main() {
     }
     let number =
         |place: usize, usual| arguments.get(place).map_or(usual, |text| text.parse().unwrap());
-    // One thread: what the client takes of a small machine is the manager's loss.
+    // One thread, to leave the other cores of a small machine to the manager.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(measure(number(0, 10_000), Duration::from_secs(number(1, 30))));
 }
@@ -51,7 +53,7 @@ async fn measure(agents: u64, time: Duration) {
     let secret = Secret::load_or_create(&folder.path().join("secret")).unwrap();
     let experiment = ExperimentId::new(EXPERIMENT).unwrap();
     let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
-    // They come over one beat, as agents do that were not all started at once.
+    // The agents connect evenly over one interval, because real agents do not start at the same time.
     let begin = Instant::now();
     let steady = begin + 2 * BEAT;
     let until = steady + time;
@@ -88,7 +90,7 @@ async fn measure(agents: u64, time: Duration) {
     server.stop();
 }
 
-/// One agent until the end of time. Counts its requests, and the answers that were slow and very slow.
+/// Runs an agent until the end of the measurement. Counts its requests, the slow answers and the very slow answers.
 async fn agent(
     number: u64,
     token: String,

@@ -1,12 +1,15 @@
-//! How fast and how good the tuners are. Prints two tables:
+//! Measures the speed and the quality of the tuners. Prints two tables:
 //!
-//! * milliseconds for one proposal after 1,000 results in 20 dimensions;
-//! * the best loss after 100 trials on standard functions, median of 30 seeds, one trial at a time.
+//! * the milliseconds for a proposal after 1,000 results in 20 dimensions;
+//! * the best loss after 100 trials on standard functions, as the median of 30 seeds, one trial at a time.
 //!
-//! `cargo bench -p trial-manager --bench tuners`; `benches/tuners_table.py` sets them beside NNI's and Optuna's.
-//! `--json` prints a line of JSON for each figure and no times. `--seeds N` takes other seeds than 30. `--digits
-//! PYTHON` adds the search of `benches/tuners_digits.py`. `--problems 'NAME;...'` and `--tuners 'NAME;...'` leave the
-//! others out.
+//! `cargo bench -p trial-manager --bench tuners`. `benches/tuners_table.py` compares the figures with NNI's and
+//! Optuna's.
+//!
+//! * `--json` prints a line of JSON for each loss, and no times.
+//! * `--seeds N` sets the number of seeds (default: 30).
+//! * `--digits PYTHON` adds the search of `benches/tuners_digits.py`.
+//! * `--problems 'NAME;...'` and `--tuners 'NAME;...'` select problems and tuners.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -45,7 +48,7 @@ fn vector(parameters: &Parameters) -> Vec<f64> {
     parameters.values().filter_map(Value::as_f64).collect()
 }
 
-/// Least value 0.397887.
+/// The Branin function. Its minimum is 0.397887.
 fn branin(p: &Parameters) -> f64 {
     let (x, y) = (number(p, "x"), number(p, "y"));
     let pi = std::f64::consts::PI;
@@ -53,7 +56,7 @@ fn branin(p: &Parameters) -> f64 {
     bowl * bowl + 10.0 * (1.0 - 1.0 / (8.0 * pi)) * x.cos() + 10.0
 }
 
-/// Least value -3.32237.
+/// The Hartmann function in six dimensions. Its minimum is -3.32237.
 fn hartmann6(p: &Parameters) -> f64 {
     const SHARES: [f64; 4] = [1.0, 1.2, 3.0, 3.2];
     const A: [[f64; 6]; 4] = [
@@ -76,13 +79,13 @@ fn hartmann6(p: &Parameters) -> f64 {
     -(0..4).map(term).sum::<f64>()
 }
 
-/// Least value 0.
+/// The Rosenbrock function in five dimensions. Its minimum is 0.
 fn rosenbrock5(p: &Parameters) -> f64 {
     let x = vector(p);
     x.windows(2).map(|w| 100.0 * (w[1] - w[0] * w[0]).powi(2) + (1.0 - w[0]).powi(2)).sum()
 }
 
-/// A learner's choices: least value 0.
+/// A function of typical choices for a neural network. Its minimum is 0.
 fn mixed(p: &Parameters) -> f64 {
     let rate = (number(p, "lr").log10() + 2.5).powi(2);
     let layers = (number(p, "layers") - 3.0).powi(2) * 0.1;
@@ -96,7 +99,7 @@ fn mixed(p: &Parameters) -> f64 {
     rate + layers + net
 }
 
-/// A name, a space and the loss of its points.
+/// The name, the search space and the loss function of a problem.
 type Problem = (&'static str, Value, fn(&Parameters) -> f64);
 
 fn problems() -> [Problem; 4] {
@@ -120,7 +123,7 @@ fn problems() -> [Problem; 4] {
     ]
 }
 
-/// One trial: proposed, judged, learned from.
+/// Runs a trial: proposes a point, computes its loss and passes it to the tuner.
 fn turn(tuner: &mut dyn Tuner, id: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
     let Proposal::Parameters(parameters) = tuner.propose(id) else { return f64::INFINITY };
     let loss = loss(&parameters);
@@ -137,7 +140,7 @@ fn sphere(p: &Parameters) -> f64 {
     vector(p).iter().map(|x| (x - 0.3).powi(2)).sum()
 }
 
-/// Milliseconds for a proposal when so many results are known.
+/// Returns the milliseconds for a proposal when `results` results are known.
 fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
     let space = uniform(&numbered(dimensions), 0.0, 1.0);
     let (mut random, mut tuner) = (tuner("Random", &space, 1), tuner(name, &space, 1));
@@ -155,7 +158,7 @@ fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
     median((results..results + 21).map(once).collect())
 }
 
-/// `benches/tuners_digits.py`: its space, and the loss of a point.
+/// The process of `benches/tuners_digits.py`, which computes the loss of a point.
 struct Digits {
     space: Value,
     ask: ChildStdin,
@@ -168,30 +171,30 @@ impl Digits {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/tuners_digits.py");
         let mut command = Command::new(python);
         command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the interpreter that was named");
+        let mut child = command.spawn().expect("the interpreter exists");
         let ask = child.stdin.take().expect("it is piped");
         let mut answers = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
-        answers.read_line(&mut line).expect("it says its space");
+        answers.read_line(&mut line).expect("the script prints its space");
         let space = serde_json::from_str(&line).expect("the space is JSON");
         Self { space, ask, answers, child }
     }
 
     fn loss(&mut self, parameters: &Parameters) -> f64 {
-        writeln!(self.ask, "{}", Value::Object(parameters.clone())).expect("it listens");
+        writeln!(self.ask, "{}", Value::Object(parameters.clone())).expect("the script reads");
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("it answers");
+        self.answers.read_line(&mut line).expect("the script answers");
         line.trim().parse().expect("a loss is a number")
     }
 
-    /// Lets the program end.
+    /// Ends the process by closing its input.
     fn end(mut self) {
         drop(self.ask);
         self.child.wait().expect("it is a child of this process");
     }
 }
 
-/// The median over the seeds of the best loss after so many trials.
+/// Returns the median, over the seeds, of the best loss after [`TRIALS`] trials.
 fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
     let mut best = |seed| {
         let mut tuner = tuner(name, space, seed);
@@ -200,17 +203,17 @@ fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Paramete
     median((0..seeds).map(&mut best).collect())
 }
 
-/// The names on the command line.
+/// The command line.
 struct Asked(Vec<String>);
 
 impl Asked {
-    /// The word after an option.
+    /// Returns the value of an option.
     fn after(&self, option: &str) -> Option<&str> {
         let at = self.0.iter().position(|word| word == option)?;
         self.0.get(at + 1).map(String::as_str)
     }
 
-    /// Returns whether a name is wanted: it is in the option's list, or there is none.
+    /// Returns whether the option's list contains a name. Without the option, all names are selected.
     fn wants(&self, option: &str, name: &str) -> bool {
         self.after(option).is_none_or(|list| list.split(';').any(|wanted| wanted == name))
     }

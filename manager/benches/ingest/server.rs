@@ -1,5 +1,5 @@
-//! The server of the benchmarks, in a process of its own so that its memory and processor time are not mixed with
-//! the load's: the manager's ingest path with the real store, without an experiment behind it.
+//! The server of the benchmarks: the manager's ingest path with the real store, but without an experiment. It is a
+//! separate process, so that its memory and processor time are measured without the clients.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,12 +27,12 @@ use trial_protocol::{AttemptId, ExperimentId, TrialJobId};
 /// The experiment of all trials.
 pub(crate) const EXPERIMENT: &str = "bench";
 
-/// The trial of a number.
+/// Returns the id of the trial with a number.
 pub(crate) fn trial(number: u64) -> TrialJobId {
     TrialJobId::new(format!("t{number}")).unwrap()
 }
 
-/// Opens a store in `folder` that holds so many trials.
+/// Opens a store in `folder` and inserts a number of trials.
 async fn store_with(folder: &Path, trials: u64) -> Store {
     let store = Store::open(&folder.join("trialkeeper.db")).unwrap();
     for sequence in 0..trials {
@@ -49,7 +49,7 @@ async fn store_with(folder: &Path, trials: u64) -> Store {
     store
 }
 
-/// The manager's ingest path: prints its port, ends with its standard input.
+/// Runs the server: prints its ports, and ends when standard input is closed.
 pub(crate) async fn serve(folder: &Path, trials: u64) {
     let store = store_with(folder, trials).await;
     let (handle, mut events) = Handle::new(1024);
@@ -106,12 +106,12 @@ pub(crate) async fn serve(folder: &Path, trials: u64) {
     store.close().await;
 }
 
-/// Reads one answer with a `content-length`.
+/// Reads an answer with a `content-length`.
 pub(crate) async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]) -> &'a str {
     let mut filled = 0;
     loop {
         let read = stream.read(&mut buffer[filled..]).await.unwrap();
-        assert!(read > 0, "the server has hung up");
+        assert!(read > 0, "the server closed the connection");
         filled += read;
         let text = std::str::from_utf8(&buffer[..filled]).unwrap();
         let Some(head) = text.find("\r\n\r\n") else { continue };
@@ -126,15 +126,15 @@ pub(crate) async fn read_answer<'a>(stream: &mut TcpStream, buffer: &'a mut [u8]
     }
 }
 
-/// A running one.
+/// A running server.
 pub(crate) struct Server {
     process: Child,
-    /// The ports of the native listener, and of the one for old keepers.
+    /// The ports of the native listener, and of the listener for NNI's own keeper.
     pub(crate) ports: [u16; 2],
 }
 
 impl Server {
-    /// Starts this program again as a server with so many trials.
+    /// Starts this program again as a server with a number of trials.
     pub(crate) fn start(folder: &Path, trials: u64) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .arg("--server")
@@ -150,17 +150,17 @@ impl Server {
         Self { process, ports: [native.parse().unwrap(), legacy.parse().unwrap()] }
     }
 
-    /// Processor time it has used so far, all threads together.
+    /// Returns the processor time of all threads of the server so far.
     pub(crate) fn processor(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        // The name in parentheses may hold blanks; user and system time are the 12th and 13th after it.
+        // The name in parentheses may contain blanks. User and system time are the 12th and 13th fields after it.
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split_whitespace().collect();
         let ticks: u64 = fields[12..14].iter().map(|field| field.parse::<u64>().unwrap()).sum();
         // Linux counts in hundredths of a second for user space (`USER_HZ`).
         Duration::from_millis(ticks * 10)
     }
 
-    /// Its highest memory use so far.
+    /// Returns the server's peak memory so far, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
@@ -168,7 +168,7 @@ impl Server {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Ends it.
+    /// Stops the server.
     pub(crate) fn stop(&mut self) {
         drop(self.process.stdin.take());
         self.process.wait().unwrap();
