@@ -1,8 +1,8 @@
 //! PURE and seeded: the tuners, which propose the next parameters.
 //!
-//! A tuner's state is a function of the parameters that were proposed and of the outcomes that are known, never of the
-//! order in which the outcomes came. So a tuner that is rebuilt from the store ([`Tuner::adopt`], then
-//! [`Tuner::observe`]) goes on exactly as the lost one would have.
+//! A tuner's state depends on the proposed parameters and the known outcomes, but not on the order in which the
+//! outcomes arrived. Therefore a tuner that is rebuilt from the store ([`Tuner::adopt`], then [`Tuner::observe`])
+//! continues exactly like the lost tuner.
 
 mod anneal;
 mod batch;
@@ -37,84 +37,84 @@ use crate::util::nearest::{advice, folded};
 /// A tuner's answer to a request for parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Proposal {
-    /// Try these.
+    /// The parameters for the next trial.
     Parameters(Parameters),
-    /// The space is used up: there will be no more.
+    /// The space is exhausted. The tuner will propose nothing more.
     Exhausted,
-    /// Nothing before another result is known.
+    /// The tuner proposes nothing until it knows another result.
     Wait,
 }
 
-/// The end of a trial, as far as a tuner cares.
+/// The end of a trial, for a tuner.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The final result, as reported; the objective's number is `value.number()`.
+    /// The final result, as reported. The objective's number is `value.number()`.
     Result(trial_protocol::MetricValue),
     /// The trial failed, was stopped, or reported nothing usable.
     Failed,
 }
 
-/// Parameters that were tried elsewhere, and what they achieved.
+/// Parameters that were tried elsewhere, and their result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// The parameters.
     pub parameters: Parameters,
-    /// The result; its number is `value.number()`.
+    /// The result. Its number is `value.number()`.
     pub value: trial_protocol::MetricValue,
 }
 
-/// Proposes parameters. Same seed and same calls: the same proposals.
+/// A tuner, which proposes parameters. The same seed and the same calls give the same proposals.
 pub trait Tuner: Send + std::fmt::Debug {
     /// Proposes the parameters with number `id` (from 0, rising by one for each request).
     ///
-    /// Randomness must depend only on the seed and `id`, so that a search which was interrupted goes on
-    /// as if it had not been.
+    /// Randomness must depend only on the seed and `id`, so that an interrupted search continues like an uninterrupted
+    /// search.
     fn propose(&mut self, id: u64) -> Proposal;
 
-    /// Learns that `parameters` were proposed as `id` before the manager was started again. Called in
-    /// rising order of `id`, before any `propose`.
+    /// Records `parameters` that were proposed as `id` before the manager was restarted. Called in rising order of
+    /// `id`, before any `propose`.
     fn adopt(&mut self, id: u64, parameters: &Parameters);
 
-    /// Learns how the trial of proposal `id` ended. Called at most once for an id.
+    /// Records the outcome of the trial of proposal `id`. Called at most once for an id.
     fn observe(&mut self, id: u64, outcome: &Outcome);
 
-    /// Learns results from elsewhere, in the order in which they were imported. What it proposes next may
-    /// depend on them, and not on when they came.
+    /// Records results from elsewhere, in the order of their import. Later proposals may depend on the results, but
+    /// not on the time of the import.
     fn import(&mut self, samples: &[Sample]);
 }
 
-/// Which tuner, and its arguments.
+/// The name, the arguments and the goals of a tuner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TunerSpec {
     /// NNI's name, in its canonical spelling.
     pub name: String,
     /// NNI's `classArgs`.
     pub class_args: Map<String, Value>,
-    /// Several objectives, and constraints.
+    /// The named objectives, and the constraints.
     pub goals: Goals,
-    /// The number of trials of each point, at least 1. The tuner learns the mean of their results.
+    /// The number of trials for each point, at least 1. The tuner receives the mean of their results.
     pub repeats: u64,
 }
 
-/// A tuner that this build has.
+/// A built-in tuner.
 struct BuiltInTuner {
     /// NNI's name.
     name: &'static str,
-    /// NNI's other name for it, if any.
+    /// NNI's other name for the tuner, if any.
     alias: Option<&'static str>,
-    /// The mode that NNI assumes where `optimize_mode` is not given. For tuners that ignore it: which trial the
-    /// experiment calls the best.
+    /// The mode that NNI assumes without `optimize_mode`. For tuners that ignore results, it only determines the
+    /// experiment's best trial.
     default_mode: OptimizeMode,
-    /// Which of an experiment's goals it can follow.
+    /// The goals that the tuner supports.
     learns: Learns,
-    /// Checks the arguments and makes it.
+    /// The constructor, which checks the arguments.
     build: Build,
 }
 
-/// The goals that a tuner can follow.
+/// The goals that a tuner supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Learns {
-    /// None: it proposes the same whatever the results are, so that any goals will do.
+    /// All goals, because the tuner ignores results.
     Nothing,
     /// One objective.
     Objective,
@@ -124,13 +124,13 @@ enum Learns {
     Everything,
 }
 
-/// NNI's name for the parameter that is a trial's budget.
+/// NNI's name for the parameter with a trial's budget.
 pub const TRIAL_BUDGET: &str = "TRIAL_BUDGET";
 
-/// NNI's name for the argument that says where trials leave checkpoints for one another.
+/// NNI's name for the argument with the folder in which trials save checkpoints for other trials.
 pub const CHECKPOINT_FOLDER: &str = "all_checkpoint_dir";
 
-/// The settings that every tuner gets.
+/// The settings for every tuner.
 #[derive(Debug, Clone, Copy)]
 struct Setting<'a> {
     seed: u64,
@@ -138,7 +138,7 @@ struct Setting<'a> {
     goals: &'a Goals,
 }
 
-/// Arguments, space and setting -> tuner.
+/// A constructor of a tuner.
 type Build = fn(&mut Arguments<'_>, &SearchSpace, Setting<'_>) -> Result<Box<dyn Tuner>, Error>;
 
 const ALGORITHMS: [BuiltInTuner; 13] = [
@@ -259,7 +259,8 @@ const ALGORITHMS: [BuiltInTuner; 13] = [
     },
 ];
 
-/// The other tuners of NNI 3.0 (`nni/runtime/default_config/builtin_algorithms.yml`): its name, and its other name.
+/// The tuners of NNI 3.0 that are not built in (`nni/runtime/default_config/builtin_algorithms.yml`): the name, and
+/// NNI's other name.
 const NNI_HAS: [(&str, &str); 7] = [
     ("TPE_legacy", "TPE_legacy"),
     ("Metis", "MetisTuner"),
@@ -270,12 +271,12 @@ const NNI_HAS: [(&str, &str); 7] = [
     ("RegularizedEvolutionTuner", "RegularizedEvolutionTuner"),
 ];
 
-/// Returns whether a tuner of this name is built in, or one of NNI's own.
+/// Returns whether a tuner of this name is built in, or part of NNI.
 pub fn is_known(name: &str) -> bool {
     algorithm(name).is_ok() || nni_name(name).is_some()
 }
 
-/// The proper name of a tuner that this build has not and NNI has.
+/// Returns the canonical name of a tuner of NNI that is not built in.
 pub fn nni_name(name: &str) -> Option<&'static str> {
     let wanted = folded(name);
     let is = |name: &str| folded(name) == wanted;
@@ -284,7 +285,7 @@ pub fn nni_name(name: &str) -> Option<&'static str> {
 }
 
 impl TunerSpec {
-    /// Returns the parameters that the tuner gives each trial besides those of the space.
+    /// Returns the parameters that the tuner adds to those of the space.
     pub fn own_parameters(&self) -> &'static [&'static str] {
         match self.name.as_str() {
             "Hyperband" | "BOHB" => &[TRIAL_BUDGET],
@@ -293,24 +294,25 @@ impl TunerSpec {
         }
     }
 
-    /// Names the folder below which trials leave checkpoints for one another.
+    /// Sets the folder in which trials save checkpoints for other trials.
     pub fn set_checkpoint_folder(&mut self, folder: &str) {
         self.class_args.insert(CHECKPOINT_FOLDER.to_owned(), Value::from(folder));
     }
 
-    /// Returns whether trials leave checkpoints for one another, and `classArgs` do not say where.
+    /// Returns whether trials save checkpoints for other trials, but `classArgs` name no folder.
     pub fn needs_checkpoint_folder(&self) -> bool {
         let is_named =
             self.class_args.get(CHECKPOINT_FOLDER).is_some_and(|folder| !folder.is_null());
         self.trains_a_population() && !is_named
     }
 
-    /// Returns whether each trial is one step of a model's training, and goes on from the checkpoint of another.
+    /// Returns whether each trial is one step of a model's training, which continues from a checkpoint of another
+    /// trial.
     pub fn trains_a_population(&self) -> bool {
         self.name == "PBT"
     }
 
-    /// Finds the tuner of this name, in any case and under either of NNI's names for it.
+    /// Creates the specification of the tuner with this name, or with NNI's other name, ignoring case.
     pub fn new(name: &str, class_args: Map<String, Value>) -> Result<Self, Error> {
         Ok(Self {
             name: algorithm(name)?.name.to_owned(),
@@ -320,13 +322,13 @@ impl TunerSpec {
         })
     }
 
-    /// Returns the direction that NNI takes where this tuner's `classArgs` name none.
+    /// Returns the mode that NNI assumes if this tuner's `classArgs` have none.
     pub fn default_mode(&self) -> Result<OptimizeMode, Error> {
         Ok(algorithm(&self.name)?.default_mode)
     }
 }
 
-/// Makes the tuner that `spec` names. `classArgs.seed` goes before `seed`.
+/// Creates the tuner that `spec` names. `classArgs.seed` takes precedence over `seed`.
 pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn Tuner>, Error> {
     let algorithm = algorithm(&spec.name)?;
     let mut arguments = Arguments::new("tuner", &spec.class_args);
@@ -347,7 +349,7 @@ pub fn build(spec: &TunerSpec, space: &SearchSpace, seed: u64) -> Result<Box<dyn
 }
 
 impl BuiltInTuner {
-    /// Refuses goals that the tuner cannot follow. `as_nni` is set where TPE decides as NNI's does.
+    /// Returns an error for goals that the tuner does not support. `as_nni` is `true` for TPE with NNI's `tpe_args`.
     fn check_goals(&self, goals: &Goals, as_nni: bool) -> Result<(), Error> {
         let learns = if as_nni { Learns::Objective } else { self.learns };
         let name = if as_nni { "TPE with `tpe_args`" } else { self.name };
@@ -355,15 +357,15 @@ impl BuiltInTuner {
         let what = match learns {
             Learns::Nothing | Learns::Everything => return Ok(()),
             Learns::Constraints | Learns::Objective if several => {
-                "one objective; with several use TPE or NSGA-II"
+                "only one objective; for several objectives, use TPE or NSGA-II"
             }
             Learns::Objective if !goals.constraints.is_empty() => {
-                "no constraints; with some use TPE, NSGA-II or CMA-ES"
+                "no constraints; for constraints, use TPE, NSGA-II or CMA-ES"
             }
             Learns::Constraints | Learns::Objective => return Ok(()),
         };
         let problem = format!(
-            "{name} knows {what}, or one that does not learn: Random, QMC, GridSearch, Batch"
+            "{name} supports {what}, or a tuner that does not learn: Random, QMC, GridSearch, Batch"
         );
         Err(Error { path: "tuner.name".to_owned(), problem })
     }
@@ -377,19 +379,19 @@ fn algorithm(name: &str) -> Result<&'static BuiltInTuner, Error> {
     }
     let names = ALGORITHMS.iter().map(|a| a.name).chain(NNI_HAS.iter().map(|(name, _)| *name));
     let problem = format!(
-        "`{name}` is not a tuner; {}; one of your own is given by its `className`",
+        "`{name}` is not a tuner; {}; for your own tuner, set `className`",
         advice(name, names)
     );
     Err(Error { path: "tuner.name".to_owned(), problem })
 }
 
-/// The parameter sets of a batch; `None` for other tuners.
+/// Returns the parameter sets of a batch, or `None` for other tuners.
 pub fn batch_sets(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<Parameters>> {
     (spec.name == "Batch").then(|| batch::sets(space).ok())?
 }
 
-/// The names that every parameter set of a batch has; `None` for other tuners, whose parameters have the
-/// names of the space.
+/// Returns the names that occur in every parameter set of a batch. Returns `None` for other tuners, whose parameters
+/// have the names of the space.
 pub fn batch_names(spec: &TunerSpec, space: &SearchSpace) -> Option<Vec<String>> {
     let sets = batch_sets(spec, space)?;
     let (first, others) = sets.split_first()?;

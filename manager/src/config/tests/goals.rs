@@ -58,7 +58,7 @@ fn bad_goals_are_refused_with_the_remedy() {
     let table = [
         (json!({"objectives": two(), "objective": "loss"}),                   "objectives: is given besides `objective`"),
         (json!({"objectives": two(), "targetMetric": 0.5}),                   "targetMetric: is for one objective"),
-        (json!({"objectives": two(), "tuner": {"name": "GP"}}),               "tuner.name: GP knows one objective; with several use TPE or NSGA-II"),
+        (json!({"objectives": two(), "tuner": {"name": "GP"}}),               "tuner.name: GP supports only one objective; for several objectives, use TPE or NSGA-II"),
         (json!({"objectives": two(), "tuner": {"name": "Metis"}}),            "tuner: Metis gets one number for a trial; with `objectives`"),
         (json!({"objectives": two(), "tuner": {"command": ["a"]}}),           "tuner: a gets one number for a trial"),
         (json!({"objectives": "loss"}),                                       "objectives: expected a list, found the string"),
@@ -72,7 +72,7 @@ fn bad_goals_are_refused_with_the_remedy() {
         (limit(json!({"metric": "m", "min": 2, "max": 1})),                   "constraints[0].min: is 2, more than `max`, 1"),
         (limit(json!({"metric": "m", "max": "1"})),                           "constraints[0].max: expected a number"),
         (json!({"objective": "acc", "constraints": [{"metric": "m", "max": 1}], "tuner": {"name": "GP"}}),
-            "tuner.name: GP knows no constraints; with some use TPE, NSGA-II or CMA-ES"),
+            "tuner.name: GP supports no constraints; for constraints, use TPE, NSGA-II or CMA-ES"),
         (json!({"searchSpace": {"n": {"_type": "lograndint", "_value": [1, 9]}}, "tuner": {"name": "SMAC"}}),
             "searchSpace: has a `lograndint`, which NNI's tuners do not know"),
     ];

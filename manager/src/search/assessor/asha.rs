@@ -1,7 +1,7 @@
 //! Asynchronous successive halving (Li and others, "A System for Massively Parallel Hyperparameter Tuning", 2020), in
-//! its stopping form: at the rungs `min_steps`, `min_steps * eta`, `min_steps * eta^2`, ... a trial goes on if its best
-//! result so far is among the better 1/`eta` of all that have come to that rung. No trial waits for another. NNI has no
-//! such assessor.
+//! its stopping variant. The rungs are `min_steps`, `min_steps * eta`, `min_steps * eta^2`, ... At each rung, a trial
+//! continues if its best result so far is among the better 1/`eta` of all trials that have reached the rung. No trial
+//! waits for another. NNI has no such assessor.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::search::class_args::{Arguments, OptimizeMode};
 #[derive(Debug)]
 pub(super) struct Asha {
     mode: OptimizeMode,
-    /// The share of trials that go on is one in this number.
+    /// One in `eta` trials continues.
     eta: usize,
-    /// The numbers of results at which is compared, rising.
+    /// The numbers of results at which trials are compared, in rising order.
     rungs: Vec<usize>,
-    /// For each rung, how good each trial was that came to it: its best result until then.
+    /// For each rung, the best result until then of each trial that reached the rung.
     reached: Vec<BTreeMap<String, f64>>,
 }
 
@@ -36,13 +36,13 @@ impl Asha {
             return arguments.fault("max_steps", problem);
         }
         let rungs = std::iter::successors(Some(least), |rung| rung.checked_mul(eta));
-        // At its last step a trial has nothing left to be spared.
+        // A trial that has reached its last step is not stopped, because nothing would be saved.
         let rungs: Vec<usize> = rungs.take_while(|rung| *rung < most).collect();
         let reached = vec![BTreeMap::new(); rungs.len()];
         Ok(Self { mode, eta, rungs, reached })
     }
 
-    /// The larger the better: what is no number is the worst.
+    /// Returns the best result as a goodness, where larger is better. Without a number, it is the worst.
     fn goodness(&self, history: &[f64]) -> f64 {
         let goodness = history.iter().map(|result| match self.mode {
             OptimizeMode::Maximize => *result,
@@ -51,7 +51,7 @@ impl Asha {
         goodness.filter(|number| !number.is_nan()).fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Enters a trial at every rung that it has come to; the last one where it is new.
+    /// Records a trial at every rung that it has reached. Returns the last rung at which the trial is new.
     fn enter(&mut self, trial: &str, history: &[f64]) -> Option<usize> {
         let mut last = None;
         for at in 0..self.rungs.len() {
@@ -72,14 +72,14 @@ impl Assessor for Asha {
         let (rung, others) = (self.rungs[at], &self.reached[at]);
         let own = others[trial];
         let better = others.values().filter(|other| **other > own).count();
-        // Of fewer than `eta` trials the best one goes on.
+        // Of fewer than `eta` trials, the best one continues.
         let places = (others.len() / self.eta).max(1);
         if better < places {
             return Judgement::Good;
         }
         let (count, eta) = (others.len(), self.eta);
         let reason = format!(
-            "after {rung} results it is number {} of {count} trials, of which one in {eta} goes on",
+            "after {rung} results, it ranks {} of {count} trials; only the best one in {eta} continues",
             better + 1
         );
         Judgement::Bad { reason }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_eta_goes_on_at_each_rung() {
+    fn one_in_eta_trials_continues_at_each_rung() {
         let mut asha = asha(&json!({"eta": 2, "min_steps": 1, "max_steps": 4})).unwrap();
         #[rustfmt::skip]
         let table: [(&str, &str, &[f64], bool); 9] = [
@@ -116,21 +116,24 @@ mod tests {
             ("a worse one",                        "b", &[0.4],                true),
             ("a better one",                       "c", &[0.6],                false),
             ("one of the better half of four",     "d", &[0.55],               false),
-            ("between the rungs nobody is judged", "e", &[],                   false),
+            ("no judgement between the rungs",     "e", &[],                   false),
             ("the second rung, alone",             "a", &[0.5, 0.5],           false),
             ("its best so far counts",             "c", &[0.6, 0.1],           false),
             ("the worse of three",                 "d", &[0.55, 0.55],         true),
-            ("the last step spares nothing",       "a", &[0.5, 0.5, 0.5, 0.0], false),
+            ("no judgement at the last step",      "a", &[0.5, 0.5, 0.5, 0.0], false),
         ];
         for (says, trial, history, stops) in table {
             assert_eq!(bad(&asha.judge(trial, history)), stops, "{says}");
         }
         let Judgement::Bad { reason } = asha.judge("z", &[0.0]) else { panic!("the worst") };
-        assert_eq!(reason, "after 1 results it is number 5 of 5 trials, of which one in 2 goes on");
+        assert_eq!(
+            reason,
+            "after 1 results, it ranks 5 of 5 trials; only the best one in 2 continues"
+        );
     }
 
     #[test]
-    fn small_is_good_where_it_is_minimised_and_what_is_no_number_never() {
+    fn small_results_are_good_with_minimize_and_nan_never_is() {
         let mut asha = asha(&json!({"optimize_mode": "minimize", "eta": 2})).unwrap();
         assert!(!bad(&asha.judge("a", &[3.0])));
         assert!(!bad(&asha.judge("b", &[1.0])));
@@ -150,9 +153,9 @@ mod tests {
     }
 
     proptest! {
-        /// An assessor's judgement depends on what the trials achieved, not on whether it saw them run.
+        /// The judgement depends only on the results of the trials, not on earlier judgements.
         #[test]
-        fn a_rebuilt_one_thinks_the_same(
+        fn a_rebuilt_assessor_judges_the_same(
             seen in prop::collection::vec(prop::collection::vec(-1.0..1.0, 0..12), 0..12),
             next in prop::collection::vec(-1.0..1.0, 1..12),
         ) {

@@ -1,13 +1,14 @@
-//! Curve fitting (Domhan and others, "Speeding up Automatic Hyperparameter Optimization of Deep Neural
-//! Networks by Extrapolation of Learning Curves", 2015), after NNI 3.0's
-//! `nni/algorithms/hpo/curvefitting_assessor`: twelve families of curves are fitted to the results so far;
-//! where enough of them agree, a trial is stopped whose forecast does not reach a share of the best final
-//! result.
+//! Curve fitting (Domhan and others, "Speeding up Automatic Hyperparameter Optimization of Deep Neural Networks by
+//! Extrapolation of Learning Curves", 2015), after NNI 3.0's `nni/algorithms/hpo/curvefitting_assessor`. It fits
+//! twelve families of curves to the results so far. If enough curves agree, it stops a trial whose forecast does not
+//! reach a share of the best final result.
 //!
-//! Results must be such that larger is better. Three things differ from NNI. The weights of the curves are
-//! equal: NNI draws weights that differ from that by less than a hundredth, from an unseeded generator. A
-//! trial's fit starts from the same values whatever was fitted before. And the best final result is that of
-//! the trials that ended, where NNI takes the results of whichever trial it judged last.
+//! Larger results must be better. There are three differences from NNI:
+//!
+//! * The weights of the curves are equal. NNI draws weights from an unseeded generator; they differ from equal weights
+//!   by less than a hundredth.
+//! * Each fit starts from the same values. NNI's start depends on earlier fits.
+//! * The best final result is that of the ended trials. NNI takes the results of the trial that it judged last.
 
 mod curves;
 
@@ -15,7 +16,7 @@ use self::curves::{Curve, FAMILIES};
 use super::{Assessor, Error, Judgement};
 use crate::search::class_args::Arguments;
 
-/// Fewer curves than this are no basis for a judgement.
+/// The minimum number of curves for a judgement.
 const LEAST_CURVES: usize = 4;
 
 /// NNI's `Curvefitting`.
@@ -23,11 +24,11 @@ const LEAST_CURVES: usize = 4;
 pub(super) struct Curvefitting {
     /// `epoch_num`: the step to forecast.
     target: u32,
-    /// No trial is judged before it has so many results.
+    /// The number of results before which a trial is not judged.
     start_step: usize,
     /// The share of the best result that a trial must be able to reach.
     threshold: f64,
-    /// A trial is judged at every so many steps.
+    /// The number of steps between two judgements of a trial.
     gap: usize,
     /// The best last result of the successful trials.
     best: Option<f64>,
@@ -82,7 +83,7 @@ impl Assessor for Curvefitting {
     }
 }
 
-/// The forecast of the curves that agree, for a step.
+/// The forecast of the agreeing curves for a step.
 #[derive(Debug)]
 struct Forecast {
     value: f64,
@@ -90,7 +91,7 @@ struct Forecast {
     curves: String,
 }
 
-/// The forecast for step `target`; `None` where too few curves agree.
+/// Returns the forecast for step `target`, or `None` if too few curves agree.
 fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
     if history.is_empty() || history.iter().any(|result| !result.is_finite()) {
         return None;
@@ -104,10 +105,10 @@ fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
     Some(Forecast { value: mean(&values), curves: names.join(", ") })
 }
 
-/// The fitted curves that are not far off, neither here nor at the target.
+/// Returns the fitted curves that are plausible for the history and at the target step.
 fn agreeing(history: &[f64], target: u32) -> Vec<Curve> {
     let steps = || (1..).zip(history).map(|(step, result): (u32, &f64)| (f64::from(step), *result));
-    // NNI calls a curve hopeless whose squared errors exceed those of predicting twice the mean.
+    // As in NNI, a curve is dropped if its squared errors exceed those of predicting twice the mean.
     let limit = mean(history) * history.iter().sum::<f64>();
     let mut fitted: Vec<Curve> =
         FAMILIES.iter().map(|family| Curve::fitted(family, history)).collect();
@@ -128,7 +129,7 @@ fn mean(values: &[f64]) -> f64 {
     sum / count
 }
 
-/// The median of values in rising order.
+/// Returns the median of values in rising order.
 fn median(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     match sorted.len() % 2 {

@@ -5,16 +5,16 @@
 use super::{Assessor, Bounds, Error, Judgement};
 use crate::search::class_args::{Arguments, OptimizeMode};
 
-/// Steps that bounds are given for at once.
+/// The maximum number of steps for which bounds are returned.
 const AHEAD: usize = 1000;
 
 /// NNI's `Medianstop`.
 #[derive(Debug)]
 pub(super) struct Medianstop {
     mode: OptimizeMode,
-    /// No trial is judged before it has so many results.
+    /// The number of results before which a trial is not judged.
     start_step: usize,
-    /// Step -> averages of the successful trials up to that step, in rising order.
+    /// For each step, the averages of the successful trials up to that step, in rising order.
     averages: Vec<Vec<f64>>,
 }
 
@@ -27,7 +27,7 @@ impl Medianstop {
         Ok(Self { mode, start_step, averages: Vec::new() })
     }
 
-    /// The larger the better: what is no number is the worst.
+    /// Returns a result as a goodness, where larger is better. NaN is the worst.
     fn goodness(&self, result: f64) -> f64 {
         let goodness = match self.mode {
             OptimizeMode::Maximize => result,
@@ -47,7 +47,7 @@ impl Assessor for Medianstop {
         else {
             return Judgement::Good;
         };
-        // Of an even number the worse of the two in the middle.
+        // Of an even number of averages, the worse of the two in the middle.
         let median = match self.mode {
             OptimizeMode::Maximize => averages[(averages.len() - 1) / 2],
             OptimizeMode::Minimize => averages[averages.len() / 2],
@@ -75,18 +75,18 @@ impl Assessor for Medianstop {
             count += 1.0;
             let average: f64 = sum / count;
             if average.is_nan() {
-                return; // Nor will a later one be a number.
+                return; // All later averages are NaN, too.
             }
             if self.averages.len() <= step {
                 self.averages.push(Vec::new());
             }
-            // A trial whose averages were numbers up to here has one in every earlier step.
+            // The trial has an average for every earlier step, so the entry for this step exists now.
             let sorted = &mut self.averages[step];
             sorted.insert(sorted.partition_point(|other| *other < average), average);
         }
     }
 
-    /// The medians as they would be if all others were the worst there can be.
+    /// Returns the medians for the case that the `others` trials have the worst possible results.
     fn bounds(&self, results: usize, others: usize) -> Option<Bounds> {
         let from = self.start_step.max(results + 1);
         let steps = self.averages.get(from - 1..).unwrap_or_default().iter().take(AHEAD);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_are_judged_as_nni_judges_them() {
+    fn trials_are_judged_as_in_nni() {
         let stories: Vec<Value> =
             serde_json::from_str(include_str!("../../../fixtures/tuner/nni_medianstop.json"))
                 .unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_judgement_says_why() {
+    fn a_bad_judgement_has_a_reason() {
         let mut assessor = assessor(&json!({})).unwrap();
         assessor.ended("t", &[0.5, 0.7], true);
         assessor.ended("t", &[0.1, 0.1], false);
@@ -156,10 +156,10 @@ mod tests {
         let expected = Judgement::Bad { reason: reason.to_owned() };
         assert_eq!(assessor.judge("t", &[0.4, f64::NAN]), expected);
         assert_eq!(assessor.judge("t", &[0.4, 0.6]), Judgement::Good);
-        // No trial has come so far.
+        // No other trial has reached this step.
         assert_eq!(assessor.judge("t", &[0.1, 0.1, 0.1]), Judgement::Good);
         assert_eq!(assessor.judge("t", &[]), Judgement::Good);
-        // Only what is no number is worse than everything.
+        // A history with only NaN is worse than everything.
         assert_ne!(assessor.judge("t", &[f64::NAN]), Judgement::Good);
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let refused = |args| assessor(&args).unwrap_err().to_string();
         assert_eq!(
             refused(json!({"start_stp": 1})),
-            "assessor.classArgs.start_stp: is no argument of Medianstop; did you mean `start_step`? \
+            "assessor.classArgs.start_stp: is not an argument of Medianstop; did you mean `start_step`? \
              Allowed: optimize_mode, start_step"
         );
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
         );
     }
 
-    /// Returns whether the bounds stop a trial after these results, as an agent would see it.
+    /// Returns whether an agent with these bounds stops a trial after these results.
     fn stops(bounds: &Bounds, history: &[f64]) -> bool {
         let at = history.len().checked_sub(bounds.from).and_then(|at| bounds.bounds.get(at));
         let best = match bounds.mode {
@@ -191,14 +191,14 @@ mod tests {
     }
 
     fn histories(most: usize) -> impl Strategy<Value = Vec<Vec<f64>>> {
-        // Few numbers, so that they meet.
+        // Few different numbers, so that equal numbers occur.
         let number = prop_oneof![9 => (0..10_i8).prop_map(f64::from), 1 => Just(f64::NAN)];
         prop::collection::vec(prop::collection::vec(number, 0..6), 0..most)
     }
 
     proptest! {
         #[test]
-        fn a_bound_stops_nothing_that_would_be_let_run(
+        fn bounds_stop_only_trials_that_the_assessor_stops(
             before in histories(12), after in histories(4), more in 0..3_usize, maximize: bool,
             start_step in 0..4, judged in histories(2),
         ) {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_the_medians_with_room_for_the_others() {
+    fn bounds_are_medians_that_allow_for_the_other_trials() {
         let bounds = |mode, results, others| {
             let mut assessor = assessor(&json!({"optimize_mode": mode, "start_step": 2})).unwrap();
             for average in [1.0, 2.0, 3.0, 4.0, 5.0] {
@@ -241,7 +241,7 @@ mod tests {
             ("with room for two",       "maximize", 2, 2, Some((3, vec![2.0]))),
             ("with room for four",      "maximize", 2, 4, Some((3, vec![1.0]))),
             ("more than are known",     "maximize", 2, 5, None),
-            ("nobody came so far",      "maximize", 3, 0, None),
+            ("no trial got so far",     "maximize", 3, 0, None),
             ("small is good",           "minimize", 2, 0, Some((3, vec![3.0]))),
             ("and there is room",       "minimize", 2, 3, Some((3, vec![5.0]))),
             ("and then none",           "minimize", 2, 5, None),

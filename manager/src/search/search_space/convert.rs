@@ -1,4 +1,5 @@
-//! Points <-> parameters. The order is NNI's: `exp`, round to a multiple of `q` (half to even), clip.
+//! The conversion between points and parameters. The order of operations is NNI's: `exp`, rounding to a multiple of `q`
+//! (half to even), clipping.
 
 use serde_json::{Map, Number, Value};
 
@@ -7,11 +8,11 @@ use super::{
 };
 use crate::util::nearest::advice;
 
-/// The relative distance by which a value may lie outside its bounds: `exp(ln(x))` is not always `x`.
+/// The relative tolerance at the bounds of a value, because `exp(ln(x))` does not always equal `x`.
 const SLACK: f64 = 1e-9;
 
 impl SearchSpace {
-    /// The parameters that a point stands for, in the order of the space.
+    /// Returns the parameters for a point, in the order of the space.
     pub fn parameters(&self, point: &[Option<Coordinate>]) -> Parameters {
         self.level(point, None)
     }
@@ -57,8 +58,8 @@ impl SearchSpace {
         }
     }
 
-    /// The point that stands for `parameters`. A choice with equal options yields the first of them, and
-    /// what was rounded to a multiple of `q` stays rounded.
+    /// Returns the point for `parameters`. If a choice has equal options, the point has the first of them. A value
+    /// that was rounded to a multiple of `q` stays rounded.
     pub fn locate(&self, parameters: &Parameters) -> Result<Point, Error> {
         let mut point = vec![None; self.dimensions.len()];
         self.locate_level(parameters, None, "", &mut point)?;
@@ -81,7 +82,7 @@ impl SearchSpace {
             members.keys().find(|key| !(known(key) || parent.is_some() && *key == "_name"))
         {
             let names = below().map(|(_, dimension)| dimension.name.as_str());
-            return fault(path(key), format!("is no parameter; {}", advice(key, names)));
+            return fault(path(key), format!("is not a parameter; {}", advice(key, names)));
         }
         for (index, dimension) in below() {
             let path = path(&dimension.name);
@@ -102,7 +103,7 @@ impl SearchSpace {
 }
 
 impl Dimension {
-    /// The coordinate of a value on this dimension.
+    /// Returns the coordinate of a value on this dimension.
     fn locate(&self, value: &Value, path: &str) -> Result<Coordinate, Error> {
         match &self.domain {
             Domain::Choice(values) => {
@@ -156,7 +157,7 @@ impl Dimension {
 }
 
 impl Real {
-    /// The value at a coordinate; always finite.
+    /// Returns the value at a coordinate. It is always finite.
     pub fn value(&self, coordinate: f64) -> f64 {
         let mut x = if self.log { coordinate.exp() } else { coordinate };
         if let Some(q) = self.q {
@@ -165,11 +166,11 @@ impl Real {
         if let Some((low, high)) = self.bounds {
             x = x.max(low).min(high);
         }
-        // JSON has no infinity. Adding 0 turns -0 into 0, as Python's integers do.
+        // JSON has no infinity. Adding 0 converts -0 to 0, because Python's integers have no -0.
         x.clamp(f64::MIN, f64::MAX) + 0.0
     }
 
-    /// The coordinate of what the trial sees of a coordinate: of the multiple of `q`.
+    /// Returns the coordinate of the value that the trial receives, which may be a multiple of `q`.
     pub fn settled(&self, coordinate: f64) -> f64 {
         match self.q {
             None => coordinate,
@@ -177,7 +178,7 @@ impl Real {
         }
     }
 
-    /// Returns the distance of about the next multiple of `q` from a coordinate; 0 where there is no `q`.
+    /// Returns the approximate distance from a coordinate to the next multiple of `q`, or 0 without `q`.
     pub fn step(&self, coordinate: f64) -> f64 {
         match (self.q, self.log) {
             (None, _) => 0.0,
@@ -186,7 +187,7 @@ impl Real {
         }
     }
 
-    /// The coordinate of a value, if it is one of this distribution.
+    /// Returns the coordinate of a value, or `None` if the distribution does not contain the value.
     fn locate(&self, value: f64) -> Option<f64> {
         let value = match self.bounds {
             Some((low, high)) => {
@@ -200,8 +201,8 @@ impl Real {
         };
         match self.log {
             false => Some(value),
-            // Zero is what a small value of a `qlognormal` is rounded to; what was below is lost, and
-            // the middle of the interval serves as well as any point of it.
+            // A small value of a `qlognormal` is rounded to 0. The original value is unknown, so the coordinate is
+            // that of the middle of the rounding interval.
             true if value == 0.0 && self.q.is_some() => self.q.map(|q| (q / 4.0).ln()),
             true => (value > 0.0).then(|| value.ln()),
         }
@@ -216,10 +217,10 @@ impl Real {
         }
     }
 
-    /// Returns the number of values; `None` where they are not countable.
+    /// Returns the number of values, or `None` if they are not countable.
     pub(super) fn size(&self) -> Option<u128> {
         let (q, (low, high)) = (self.q?, self.bounds?);
-        // Multiples whose interval of rounding overlaps the open range. An end outside is clipped.
+        // The multiples whose rounding interval overlaps the open range. Multiples outside the bounds are clipped.
         let first = (low / q + 0.5).floor();
         let last = (high / q - 0.5).ceil();
         let count = (last - first + 1.0).max(1.0);
@@ -232,8 +233,8 @@ impl Real {
         (count < 1e30).then_some(count as u128)
     }
 
-    /// The coordinate below which the part `p` (0 to 1) of the distribution lies; infinite at the ends
-    /// of a normal one.
+    /// Returns the quantile `p` (0 to 1) of the distribution, as a coordinate. It is infinite at the ends of a normal
+    /// distribution.
     pub fn quantile(&self, p: f64) -> f64 {
         match self.shape {
             Shape::Uniform { low, high } => low + (high - low) * p,
@@ -242,7 +243,7 @@ impl Real {
     }
 }
 
-/// Returns whether two JSON values are equal as Python sees them: `1` and `1.0` are.
+/// Returns whether two JSON values are equal in Python, where `1` equals `1.0`.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -253,7 +254,7 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The integer that a JSON number is; `3.0` is one.
+/// Returns a JSON number as an integer, or `None` if it has a fraction. `3.0` is an integer.
 fn integral(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| {
         let number =
@@ -262,7 +263,7 @@ fn integral(value: &Value) -> Option<i64> {
     })
 }
 
-/// A double without a fraction as an integer.
+/// Converts a double without a fraction to an integer.
 #[expect(
     clippy::as_conversions,
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! JSON -> checked dimensions. Every refusal names the entry and what it may hold.
+//! The parser of search spaces, from JSON to checked dimensions. Every error names the entry and the allowed content.
 
 use serde_json::{Map, Value};
 
@@ -19,13 +19,13 @@ const TYPES: [&str; 11] = [
     "qlognormal",
 ];
 
-/// Beyond this, `exp` overflows a double.
+/// The largest logarithm. Above it, `exp` overflows a double.
 const MAX_LOG: f64 = 709.0;
 
-/// Nested choices deeper than this are refused, so that no document can exhaust the stack.
+/// The maximum depth of nested choices, so that no document can exhaust the stack.
 const MAX_DEPTH: usize = 32;
 
-/// Takes a whole space apart.
+/// Returns the dimensions of a space.
 pub(super) fn dimensions(json: &Value) -> Result<Vec<Dimension>, Error> {
     let Value::Object(members) = json else {
         return fault(
@@ -71,10 +71,10 @@ fn collect(
     Ok(())
 }
 
-/// A domain, and the options to descend into where it is a nested choice.
+/// A domain, and for a nested choice its options, whose members are dimensions.
 type Found<'a> = (Domain, Vec<&'a Map<String, Value>>);
 
-/// One entry's domain, and the options to descend into where it is a nested choice.
+/// Returns the domain of an entry, and for a nested choice its options.
 fn domain<'a>(entry: &'a Value, path: &str) -> Result<Found<'a>, Error> {
     let Value::Object(members) = entry else {
         let problem = format!(
@@ -133,7 +133,7 @@ fn choice<'a>(values: &'a [Value], path: &str) -> Result<Found<'a>, Error> {
             return fault(&format!("{path}._name"), problem);
         };
         if names.contains(name) {
-            return fault(&format!("{path}._name"), format!("`{name}` names two options"));
+            return fault(&format!("{path}._name"), format!("two options have the name `{name}`"));
         }
         names.push(name.clone());
         options.push(members);
@@ -152,8 +152,8 @@ fn integer(values: &[Value], path: &str) -> Result<Domain, Error> {
     Ok(Domain::Integer { low: low as i64, size: (high - low) as u64 })
 }
 
-/// An integer whose logarithm is uniform. Each integer has the part of the range that rounds to it, so that the ends
-/// are as likely as their neighbours suggest.
+/// Returns the domain of integers whose logarithm is uniform. Each integer gets the part of the range that rounds to
+/// it, so that the ends are not less likely than the other integers.
 fn log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
     let (low, high) = integer_bounds(values, path)?;
     if low < 1.0 {
@@ -169,10 +169,10 @@ fn log_integer(values: &[Value], path: &str) -> Result<Domain, Error> {
     }))
 }
 
-/// The least integer, and the one above the largest.
+/// Returns the smallest integer, and the largest integer plus 1.
 fn integer_bounds(values: &[Value], path: &str) -> Result<(f64, f64), Error> {
     let numbers = numbers(values, 2, "[low, high), high not included", path)?;
-    // NNI rounds both up first.
+    // NNI also rounds both numbers up.
     let (low, high) = (numbers[0].ceil(), numbers[1].ceil());
     // Above 2^53 a double skips integers.
     if let Some(i) = [low, high].iter().position(|n| n.abs() > 9_007_199_254_740_992.0) {
@@ -226,7 +226,7 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
     }
     if first >= second {
         let problem = format!(
-            "the low end {first} must be less than the high end {second}; for a constant use a choice of one"
+            "the low end {first} must be less than the high end {second}; for a constant, use a `choice` with one option"
         );
         return fault(path, problem);
     }
@@ -237,7 +237,7 @@ fn real(name: &str, values: &[Value], path: &str) -> Result<Real, Error> {
         );
     }
     if !(second - first).is_finite() {
-        return fault(path, "is too wide for a double");
+        return fault(path, "the range is too wide for a double");
     }
     let (low, high) = if log { (first.ln(), second.ln()) } else { (first, second) };
     let shape = Shape::Uniform { low, high };
@@ -258,7 +258,7 @@ fn numbers(values: &[Value], expected: usize, form: &str, path: &str) -> Result<
     values.iter().enumerate().map(number).collect()
 }
 
-/// Returns the kind of a value, for the user.
+/// Returns a description of a value for an error message.
 fn kind(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

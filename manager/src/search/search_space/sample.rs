@@ -1,4 +1,4 @@
-//! Random points. The distributions are NNI's; the bits are TrialKeeper's, since `NumPy`'s generator is not.
+//! Random points. The distributions are NNI's, but the values differ, because the random generator is not `NumPy`'s.
 
 use std::f64::consts::{SQRT_2, TAU};
 
@@ -7,12 +7,12 @@ use rand::Rng;
 use super::{Coordinate, Domain, Parameters, Point, Real, SearchSpace, Shape};
 
 impl SearchSpace {
-    /// Random parameters.
+    /// Returns random parameters.
     pub fn sample(&self, rng: &mut impl Rng) -> Parameters {
         self.parameters(&self.sample_point(rng))
     }
 
-    /// A random point.
+    /// Returns a random point.
     pub fn sample_point(&self, rng: &mut impl Rng) -> Point {
         let mut point: Point = Vec::with_capacity(self.dimensions.len());
         for (index, dimension) in self.dimensions.iter().enumerate() {
@@ -24,7 +24,7 @@ impl SearchSpace {
 }
 
 impl Domain {
-    /// A random position.
+    /// Returns a random position.
     pub fn sample(&self, rng: &mut impl Rng) -> Coordinate {
         match (self, self.options()) {
             (Self::Real(real), _) => Coordinate::Real(real.sample(rng)),
@@ -35,7 +35,7 @@ impl Domain {
 }
 
 impl Real {
-    /// A random coordinate.
+    /// Returns a random coordinate.
     pub fn sample(&self, rng: &mut impl Rng) -> f64 {
         match self.shape {
             Shape::Uniform { low, high } => low + rng.random::<f64>() * (high - low),
@@ -44,14 +44,14 @@ impl Real {
     }
 }
 
-/// A number from the standard normal distribution, after Box and Muller.
+/// Draws a number from the standard normal distribution, after Box and Muller.
 pub(crate) fn standard_normal(rng: &mut impl Rng) -> f64 {
     // 1 - u lies in (0, 1], where the logarithm is finite.
     let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     radius * (TAU * rng.random::<f64>()).cos()
 }
 
-/// The inverse of the standard normal distribution function, to full precision.
+/// Returns the inverse of the standard normal distribution function, to full precision.
 pub(crate) fn standard_quantile(p: f64) -> f64 {
     if p <= 0.0 {
         return f64::NEG_INFINITY;
@@ -63,7 +63,7 @@ pub(crate) fn standard_quantile(p: f64) -> f64 {
         // Exact: 1 - p has no rounding error here. The lower tail keeps its relative precision.
         return -standard_quantile(1.0 - p);
     }
-    // Winitzki's closed form is good to three digits; Halley's method triples them at each step.
+    // Winitzki's closed form is accurate to three digits. Each step of Halley's method triples the number of digits.
     let log = (4.0 * p * (1.0 - p)).ln();
     let half = log / 2.0 + 2.0 / (std::f64::consts::PI * 0.147);
     let mut x = -SQRT_2 * ((half * half - log / 0.147).sqrt() - half).max(0.0).sqrt();
@@ -76,7 +76,7 @@ pub(crate) fn standard_quantile(p: f64) -> f64 {
     x
 }
 
-/// The standard normal distribution function.
+/// Returns the standard normal distribution function at `x`.
 pub(crate) fn standard_cdf(x: f64) -> f64 {
     libm::erfc(-x / SQRT_2) / 2.0
 }

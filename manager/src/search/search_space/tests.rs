@@ -26,7 +26,7 @@ fn draws(space: &SearchSpace, seed: u64, count: usize) -> Vec<Parameters> {
 }
 
 #[test]
-fn coordinates_become_the_values_that_nni_makes_of_them() {
+fn coordinates_have_the_same_values_as_in_nni() {
     for case in vectors("convert") {
         let space = space(&json!({"x": case["space"]}));
         let internal = &case["internal"];
@@ -35,13 +35,13 @@ fn coordinates_become_the_values_that_nni_makes_of_them() {
             Some(_) => Coordinate::Index(internal.as_u64().unwrap()),
         };
         let value = &space.parameters(&[Some(at)])["x"];
-        // As text: an integer stays an integer, and what `q` rounds is a float.
+        // Compared as text, because an integer must stay an integer and a value rounded by `q` must be a float.
         assert_eq!(value.to_string(), case["value"].to_string(), "{case}");
     }
 }
 
 #[test]
-fn draws_are_distributed_as_nni_draws_them() {
+fn draws_have_the_same_distributions_as_in_nni() {
     for case in vectors("quantiles") {
         let space = space(&json!({"x": case["space"]}));
         let mut values: Vec<f64> =
@@ -49,7 +49,7 @@ fn draws_are_distributed_as_nni_draws_them() {
         values.sort_by(f64::total_cmp);
         for pair in case["at"].as_array().unwrap() {
             let (p, expected) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
-            // The place of NNI's value among the drawn ones. For a discrete distribution it is an interval.
+            // The rank of NNI's value among the draws. For a discrete distribution, it is an interval.
             let share = |count: usize| f64::from(u32::try_from(count).unwrap()) / 20_000.0;
             let below = share(values.partition_point(|v| *v < expected));
             let through = share(values.partition_point(|v| *v <= expected));
@@ -59,7 +59,7 @@ fn draws_are_distributed_as_nni_draws_them() {
 }
 
 #[test]
-fn search_spaces_that_nni_calls_invalid_and_no_others_are_refused() {
+fn exactly_the_search_spaces_that_are_invalid_in_nni_are_refused() {
     for case in vectors("valid") {
         let parsed = SearchSpace::parse(&case["space"]);
         assert_eq!(parsed.is_ok(), case["valid"], "{case}: {parsed:?}");
@@ -67,7 +67,7 @@ fn search_spaces_that_nni_calls_invalid_and_no_others_are_refused() {
 }
 
 #[test]
-fn a_refusal_names_the_entry_and_what_is_allowed() {
+fn an_error_names_the_entry_and_the_allowed_content() {
     #[rustfmt::skip]
     let table = [
         (json!({}),                                                        "searchSpace: is empty; name at least one parameter"),
@@ -79,7 +79,7 @@ fn a_refusal_names_the_entry_and_what_is_allowed() {
         (json!({"lr": {"_type": "uniform", "_value": [0, true]}}),         "lr._value[1]: expected a number, [low, high]; found true"),
         (json!({"lr": {"_type": "quniform", "_value": [0, 1]}}),           "lr._value: expected 3 numbers, [low, high, q]; found 2"),
         (json!({"lr": {"_type": "quniform", "_value": [0, 1, 0]}}),        "lr._value[2]: q must be greater than 0"),
-        (json!({"lr": {"_type": "uniform", "_value": [1, 0]}}),            "lr._value: the low end 1 must be less than the high end 0; for a constant use a choice of one"),
+        (json!({"lr": {"_type": "uniform", "_value": [1, 0]}}),            "lr._value: the low end 1 must be less than the high end 0; for a constant, use a `choice` with one option"),
         (json!({"lr": {"_type": "loguniform", "_value": [0, 1]}}),         "lr._value[0]: the low end of a loguniform must be greater than 0"),
         (json!({"n": {"_type": "randint", "_value": [2, 2]}}),             "n._value: contains no integer: 2 <= x < 2; high is not included"),
         (json!({"n": {"_type": "lograndint", "_value": [0, 9]}}),          "n._value[0]: the low end of a lograndint must be at least 1"),
@@ -88,7 +88,7 @@ fn a_refusal_names_the_entry_and_what_is_allowed() {
         (json!({"n": {"_type": "lognormal", "_value": [1000, 1]}}),        "n._value[0]: mu is the mean of the logarithm; above 709 the values overflow"),
         (json!({"c": {"_type": "choice", "_value": []}}),                  "c._value: is empty; a choice needs at least one option"),
         (json!({"c": {"_type": "choice", "_value": [{"_name": "a"}, 2]}}), "c._value[1]: has no `_name`; in a nested choice every option is an object with `_name`"),
-        (json!({"c": {"_type": "choice", "_value": [{"_name": "a"}, {"_name": "a"}]}}), "c._value[1]._name: `a` names two options"),
+        (json!({"c": {"_type": "choice", "_value": [{"_name": "a"}, {"_name": "a"}]}}), "c._value[1]._name: two options have the name `a`"),
         (json!({"c": {"_type": "choice", "_value": [{"_name": "a", "k": {"_type": "choice", "_value": [{"_name": "b", "z": 3}]}}]}}),
             "c._value[0].k._value[0].z: expected {\"_type\": ..., \"_value\": [...]}, found 3; for a constant use {\"_type\": \"choice\", \"_value\": [3]}"),
         (json!({"c": {"_type": "choice", "_value": [1], "_values": 2}}),   "c._values: unknown; only `_type` and `_value` belong here"),
@@ -110,7 +110,7 @@ fn two_levels() -> SearchSpace {
 }
 
 #[test]
-fn two_levels_of_choices_are_drawn_where_nni_crashes() {
+fn nested_choices_of_two_levels_are_drawn_unlike_in_nni_which_crashes() {
     let space = two_levels();
     let seen: std::collections::BTreeSet<String> =
         draws(&space, 5, 60).iter().map(|p| shape(&p["net"])).collect();
@@ -156,10 +156,10 @@ fn foreign_parameters_are_refused_with_their_path() {
         (json!({"net": {"_name": "none"}}),                                      Some("lr: is missing")),
         (json!({"net": {"_name": "none"}, "lr": 0.2}),                           Some("lr: 0.2 is not from 0.001 to 0.1")),
         (json!({"net": {"_name": "none"}, "lr": "high"}),                        Some("lr: \"high\" is not a number, from 0.001 to 0.1")),
-        (json!({"net": {"_name": "none"}, "lr": 0.01, "l": 1}),                  Some("l: is no parameter; did you mean `lr`? Allowed: net, lr")),
+        (json!({"net": {"_name": "none"}, "lr": 0.01, "l": 1}),                  Some("l: is not a parameter; did you mean `lr`? Allowed: net, lr")),
         (json!({"net": "deep", "lr": 0.01}),                                     Some("net: expected an object whose `_name` is one of none, deep")),
         (json!({"net": {"_name": "deep", "act": {"_name": "leaky", "slope": 7}}, "lr": 0.01}), Some("net.act.slope: 7 is not from 0.01 to 0.3")),
-        (json!({"net": {"_name": "none", "act": {}}, "lr": 0.01}),               Some("net.act: is no parameter; allowed: ")),
+        (json!({"net": {"_name": "none", "act": {}}, "lr": 0.01}),               Some("net.act: is not a parameter; allowed: ")),
     ];
     for (parameters, message) in table {
         let refused = space.validate(&object(&parameters)).err().map(|e| e.to_string());
@@ -168,12 +168,12 @@ fn foreign_parameters_are_refused_with_their_path() {
 }
 
 #[test]
-fn integers_on_a_log_scale_are_integers_and_even_in_their_logarithm() {
+fn log_integers_are_integers_with_a_uniform_logarithm() {
     let space = space(&json!({"n": {"_type": "lograndint", "_value": [1, 1025]}}));
     let drawn = draws(&space, 4, 4000);
     let drawn: Vec<i64> = drawn.iter().map(|p| p["n"].as_i64().unwrap()).collect();
     assert!(drawn.iter().all(|n| (1..=1024).contains(n)));
-    // A half of the doublings lies below 32, and each end is drawn.
+    // Half of the doublings from 1 to 1024 lie below 32. Both ends are drawn.
     let below = drawn.iter().filter(|n| **n < 32).count();
     assert!((1900..2400).contains(&below), "{below} of 4000");
     assert!(drawn.iter().filter(|n| **n == 1).count() > 200 && drawn.iter().any(|n| *n > 1000));
@@ -200,7 +200,7 @@ fn the_normal_quantile_inverts_the_distribution_function() {
     assert!(standard_quantile(0.5).abs() < f64::EPSILON);
 }
 
-/// Any valid entry that is not nested.
+/// Generates any valid entry that is not nested.
 fn any_entry() -> impl Strategy<Value = Value> {
     let bounds =
         (-1e6..1e6, 1e-3..1e6, 1e-3..1e3).prop_map(|(low, width, q)| (low, low + width, q));
@@ -232,7 +232,7 @@ fn any_space() -> impl Strategy<Value = Value> {
         .prop_map(|entries| json!(entries))
 }
 
-/// Any JSON.
+/// Generates any JSON.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn every_draw_is_valid_and_comes_back_unchanged(json in any_space(), seed: u64) {
+    fn every_draw_is_valid_and_survives_a_round_trip(json in any_space(), seed: u64) {
         let space = space(&json);
         for parameters in draws(&space, seed, 4) {
             let text = serde_json::to_string(&parameters).unwrap();
@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// Equal, but for the last digits of a logarithm.
+/// Returns whether two values are equal except for the last digits of a logarithm.
 fn close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

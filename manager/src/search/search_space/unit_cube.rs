@@ -1,11 +1,11 @@
-//! Coordinates <-> parts of a distribution: the unit cube in which all parameters have the same range.
+//! The conversion between coordinates and the unit cube. In the cube, each parameter is a share of its distribution.
 
 use super::sample::standard_cdf;
 use super::{Coordinate, Domain, Real, Shape};
 
 impl Domain {
-    /// The position below which the part `p` of the distribution lies; options count in their order. `p` lies between 0
-    /// and 1, the ends excluded where the distribution is normal.
+    /// Returns the position below which the share `p` of the distribution lies, with options in their order. `p` is
+    /// from 0 to 1, and excludes both ends if the distribution is normal.
     pub(crate) fn at_share(&self, p: f64) -> Coordinate {
         match (self, self.options()) {
             (Self::Real(real), _) => Coordinate::Real(real.quantile(p)),
@@ -16,7 +16,8 @@ impl Domain {
         }
     }
 
-    /// The part of the distribution below a position: below what the trial sees of it, or the middle of an option's part.
+    /// Returns the share of the distribution below a position. For a number, the position is the value that the trial
+    /// receives; for an option, it is the middle of the option's share.
     pub(crate) fn share(&self, at: Coordinate) -> f64 {
         match (self, at) {
             (Self::Real(real), Coordinate::Real(x)) => real.share(x),
@@ -25,7 +26,7 @@ impl Domain {
         }
     }
 
-    /// Returns whether nearby positions have nearby values: a number or an integer.
+    /// Returns whether the domain is a number or an integer, so that nearby positions have similar values.
     pub(crate) fn is_numeric(&self) -> bool {
         match self {
             Self::Real(_) => true,
@@ -36,7 +37,7 @@ impl Domain {
 }
 
 impl Real {
-    /// The part of the distribution below what the trial sees of a coordinate.
+    /// Returns the share of the distribution below the value that the trial receives for a coordinate.
     pub(crate) fn share(&self, coordinate: f64) -> f64 {
         let x = self.settled(coordinate);
         match self.shape {
@@ -46,7 +47,7 @@ impl Real {
     }
 }
 
-/// An index as a double.
+/// Converts an index to a double.
 #[expect(
     clippy::as_conversions,
     clippy::cast_precision_loss,
@@ -56,7 +57,7 @@ pub(crate) fn double(n: u64) -> f64 {
     n as f64
 }
 
-/// The index below `size` that is nearest to a double.
+/// Converts a double to an index, at most `size` - 1.
 #[expect(
     clippy::as_conversions,
     clippy::cast_possible_truncation,

@@ -1,9 +1,9 @@
-//! Anneal: a walk around the best trials that grows shorter with every result.
+//! Anneal: a search around the best trials, whose steps shrink with every result.
 //!
-//! The algorithm is `hyperopt`'s (0.1.2, `hyperopt/anneal.py`, which NNI 3.0 calls). For every parameter a good trial
-//! is chosen: the best one half of the time, the second a quarter of the time and so on. A value is drawn around its
-//! value. The distribution is the parameter's own, shrunk to 1 / (1 + 0.1 n) of its width after n trials. Parameters
-//! follow the same good trial as far as it has them.
+//! The algorithm is that of `hyperopt` (0.1.2, `hyperopt/anneal.py`, which NNI 3.0 calls). For every parameter, it
+//! chooses a good trial: the best with probability 1/2, the second with probability 1/4, and so on. It draws a value
+//! around that trial's value. The distribution is the parameter's own, shrunk to 1 / (1 + 0.1 n) of its width after n
+//! trials. All parameters follow the same good trial, if it has them.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -17,20 +17,20 @@ use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace, 
 /// The factor by which each trial shrinks the step.
 const SHRINK: f64 = 0.1;
 
-/// Chance that the best trial not yet considered is the one to follow: one over the mean rank.
+/// The probability of following the best trial that was not yet considered: 1 / the mean rank.
 const FOLLOW_BEST: f64 = 0.5;
 
-/// Lies are told only when more trials than this were proposed.
+/// The number of proposed trials up to which running trials do not count.
 const HONEST_TRIALS: usize = 20;
 
 /// NNI's `Anneal`.
 #[derive(Debug)]
 pub(super) struct Anneal {
-    /// `parallel_optimize`: whether running trials count, and with which result.
+    /// The assumed result of running trials. `None` without `parallel_optimize`: running trials do not count.
     liar: Option<Liar>,
 }
 
-/// `constant_liar_type`: of the reported metrics, whichever of them is the better one.
+/// `constant_liar_type`: a statistic of the reported metrics, whatever the direction of the objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Liar {
     Min,
@@ -50,7 +50,7 @@ impl Anneal {
         Ok(Self { liar: parallel.then_some(liar) })
     }
 
-    /// The loss that running trials are given; `None` if they do not count.
+    /// Returns the assumed loss of running trials, or `None` if they do not count.
     fn lie(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar.filter(|_| trials.count() > HONEST_TRIALS)?;
         let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
@@ -75,7 +75,7 @@ impl Model for Anneal {
         let lie = self.lie(trials);
         let lies = lie.into_iter().flat_map(|lie| trials.running().map(move |point| (point, lie)));
         let mut known: Vec<(&Point, f64)> = trials.done().chain(lies).collect();
-        // Stable: of equal ones the earlier goes first.
+        // The sort is stable: of equal losses, the earlier is first.
         known.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let mut followed: Vec<&Point> = Vec::new();
         let mut point: Point = Vec::with_capacity(space.dimensions().len());
@@ -105,7 +105,8 @@ impl Model for Anneal {
     }
 }
 
-/// The rank of the trial to follow among `count`: geometric, and never beyond the last.
+/// Draws the rank of the trial to follow among `count` trials, from a geometric distribution that ends at the last
+/// trial.
 fn rank(count: usize, rng: &mut impl Rng) -> usize {
     let mut rank = 0;
     while rank + 1 < count && rng.random::<f64>() >= FOLLOW_BEST {
@@ -114,13 +115,13 @@ fn rank(count: usize, rng: &mut impl Rng) -> usize {
     rank
 }
 
-/// Returns the rest of a parameter's width after so many trials.
+/// Returns the share of a parameter's width that remains after a number of trials.
 fn shrunk(trials: usize) -> f64 {
     1.0 / (1.0 + SHRINK * f64::from(u32::try_from(trials).unwrap_or(u32::MAX)))
 }
 
 impl Domain {
-    /// A position around another one, from the domain's own distribution shrunk to a part of its width.
+    /// Draws a position around another position, from the domain's own distribution with its width shrunk.
     pub(super) fn near(&self, around: Coordinate, shrunk: f64, rng: &mut impl Rng) -> Coordinate {
         match (self, around) {
             (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.near(x, shrunk, rng)),
@@ -154,7 +155,7 @@ mod tests {
     use crate::search::tuner::Outcome;
 
     #[test]
-    fn suggestions_are_distributed_as_nnis() {
+    fn suggestions_are_distributed_as_in_nni() {
         let stories: Vec<Value> =
             serde_json::from_str(include_str!("../../../fixtures/tuner/nni_anneal.json")).unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn running_trials_count_only_where_that_is_asked_for() {
+    fn running_trials_count_only_with_a_liar() {
         let mut trials = Trials::new(OptimizeMode::Maximize, &Goals::default());
         for id in 0..30_u32 {
             trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id) / 30.0))]);

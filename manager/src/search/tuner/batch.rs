@@ -1,4 +1,4 @@
-//! Batch: the parameter sets that the experiment file lists, one after the other.
+//! Batch: proposes the parameter sets that the experiment file lists, in their order.
 
 use super::{Error, Outcome, Proposal, Sample, Tuner};
 use crate::search::search_space::{Domain, Parameters, SearchSpace};
@@ -14,9 +14,9 @@ impl Batch {
         Ok(Self { waiting: sets(space)?.into_iter().rev().collect() })
     }
 
-    /// Leaves out a parameter set that was tried already.
+    /// Removes a parameter set that was already tried.
     fn take(&mut self, parameters: &Parameters) {
-        // The last one that is equal is the first one in the list.
+        // The list is reversed, so the last equal set is the first in the file.
         if let Some(at) = self.waiting.iter().rposition(|waiting| waiting == parameters) {
             self.waiting.remove(at);
         }
@@ -44,7 +44,7 @@ impl Tuner for Batch {
     }
 }
 
-/// The parameter sets of a batch, in order.
+/// Returns the parameter sets of a batch, in order.
 pub(super) fn sets(space: &SearchSpace) -> Result<Vec<Parameters>, Error> {
     let [dimension] = space.dimensions() else {
         return fault(

@@ -1,10 +1,13 @@
-//! `CMA-ES` (Hansen, "The CMA Evolution Strategy: A Tutorial", 2016), with negative weights: numbers are drawn from a
-//! normal distribution that follows the results, in mean, width and orientation.
+//! `CMA-ES` (Hansen, "The CMA Evolution Strategy: A Tutorial", 2016), with negative weights. Numbers are drawn from a
+//! normal distribution whose mean, width and orientation adapt to the results.
 //!
-//! The distribution is a function of the results that are known: they are taken in the order of their ids, a generation
-//! after the other. So trials may end in any order, many may run at a time, and a resumed search goes on alike. A result that
-//! was not drawn from the distribution of its generation is pulled towards it ("injected", Hansen 2011). Numbers at the
-//! top level are searched so, each on the scale of its own distribution; choices, and what they bring with them, are random.
+//! The distribution is a function of the known results, which are processed in the order of their ids, generation by
+//! generation. Therefore trials may end in any order, many may run at a time, and a resumed search continues the
+//! same. A result that was not drawn from the distribution of its generation is pulled towards it ("injected", Hansen
+//! 2011).
+//!
+//! This applies to the numbers at the top level, each on the scale of its own distribution. Choices, and the
+//! parameters of their options, are random.
 
 mod distribution;
 
@@ -22,36 +25,36 @@ use crate::search::goals::Merit;
 use crate::search::pareto;
 use crate::search::search_space::{Point, SearchSpace};
 
-/// The first width, as a part of each parameter's range.
+/// The initial width, relative to each parameter's range.
 const WIDTH: f64 = 0.2;
-/// The first width where results were imported: the best of them is the mean.
+/// The initial width if results were imported. The mean is then the best of them.
 const INFORMED_WIDTH: f64 = 0.1;
-/// A distribution that is narrower says nothing new: the search begins anew, with twice the population.
+/// The minimum width. A narrower distribution finds nothing new, so the search restarts with twice the population.
 const NARROWEST: f64 = 1e-9;
 /// The number of times that a draw outside the range is repeated before it is clipped.
 const REDRAWS: usize = 50;
 
-/// The search.
+/// The model of `CMA-ES`.
 #[derive(Debug)]
 pub(super) struct CmaEs {
     seed: u64,
-    /// The dimensions that it moves.
+    /// The dimensions that the distribution covers.
     moved: Vec<usize>,
-    /// The size of a generation.
+    /// The initial size of a generation.
     population: usize,
-    /// The latest state, so that a proposal need not begin with the first result.
+    /// The latest state, so that a proposal need not process all results again.
     memory: Mutex<Learned>,
 }
 
-/// The results that were taken in, and what came of them.
+/// The processed results, and the resulting distribution.
 #[derive(Debug, Clone, Default)]
 struct Learned {
-    /// The mean and width at the beginning.
+    /// The initial mean and width.
     start: (Vec<f64>, f64),
     taken: Vec<(Vec<f64>, Merit)>,
-    /// `None`: nothing was taken in yet.
+    /// The current distribution. `None` before the first call.
     distribution: Option<Distribution>,
-    /// The size of a generation: twice as many after each new beginning.
+    /// The size of a generation, which doubles at each restart.
     population: usize,
     restarts: u64,
 }
@@ -69,7 +72,7 @@ impl CmaEs {
             .map(|(index, _)| index)
             .collect();
         if moved.is_empty() {
-            let problem = "has no number at the top level, which CMA-ES is made for; use TPE";
+            let problem = "has no number at the top level, which CMA-ES requires; use TPE";
             return Err(Error { path: "searchSpace".to_owned(), problem: problem.to_owned() });
         }
         let given = arguments.integer("population_size", 3..=10_000)?;
@@ -78,7 +81,7 @@ impl CmaEs {
         Ok(Self { seed, moved, population, memory: Mutex::default() })
     }
 
-    /// Brings the state up to date: generation after generation.
+    /// Returns the state after all complete generations of known results.
     fn state(&self, space: &SearchSpace, trials: &Trials) -> Learned {
         let shares = |point: &Point| -> Vec<f64> {
             let share = |index: &usize| {
@@ -115,7 +118,7 @@ impl CmaEs {
         state
     }
 
-    /// The mean and the width at the beginning.
+    /// Returns the initial mean and width.
     fn start(&self, trials: &Trials, shares: impl Fn(&Point) -> Vec<f64>) -> (Vec<f64>, f64) {
         let best = trials.imported().min_by(|(_, a), (_, b)| a.order(b));
         match best {
@@ -126,7 +129,7 @@ impl CmaEs {
 }
 
 impl Learned {
-    /// Takes a generation in.
+    /// Processes a generation.
     fn take(&mut self, generation: &[(Vec<f64>, Merit)], seed: u64) {
         let Some(distribution) = &mut self.distribution else { return };
         let merits: Vec<&Merit> = generation.iter().map(|(_, merit)| merit).collect();
@@ -137,7 +140,7 @@ impl Learned {
         if distribution.width() < NARROWEST || !distribution.width().is_finite() {
             self.restarts += 1;
             self.population = self.population.saturating_mul(2);
-            // A stream that no proposal has.
+            // A stream that no proposal uses.
             let mut rng = generator(seed, u64::MAX - self.restarts);
             let mean = (0..self.start.0.len()).map(|_| rng.random()).collect();
             *distribution = Distribution::new(mean, WIDTH, self.population);

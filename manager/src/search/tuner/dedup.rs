@@ -1,19 +1,19 @@
-//! Proposes other parameters instead of those that were proposed before.
+//! Replacement of parameters that were already proposed.
 
 use super::grid::Grid;
 use super::history::History;
 use crate::search::search_space::{Domain, Parameters, Point, SearchSpace};
 
-/// The number of times that a colliding draw is replaced by another draw before the grid is walked. NNI walks at once;
-/// a few more draws keep a search random that has only begun to fill its space.
+/// The number of draws before a walk over the grid replaces them. NNI starts the walk after the first collision. A few
+/// more draws keep a search random while most of its space is free.
 const DRAWS: usize = 16;
 
-/// Keeps a tuner from proposing the same parameters twice, and notices when there are no more. After NNI
-/// 3.0's `nni/common/hpo_utils/dedup.py`.
+/// Prevents a tuner from proposing the same parameters twice, and detects an exhausted space. After NNI 3.0's
+/// `nni/common/hpo_utils/dedup.py`.
 #[derive(Debug)]
 pub(super) struct Dedup {
     space: SearchSpace,
-    /// `true` if a draw can collide at all: not where a parameter that is always present is continuous.
+    /// `true` if draws can collide. They cannot if a parameter that is always present is continuous.
     may_collide: bool,
     history: History,
     grid: Option<Grid>,
@@ -34,7 +34,7 @@ impl Dedup {
         }
     }
 
-    /// The first new one of what `draw` yields, else the next new point of a grid; `None` when every
+    /// Returns the first new parameters from `draw`, or else from the next new point of a grid. Returns `None` if every
     /// point was proposed.
     pub(super) fn fresh(&mut self, mut draw: impl FnMut() -> Point) -> Option<Parameters> {
         if !self.may_collide {
@@ -46,12 +46,12 @@ impl Dedup {
                 return Some(parameters);
             }
         }
-        // What the walk passes is in the history, so that a rebuilt tuner's walk arrives where this is.
+        // All points that the walk skips are in the history, so a rebuilt tuner's walk continues at the same point.
         let grid = self.grid.get_or_insert_with(|| Grid::new(&self.space));
         grid.find(|parameters| self.history.insert(parameters))
     }
 
-    /// Remembers parameters that were proposed earlier.
+    /// Adds parameters that were proposed earlier.
     pub(super) fn adopt(&mut self, parameters: &Parameters) {
         if self.may_collide {
             self.history.insert(parameters);

@@ -6,13 +6,13 @@ use super::{OptimizeMode, Outcome};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TrialProgress {
     Running,
-    /// The smaller the better. A result that is not a number is infinitely bad.
+    /// The loss: smaller is better. A result that is NaN has an infinite loss.
     Loss(f64),
     Failed,
 }
 
 impl TrialProgress {
-    /// The end that an outcome is.
+    /// Returns the progress for an outcome.
     pub(super) fn new(outcome: &Outcome, mode: OptimizeMode) -> Self {
         let number = match outcome {
             Outcome::Result(value) => value.number(),
@@ -26,7 +26,7 @@ impl TrialProgress {
         }
     }
 
-    /// The loss of a trial that ended well.
+    /// Returns the loss, if the trial has ended with a result.
     pub(super) fn loss(self) -> Option<f64> {
         match self {
             Self::Loss(loss) => Some(loss),

@@ -1,13 +1,15 @@
 //! Evolution (Real and others, "Large-Scale Evolution of Image Classifiers", 2017), after NNI 3.0's
-//! `nni/algorithms/hpo/evolution_tuner.py`: a good one of some random survivors is copied with one parameter
-//! changed, and of a random pair the worse one dies. NNI copies the better one of that same pair and always
-//! draws the parameter anew; the best of four, and a number that may stay near, find more in as many trials
-//! (`benches/tuners.rs`).
+//! `nni/algorithms/hpo/evolution_tuner.py`. The tuner copies a good survivor with one parameter changed, and removes
+//! the worse trial of a random pair.
 //!
-//! NNI decides at every proposal who dies, and so depends on which results were known at that moment. Here
-//! the survivors follow from the results alone, whatever order they came in: the trials enter the
-//! population in the order of their ids, and whenever it is too large, the worse one of a random pair
-//! leaves. That is what makes a resumed search go on unchanged. NNI has no seed for this tuner at all.
+//! NNI copies the better trial of that same pair, and always draws the changed parameter at random. Here, the copied
+//! trial is the best of four, and a changed number may stay near its old value. This finds better results in as many
+//! trials (`benches/tuners.rs`).
+//!
+//! NNI removes a trial at every proposal, so its population depends on the results that are known at that time. Here,
+//! the survivors depend only on the results, not on their order: trials enter the population in the order of their
+//! ids, and when it is too large, the worse trial of a random pair leaves. Therefore a resumed search continues
+//! unchanged. NNI's tuner has no seed.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -18,16 +20,16 @@ use super::random::generator;
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Coordinate, Point, SearchSpace};
 
-/// The share of mutated numbers that stay near what they were.
+/// The share of mutated numbers that stay near their old value.
 const STAY_NEAR: f64 = 0.3;
 
-/// Near: within this part of its range.
+/// The width of the interval around the old value, relative to the parameter's range.
 const NEAR: f64 = 0.2;
 
 /// NNI's `Evolution`.
 #[derive(Debug)]
 pub(super) struct Evolution {
-    /// `population_size`: so many trials are drawn at random, and so many live.
+    /// `population_size`: the number of random trials at the start, and the maximum number of survivors.
     population: usize,
     seed: u64,
 }
@@ -39,10 +41,10 @@ impl Evolution {
         Ok(Self { population: usize::try_from(population).unwrap_or(usize::MAX), seed })
     }
 
-    /// The trials that live, and their losses. Those that run belong to the population, too.
+    /// Returns the survivors and their losses. Running trials also use places in the population.
     fn survivors<'a>(&self, trials: &'a Trials) -> Vec<(&'a Point, f64)> {
         let room = self.population.saturating_sub(trials.running().count()).max(2);
-        // A stream of its own; proposals use those from 0.
+        // A separate stream: the streams of proposals begin at 0.
         let mut rng = generator(self.seed, u64::MAX);
         let mut living: Vec<(&Point, f64)> = Vec::new();
         for newcomer in trials.done() {
@@ -59,7 +61,7 @@ impl Evolution {
 
 impl Model for Evolution {
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        // A trial that failed early is replaced by another random one.
+        // Each failed trial is replaced by another random trial.
         if trials.count() < self.population.saturating_add(trials.failed()) {
             return space.sample_point(rng);
         }
@@ -76,14 +78,14 @@ impl Model for Evolution {
     }
 }
 
-/// Two different indices below `count`, which is at least 2.
+/// Returns two different random indices below `count`, which is at least 2.
 fn pair(count: usize, rng: &mut impl Rng) -> (usize, usize) {
     let one = rng.random_range(0..count);
     let other = rng.random_range(0..count - 1);
     (one, if other < one { other } else { other + 1 })
 }
 
-/// A copy with one of its parameters drawn anew, and whatever a newly chosen option brings with it.
+/// Returns a copy of `parent` with one parameter changed. If the change selects another option, draws its parameters.
 fn mutant(space: &SearchSpace, parent: &Point, rng: &mut impl Rng) -> Point {
     let present: Vec<usize> =
         parent.iter().enumerate().filter(|(_, at)| at.is_some()).map(|(index, _)| index).collect();
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_differs_in_one_parameter_and_what_belongs_to_it() {
+    fn a_mutant_differs_in_one_parameter_and_its_children() {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(4);
         let mut changes = [0; 4];
@@ -133,7 +135,7 @@ mod tests {
             let child = mutant(&space, &parent, &mut rng);
             assert!(space.validate(&space.parameters(&child)).is_ok());
             let differing: Vec<usize> = (0..4).filter(|i| parent[*i] != child[*i]).collect();
-            // A choice may be drawn as it was; a new one brings or takes its own parameter.
+            // A choice may be drawn unchanged. A changed choice adds or removes its parameter.
             assert!(matches!(differing.as_slice(), [] | [_] | [1, 2]), "{differing:?}");
             for i in differing {
                 changes[i] += 1;
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_die_and_the_best_live() {
+    fn the_best_trials_survive() {
         let space = space();
         let mut rng = ChaCha8Rng::seed_from_u64(4);
         let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
@@ -157,7 +159,7 @@ mod tests {
             evolution.survivors(&trials).into_iter().map(|(_, loss)| loss).collect();
         losses.sort_by(f64::total_cmp);
         assert_eq!((losses.len(), losses.first()), (20, Some(&0.0)));
-        // By chance the mean would be 100.
+        // By chance, the mean would be 100.
         assert!(losses.iter().sum::<f64>() / 20.0 < 70.0, "{losses:?}");
     }
 }

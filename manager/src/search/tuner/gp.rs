@@ -1,10 +1,10 @@
 //! Bayesian optimisation with a Gaussian process, with the arguments and acquisition functions of NNI 3.0's
 //! `nni/algorithms/hpo/gp_tuner`.
 //!
-//! NNI fits the process to the parameters as they are, with one length scale for all, and takes seconds for a proposal.
-//! Here every parameter is brought to the range 0 to 1 by its own distribution (so a `loguniform` counts by its
-//! logarithm), and has a length scale of its own. All types and nested choices are taken. Trials that run count with
-//! the value that is expected of them. The effort is bounded: see [`MOST_TRIALS`] and [`process::fit`].
+//! NNI fits the process to the raw parameters, with a common length scale, and takes seconds for a proposal. Here,
+//! every parameter is scaled to the range 0 to 1 by its own distribution (a `loguniform` by its logarithm), and has
+//! its own length scale. All types and nested choices are supported. Running trials count with their expected value.
+//! The effort is bounded: see [`MOST_TRIALS`] and [`process::fit`].
 
 mod features;
 mod process;
@@ -23,33 +23,33 @@ use crate::search::class_args::Arguments;
 use crate::search::search_space::sample::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 
-/// The process looks at no more trials than this: the better half of them, and the latest.
+/// The maximum number of trials in the process: half of them the best trials, the others the latest.
 const MOST_TRIALS: usize = 120;
 
 /// NNI's `GP`.
 #[derive(Debug)]
 pub(super) struct Gp {
     utility: Utility,
-    /// `nu`: smoothness of the process.
+    /// `nu`: the smoothness of the process.
     smoothness: Matern,
-    /// `alpha`: the least noise of an observation, as a part of the variance of all.
+    /// `alpha`: the minimum noise of an observation, relative to the variance of all observations.
     alpha: f64,
-    /// `cold_start_num`: so many results are awaited with quasi-random proposals.
+    /// `cold_start_num`: the number of results before which proposals are quasi-random.
     cold_start: usize,
-    /// `selection_num_warm_up`: so many random points are considered.
+    /// `selection_num_warm_up`: the number of random points that are considered.
     warm_up: usize,
-    /// `selection_num_starting_points`: from so many of the best points the search goes on.
+    /// `selection_num_starting_points`: the number of best points from which the local search starts.
     starting_points: usize,
 }
 
-/// The measure of how promising a point is, by what the process says of it.
+/// The acquisition function, which rates a point by the prediction of the process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Utility {
-    /// `ei`: expected improvement beyond `xi`.
+    /// `ei`: the expected improvement beyond `xi`.
     Improvement { xi: f64 },
-    /// `ucb`: mean plus `kappa` standard deviations.
+    /// `ucb`: the mean plus `kappa` standard deviations.
     Bound { kappa: f64 },
-    /// `poi`: probability of an improvement beyond `xi`.
+    /// `poi`: the probability of an improvement beyond `xi`.
     Probability { xi: f64 },
 }
 
@@ -78,13 +78,13 @@ impl Gp {
             smoothness,
             alpha,
             cold_start: count("cold_start_num", 10)?,
-            // NNI's own defaults, 100,000 and 250, are what makes it slow.
+            // NNI's defaults, 100,000 and 250, make it slow.
             warm_up: count("selection_num_warm_up", 400)?,
             starting_points: count("selection_num_starting_points", 5)?,
         })
     }
 
-    /// The point that promises most, of random ones and of what lies around the best.
+    /// Returns the most promising point, among random points and points near the best known points.
     fn promising(&self, view: &View<'_>, best_known: &[&Point], rng: &mut ChaCha8Rng) -> Point {
         let space = view.space;
         let mut pool: Vec<(f64, Point)> = Vec::new();
@@ -131,7 +131,7 @@ impl Model for Gp {
         let places: Vec<Vec<f64>> = known.iter().map(|(point, _)| features.at(point)).collect();
         let mut process = process::fit(self.smoothness, self.alpha, &places, &goodness);
         let best = process.largest();
-        // A running trial is taken to yield what is expected of it: the mean stays, the doubt goes.
+        // A running trial counts with its expected value: the mean stays, and the uncertainty shrinks.
         for point in trials.running() {
             let place = features.at(point);
             let (mean, _) = process.predict(&place);
@@ -145,7 +145,7 @@ impl Model for Gp {
     }
 }
 
-/// The process's view of points.
+/// A rating of points by the process.
 struct View<'a> {
     space: &'a SearchSpace,
     features: &'a Features,
@@ -161,7 +161,7 @@ impl View<'_> {
 }
 
 impl Utility {
-    /// Returns the worth of a point where `best` is the best known value.
+    /// Returns the utility of a point with this predicted mean and deviation. `best` is the best known value.
     fn of(self, mean: f64, deviation: f64, best: f64) -> f64 {
         match self {
             Self::Bound { kappa } => mean + kappa * deviation,
@@ -176,7 +176,7 @@ impl Utility {
     }
 }
 
-/// The trials that the process looks at.
+/// Returns the trials for the process.
 fn chosen(trials: &Trials) -> Vec<(&Point, f64)> {
     let done: Vec<(&Point, f64)> = trials.done().collect();
     let Some(surplus) = done.len().checked_sub(MOST_TRIALS).filter(|surplus| *surplus > 0) else {
@@ -192,8 +192,8 @@ fn chosen(trials: &Trials) -> Vec<(&Point, f64)> {
     kept.into_iter().map(|index| done[index]).collect()
 }
 
-/// Returns the values to which the process is fitted: the larger the better, 0 in the middle. Losses far above the
-/// middle are compressed, so that a few disasters do not flatten everything else.
+/// Returns the values to which the process is fitted: larger is better, and the median is 0. Losses far above the
+/// median are compressed, so that a few extreme losses do not hide the differences between the others.
 fn goodness(known: &[(&Point, f64)]) -> Vec<f64> {
     let mut sorted: Vec<f64> = known.iter().map(|(_, loss)| *loss).collect();
     sorted.sort_by(f64::total_cmp);
@@ -208,10 +208,10 @@ fn goodness(known: &[(&Point, f64)]) -> Vec<f64> {
     known.iter().map(value).collect()
 }
 
-/// A point near another one: some of its coordinates moved by a part of their range.
+/// Returns a point near `centre`, with some coordinates moved by about `scale` of their range.
 fn neighbour(space: &SearchSpace, centre: &Point, scale: f64, rng: &mut impl Rng) -> Point {
     let present = centre.iter().filter(|at| at.is_some()).count();
-    // Two or three coordinates move, whatever the number of dimensions.
+    // On average 2.5 coordinates move, whatever the number of dimensions.
     let chance = (2.5 / f64::from(u32::try_from(present).unwrap_or(u32::MAX))).min(1.0);
     let mut point: Point = Vec::with_capacity(centre.len());
     for (index, dimension) in space.dimensions().iter().enumerate() {
@@ -229,7 +229,7 @@ fn neighbour(space: &SearchSpace, centre: &Point, scale: f64, rng: &mut impl Rng
 fn moved(domain: &Domain, old: Coordinate, scale: f64, rng: &mut impl Rng) -> Coordinate {
     match (domain, old) {
         (Domain::Real(real), Coordinate::Real(x)) => {
-            // At least one multiple of q away, else nothing would change.
+            // The width is at least the step of `q`, because smaller moves would be rounded away.
             let mut nudge = |width: f64| (width * scale).max(real.step(x)) * standard_normal(rng);
             Coordinate::Real(match real.shape {
                 Shape::Uniform { low, high } => (x + nudge(high - low)).clamp(low, high),

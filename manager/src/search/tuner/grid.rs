@@ -1,10 +1,10 @@
-//! `GridSearch`: every combination, and finer and finer grids where a parameter is continuous.
+//! `GridSearch`: every combination, with finer and finer grids for continuous parameters.
 //!
-//! Order and points are those of NNI 3.0's `nni/algorithms/hpo/gridsearch_tuner.py`. The search goes in epochs. A
-//! categorical parameter contributes all its values to every epoch. A numeric one contributes the median of its
-//! distribution to the first epoch; the second adds the quartiles, the third the eighths, and so on. A part that `q`
-//! rounds to one value is not divided further. Within an epoch the last parameter varies fastest, and combinations of
-//! an earlier epoch are passed over.
+//! The order and the points are those of NNI 3.0's `nni/algorithms/hpo/gridsearch_tuner.py`. The search consists of
+//! epochs. A categorical parameter contributes all its values to every epoch. A numeric parameter contributes the
+//! median of its distribution to the first epoch. The second epoch adds the quartiles, the third the eighths, and so
+//! on. A part that `q` rounds to a single value is not divided further. Within an epoch, the last parameter varies
+//! fastest, and combinations of earlier epochs are skipped.
 
 use super::history::History;
 use super::{Outcome, Proposal, Sample, Tuner};
@@ -44,12 +44,12 @@ impl Tuner for GridSearch {
     }
 }
 
-/// A walk over all points of ever finer grids; ends when no grid can be finer.
+/// A walk over all points of finer and finer grids. It ends when the grid cannot be refined.
 #[derive(Debug)]
 pub(super) struct Grid {
     space: SearchSpace,
     axes: Vec<Axis>,
-    /// Where the walk stands on each axis; empty before the first point of an epoch.
+    /// The current position on each axis. Empty before the first point of an epoch.
     vector: Vec<u64>,
     exhausted: bool,
 }
@@ -57,7 +57,7 @@ pub(super) struct Grid {
 /// The values of one dimension in this epoch.
 #[derive(Debug)]
 struct Axis {
-    /// The number of the values that earlier epochs had.
+    /// The number of values from earlier epochs.
     known: u64,
     ticks: Ticks,
 }
@@ -66,7 +66,7 @@ struct Axis {
 enum Ticks {
     /// All options of a categorical dimension.
     All(u64),
-    /// Some points of a distribution, as the part of it that lies below them.
+    /// Some points of a distribution, as the share of the distribution below them.
     Some { points: Vec<f64>, divisible: Vec<(f64, f64)> },
 }
 
@@ -102,7 +102,7 @@ impl Axis {
         }
     }
 
-    /// Prepares the next epoch; whether anything is left to divide.
+    /// Refines the axis for the next epoch. Returns `false` if nothing changed.
     fn refine(&mut self, domain: &Domain) -> bool {
         self.known = self.length();
         let (Ticks::Some { points, divisible }, Domain::Real(real)) = (&mut self.ticks, domain)
@@ -113,11 +113,11 @@ impl Axis {
         for (low, high) in std::mem::take(divisible) {
             let middle = f64::midpoint(low, high);
             if middle <= low || middle >= high {
-                continue; // The end of a double's precision.
+                continue; // The limit of a double's precision.
             }
             let left = differ(real, low, middle);
             let right = differ(real, middle, high);
-            // The ends 0 and 1 are in no grid, since a normal distribution is infinite there.
+            // No grid contains the ends 0 and 1, because a normal distribution is infinite there.
             let (first, last) = (low <= 0.0, high >= 1.0);
             if (left || first) && (right || last) {
                 points.push(middle);
@@ -146,7 +146,7 @@ impl Grid {
         }
     }
 
-    /// The next parameters that `wanted` takes; `None` when there are no more.
+    /// Returns the next parameters that `wanted` accepts, or `None` at the end of the walk.
     pub(super) fn find(
         &mut self,
         mut wanted: impl FnMut(&Parameters) -> bool,
@@ -174,14 +174,14 @@ impl Grid {
         None
     }
 
-    /// Moves on within the epoch; `false` at its end.
+    /// Moves to the next point of the epoch. Returns `false` at its end.
     fn step(&mut self) -> bool {
         if self.vector.is_empty() {
             self.vector = vec![0; self.axes.len()];
             return true;
         }
         let point = self.point();
-        // Dimensions of options that are not chosen stay where they are.
+        // Dimensions of options that are not chosen do not move.
         for index in (0..self.axes.len()).rev().filter(|index| point[*index].is_some()) {
             self.vector[index] += 1;
             if self.vector[index] < self.axes[index].length() {
@@ -193,14 +193,14 @@ impl Grid {
         false
     }
 
-    /// Refines the grid until it has a new point; `false` if there is none to be had.
+    /// Refines the grid until it has a new point. Returns `false` if the grid cannot be refined.
     fn next_epoch(&mut self) -> bool {
         loop {
             let mut changed = false;
             for (axis, dimension) in self.axes.iter_mut().zip(self.space.dimensions()) {
                 changed |= axis.refine(&dimension.domain);
             }
-            // Without a new point the walk would only pass over known ones.
+            // Without a new point, the walk would only skip known points.
             if !changed || self.axes.iter().any(|axis| axis.length() > axis.known) {
                 return changed;
             }
@@ -218,7 +218,7 @@ impl Grid {
     }
 }
 
-/// Returns whether the distribution has different values at two parts of it.
+/// Returns whether the distribution has different values at two quantiles.
 fn differ(real: &Real, low: f64, high: f64) -> bool {
     let value = |p: f64| {
         let coordinate = real.quantile(p);

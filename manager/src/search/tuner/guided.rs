@@ -1,5 +1,5 @@
-//! The common part of the tuners that learn from results: the trials they know, and the way from a model's suggestion
-//! to a proposal.
+//! The common part of the tuners that learn from results: the known trials, and the conversion of a model's
+//! suggestion to a proposal.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use super::{OptimizeMode, Outcome, Proposal, Sample, Setting, Tuner};
 use crate::search::goals::{Goals, Merit};
 use crate::search::search_space::{Parameters, Point, SearchSpace};
 
-/// Suggests a point that is worth a trial.
+/// A model, which suggests promising points.
 pub(super) trait Model: Send + std::fmt::Debug {
-    /// A point of the space. What it returns may depend only on the arguments.
+    /// Returns a promising point of the space, which must depend only on the arguments.
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point;
 
-    /// Returns whether too little is known for a suggestion: the search begins with quasi-random points.
+    /// Returns whether there are too few results for a suggestion. The tuner then proposes quasi-random points.
     fn is_starting(&self, _trials: &Trials) -> bool {
         false
     }
 }
 
-/// The trials that a tuner knows, in the order of their ids: so the order in which results came is
-/// forgotten, and a rebuilt tuner knows the same.
+/// The known trials, in the order of their ids. The order of the results is not stored, so that a rebuilt tuner has the
+/// same state.
 #[derive(Debug)]
 pub(super) struct Trials {
     mode: OptimizeMode,
     goals: Goals,
-    /// Results from elsewhere, in the order of their import.
+    /// The results from elsewhere, in the order of their import.
     imported: Vec<(Point, Standing)>,
     known: BTreeMap<u64, (Point, Standing)>,
 }
@@ -42,11 +42,11 @@ enum Standing {
     Failed,
 }
 
-/// A trial that says something about its parameters, or will.
+/// A trial with a result, or a running trial.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) point: &'a Point,
-    /// `None`: it still runs.
+    /// The merit of the result. `None` if the trial runs.
     pub(super) merit: Option<&'a Merit>,
 }
 
@@ -55,7 +55,7 @@ impl Trials {
         Self { mode, goals: goals.clone(), imported: Vec::new(), known: BTreeMap::new() }
     }
 
-    /// Which metrics are the better ones.
+    /// Returns the direction in which metrics are better.
     pub(super) fn mode(&self) -> OptimizeMode {
         self.mode
     }
@@ -75,27 +75,27 @@ impl Trials {
         self.imported.iter().chain(self.known.values())
     }
 
-    /// The trials with a result, and their losses: the first where there are several.
+    /// Returns the trials with a result, and their losses, or the first loss if there are several.
     pub(super) fn done(&self) -> impl Iterator<Item = (&Point, f64)> {
         self.merits().map(|(point, merit)| (point, merit.losses[0]))
     }
 
-    /// The trials with a result, and their merits.
+    /// Returns the trials with a result, and their merits.
     pub(super) fn merits(&self) -> impl Iterator<Item = (&Point, &Merit)> {
         self.all().filter_map(with_merit)
     }
 
-    /// The imported ones of [`Self::merits`].
+    /// Returns the imported trials of [`Self::merits`].
     pub(super) fn imported(&self) -> impl Iterator<Item = (&Point, &Merit)> {
         self.imported.iter().filter_map(with_merit)
     }
 
-    /// The proposed ones of [`Self::merits`].
+    /// Returns the proposed trials of [`Self::merits`].
     pub(super) fn tried(&self) -> impl Iterator<Item = (&Point, &Merit)> {
         self.known.values().filter_map(with_merit)
     }
 
-    /// The trials with a result or without an end, in the order of their ids, imported ones first.
+    /// Returns the trials with a result and the running trials, in the order of their ids, imported trials first.
     pub(super) fn known(&self) -> impl Iterator<Item = Known<'_>> {
         self.all().filter_map(|(point, standing)| match standing {
             Standing::Done(merit) => Some(Known { point, merit: Some(merit) }),
@@ -104,7 +104,7 @@ impl Trials {
         })
     }
 
-    /// The trials whose end is not known.
+    /// Returns the running trials.
     pub(super) fn running(&self) -> impl Iterator<Item = &Point> {
         self.known
             .values()
@@ -131,7 +131,7 @@ impl Trials {
         self.imported.push((point, standing));
     }
 
-    /// Where a trial stands that ended with this result.
+    /// Returns the standing of a trial with this result.
     fn standing(&self, value: &MetricValue) -> Standing {
         self.goals.merit(value, self.mode).map_or(Standing::Failed, Standing::Done)
     }
@@ -144,7 +144,7 @@ fn with_merit((point, standing): &(Point, Standing)) -> Option<(&Point, &Merit)>
     }
 }
 
-/// The number of times that a model is asked for one proposal, where its suggestions were proposed before.
+/// The number of suggestions that the tuner requests for a proposal if they were already proposed.
 const SUGGESTIONS: usize = 3;
 
 /// A tuner around a model.
@@ -164,9 +164,9 @@ impl<M: Model> Guided<M> {
         Self { space: space.clone(), seed, dedup, trials: Trials::new(mode, goals), model }
     }
 
-    /// Remembers a proposal by what the trial saw: a rebuilt tuner knows nothing finer.
+    /// Records a proposal by the trial's parameters, which are rounded, because a rebuilt tuner only has these.
     fn remember(&mut self, id: u64, parameters: &Parameters) {
-        // Parameters of another space teach nothing about this one.
+        // Parameters of another space are ignored.
         if let Ok(point) = self.space.locate(parameters) {
             self.trials.propose(id, point);
         }
@@ -179,7 +179,7 @@ impl<M: Model> Tuner for Guided<M> {
         let mut asked = 0;
         let draw = || {
             asked += 1;
-            // Whose suggestions are known ones again and again has nothing better to say.
+            // After several known suggestions, random points are more likely to be new.
             if asked > SUGGESTIONS {
                 return self.space.sample_point(&mut rng);
             }

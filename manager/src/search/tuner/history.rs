@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use crate::search::search_space::Parameters;
 
-/// Parameters that were proposed, in a form that does not depend on the order of their names.
+/// The proposed parameters, in a form that does not depend on the order of their names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History(HashSet<String>);
 
 impl History {
-    /// Remembers parameters; `false` if they were known.
+    /// Adds parameters. Returns `false` if the history already contains them.
     pub(super) fn insert(&mut self, parameters: &Parameters) -> bool {
         let mut text = String::new();
         write_sorted(parameters, &mut text);

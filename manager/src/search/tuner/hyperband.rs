@@ -1,10 +1,10 @@
-//! Hyperband (Li and others, 2018), after NNI 3.0's `nni/algorithms/hpo/hyperband_advisor.py`: brackets of random
-//! points that begin with a small budget; of each round the better 1/`eta` go on with `eta` times as much. The
-//! budget reaches the trial as the parameter `TRIAL_BUDGET`; a point that goes on is a new trial.
+//! Hyperband (Li and others, 2018), after NNI 3.0's `nni/algorithms/hpo/hyperband_advisor.py`. A bracket begins with
+//! random points and a small budget. In each round, the better 1/`eta` of the points continue with `eta` times the
+//! budget. A trial receives its budget as the parameter `TRIAL_BUDGET`. A point that continues is a new trial.
 //!
-//! A trial that failed never goes on (NNI's Hyperband ends where too many did). Which place a proposal has follows
-//! from the parameters, with their budget, of it and of those before it alone, see [`Hyperband::place`]: a rebuilt tuner
-//! knows no more, and where equal points make several places possible, the one that lived chose in the same way.
+//! The point of a failed trial never continues. (NNI's Hyperband ends if too many trials fail.) The place of a proposal
+//! depends only on the parameters and budgets of this and all earlier proposals, see [`Hyperband::place`]. So a rebuilt
+//! tuner assigns the same places, even if equal points allow several.
 
 mod model;
 
@@ -17,7 +17,7 @@ use super::{Error, OptimizeMode, Outcome, Proposal, Sample, Setting, TRIAL_BUDGE
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Parameters, SearchSpace};
 
-/// The largest budget that can be given.
+/// The maximum of the largest budget.
 const LARGEST: u64 = 1_000_000_000;
 
 /// NNI's `Hyperband`.
@@ -26,22 +26,22 @@ pub(super) struct Hyperband {
     space: SearchSpace,
     seed: u64,
     mode: OptimizeMode,
-    /// `R`: the largest budget of one trial.
+    /// `R`: the largest budget of a trial.
     largest: u64,
-    /// The least budget of one trial.
+    /// The smallest budget of a trial.
     least: u64,
     eta: u64,
-    /// `exec_mode`: whether a bracket waits for the one before it.
+    /// `exec_mode`: `true` if a bracket waits for the end of the previous bracket.
     serial: bool,
     brackets: Vec<Bracket>,
-    /// The suggestion of new points. `None`: they are random.
+    /// The model that suggests new points. `None` if they are random.
     model: Option<Model>,
 }
 
-/// Rounds of rising budget.
+/// A bracket: rounds with a rising budget.
 #[derive(Debug)]
 struct Bracket {
-    /// Number of points and budget of each round.
+    /// The number of points and the budget of each round.
     plan: Vec<(usize, u64)>,
     rounds: Vec<Vec<RoundTrial>>,
 }
@@ -50,15 +50,16 @@ struct Bracket {
 #[derive(Debug)]
 struct RoundTrial {
     id: u64,
-    /// Without the budget.
+    /// The parameters without the budget.
     parameters: Parameters,
-    /// `true` if the space contains them: one that was made for another space goes no further.
+    /// `true` if the space contains the parameters. After a change of the space, other trials do not continue.
     fits: bool,
     end: TrialProgress,
 }
 
 impl Bracket {
-    /// The trials of a round that go on, the better ones first; none while one of the round runs or is still to begin.
+    /// Returns the parameters of a round that continue, the best first. Empty while trials of the round run or are
+    /// missing.
     fn promoted(&self, round: usize) -> Vec<&Parameters> {
         let members = &self.rounds[round];
         let due = self.due(round);
@@ -68,13 +69,13 @@ impl Bracket {
         }
         let mut ranked: Vec<_> =
             members.iter().filter(|m| m.fits).filter_map(|m| Some((m.end.loss()?, m))).collect();
-        // Of equal ones the earlier goes first.
+        // Of equal losses, the earlier trial is first.
         ranked.sort_by(|(a, one), (b, other)| a.total_cmp(b).then(one.id.cmp(&other.id)));
         let places = self.plan.get(round + 1).map_or(0, |(count, _)| *count);
         ranked.into_iter().take(places).map(|(_, member)| &member.parameters).collect()
     }
 
-    /// Returns the number of points that a round will have, failures before it considered.
+    /// Returns the number of points that a round will have, which is lower after failures in earlier rounds.
     fn due(&self, round: usize) -> usize {
         if round == 0 {
             return self.plan[0].0;
@@ -82,7 +83,7 @@ impl Bracket {
         self.promoted(round - 1).len().max(self.rounds[round].len())
     }
 
-    /// The first of those that go on into a round which is not in it yet.
+    /// Returns the first parameters that continue into a round and are not in it yet.
     fn next_into(&self, round: usize) -> Option<&Parameters> {
         let mut there: Vec<_> = self.rounds[round].iter().map(|m| &m.parameters).collect();
         self.promoted(round - 1).into_iter().find(|parameters| {
@@ -91,17 +92,17 @@ impl Bracket {
         })
     }
 
-    /// Returns the number of members of a round that have these parameters.
+    /// Returns the number of trials in a round with these parameters.
     fn count(&self, round: usize, parameters: &Parameters) -> usize {
         self.rounds[round].iter().filter(|member| member.parameters == *parameters).count()
     }
 
-    /// Returns whether new points are still to be drawn for it.
+    /// Returns whether the bracket needs more new points.
     fn has_room(&self) -> bool {
         self.rounds[0].len() < self.plan[0].0
     }
 
-    /// Returns whether nothing of it is left to be proposed or awaited.
+    /// Returns whether all trials of the bracket have ended and no point continues.
     fn is_over(&self) -> bool {
         let last = (0..self.plan.len()).rev().find(|round| !self.rounds[*round].is_empty());
         last.is_some_and(|round| {
@@ -151,14 +152,16 @@ impl Hyperband {
         let serial = arguments.word("exec_mode", &["parallelism", "serial"])? == Some("serial");
         if space.names().any(|name| name == TRIAL_BUDGET) {
             let path = format!("searchSpace.{TRIAL_BUDGET}");
-            let problem = "the tuner gives this parameter itself; leave it out".to_owned();
+            let problem =
+                "the tuner sets this parameter; remove it from the search space".to_owned();
             return Err(Error { path, problem });
         }
         let (space, brackets) = (space.clone(), Vec::new());
         Ok(Self { space, seed, mode, largest, least, eta, serial, brackets, model: None })
     }
 
-    /// The plan of the next bracket: the first one has the most rounds, the last one has one, then again.
+    /// Returns the plan of the next bracket. The first bracket has the most rounds, each further bracket one less,
+    /// and after a bracket with one round the sequence repeats.
     fn next_plan(&self) -> Vec<(usize, u64)> {
         let powers = std::iter::successors(Some(1_u64), |power| power.checked_mul(self.eta));
         let powers: Vec<u64> =
@@ -175,7 +178,7 @@ impl Hyperband {
         (0..=s).map(round).take_while(|(points, _)| *points > 0).collect()
     }
 
-    /// The first point that may go on, and the budget of its next round.
+    /// Returns the first point that may continue, and the budget of its next round.
     fn next_promoted(&self) -> Option<(Parameters, u64)> {
         self.brackets.iter().find_map(|bracket| {
             (1..bracket.plan.len())
@@ -183,7 +186,7 @@ impl Hyperband {
         })
     }
 
-    /// A new point.
+    /// Returns a new point.
     fn fresh(&self, id: u64) -> Parameters {
         match &self.model {
             Some(model) => model.fresh(self, id),
@@ -197,9 +200,11 @@ impl Hyperband {
         rounds.any(|members| members.iter().any(|member| member.parameters == *parameters))
     }
 
-    /// The place of a proposal: its bracket and its round. One that is the new point of its number, with the
-    /// budget of new points, is that; another one goes on from the first round that holds it more often than the
-    /// next one does.
+    /// Returns the place of a proposal: its bracket and its round.
+    ///
+    /// If the proposal equals the new point for its number and has the budget of new points, its place is in a first
+    /// round. Otherwise, it continues from the first round that contains its parameters more often than the next
+    /// round does.
     fn place(
         &mut self,
         id: u64,
@@ -210,7 +215,8 @@ impl Hyperband {
             Some(bracket) => bracket.plan[0].1,
             None => self.next_plan()[0].1,
         };
-        // What a model suggested follows from results, too, which a rebuilt tuner learns later; but it was never tried.
+        // A model's suggestion also depends on results, which a rebuilt tuner receives later. But a suggestion is
+        // always new, so it cannot be a point that continues.
         if self.model.is_none() && budget == Some(first) && *parameters == self.fresh(id) {
             return Some((self.open(true)?, 0));
         }
@@ -225,7 +231,7 @@ impl Hyperband {
         promoted.or_else(|| Some((self.open(true)?, 0)))
     }
 
-    /// A bracket with room for new points; opens one if `may_open`.
+    /// Returns a bracket that needs new points. Opens a bracket if there is none and `may_open` is set.
     fn open(&mut self, may_open: bool) -> Option<usize> {
         if let Some(at) = self.brackets.iter().position(Bracket::has_room) {
             return Some(at);
@@ -239,7 +245,7 @@ impl Hyperband {
         Some(self.brackets.len() - 1)
     }
 
-    /// Takes a proposal in.
+    /// Adds a proposal to its round.
     fn enter(&mut self, id: u64, parameters: Parameters, budget: Option<u64>) {
         let fits = self.space.validate(&parameters).is_ok();
         if let Some((at, round)) = self.place(id, &parameters, budget) {
@@ -278,7 +284,7 @@ impl Tuner for Hyperband {
         }
     }
 
-    /// A bracket holds its own trials only; NNI's passes over what is imported, too.
+    /// Ignores the results, because a bracket contains only its own trials. NNI also ignores imported results.
     fn import(&mut self, _samples: &[Sample]) {}
 }
 
@@ -296,7 +302,7 @@ mod tests {
         build(&spec, &SearchSpace::parse(&space).unwrap(), 7).unwrap()
     }
 
-    /// Returns the proposal: x and the budget.
+    /// Returns the next proposal: x and the budget.
     fn proposed(tuner: &mut dyn Tuner, id: u64) -> Option<(f64, u64)> {
         match tuner.propose(id) {
             Proposal::Parameters(p) => Some((p["x"].as_f64()?, p[TRIAL_BUDGET].as_u64()?)),
@@ -310,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn brackets_are_those_of_the_paper() {
-        // NNI's table for R = 81, eta = 3: number of points and budget of each round.
+    fn brackets_are_planned_as_in_the_paper() {
+        // NNI's table for R = 81, eta = 3: the number of points and the budget of each round.
         let expected: [&[(usize, u64)]; 6] = [
             &[(81, 1), (27, 3), (9, 9), (3, 27), (1, 81)],
             &[(34, 3), (11, 9), (3, 27), (1, 81)],
@@ -333,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_ones_go_on_with_more() {
+    fn better_points_continue_with_a_larger_budget() {
         let mut tuner = hyperband(&json!({"R": 4, "eta": 2, "exec_mode": "serial"}));
         let tuner = tuner.as_mut();
         // n = ceil(3 * 4 / 3) = 4 points with 1; the better 2 with 2; the best with 4.
@@ -359,7 +365,7 @@ mod tests {
         assert_eq!(proposed(tuner, 7), None, "the next bracket waits");
         tuner.observe(6, &Outcome::Failed);
         let (_, budget) = proposed(tuner, 7).unwrap();
-        assert_eq!(budget, 2, "the next bracket begins with more");
+        assert_eq!(budget, 2, "the next bracket begins with a larger budget");
     }
 
     #[test]
@@ -372,11 +378,11 @@ mod tests {
         for id in 0..2 {
             tuner.observe(id, &Outcome::Failed);
         }
-        assert_eq!(proposed(tuner, 2).unwrap().1, 2, "of the next bracket");
+        assert_eq!(proposed(tuner, 2).unwrap().1, 2, "the next bracket begins");
     }
 
     #[test]
-    fn a_rebuilt_tuner_goes_on_as_the_lost_one_would_have() {
+    fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
         for mode in ["parallelism", "serial"] {
             let args = json!({"R": 9, "eta": 3, "exec_mode": mode});
             let mut lost = hyperband(&args);

@@ -1,6 +1,5 @@
-//! PURE: results from elsewhere, as a person hands them over: NNI's form (`nnictl experiment import`), or what
-//! `trial-manager experiment export --format json` wrote. Nothing is guessed: an entry that is not right is named
-//! by its place in the list.
+//! PURE: results from elsewhere, in NNI's format (`nnictl experiment import`) or as written by
+//! `trial-manager experiment export --format json`. An invalid entry is an error that names its place in the list.
 
 use serde_json::{Map, Value};
 use trial_protocol::MetricValue;
@@ -9,18 +8,18 @@ use super::{Error, OptimizeMode, Sample, TunerSpec, batch};
 use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 
-/// The learner of the results.
+/// The tuner that receives the results.
 #[derive(Debug, Clone, Copy)]
 pub struct Learner<'a> {
-    /// The space it searches.
+    /// The search space.
     pub space: &'a SearchSpace,
-    /// A built-in tuner.
+    /// The specification of a built-in tuner. `None` for a tuner of the user.
     pub native: Option<&'a TunerSpec>,
-    /// The parameters that it gives a trial besides those of the space.
+    /// The parameters that the tuner adds to those of the space.
     pub own_parameters: &'a [&'a str],
 }
 
-/// Reads a list of results. Entries without any result, as an export has them of trials that failed, are passed over.
+/// Reads a list of results. Skips entries without a result, which an export contains for failed trials.
 pub fn samples(list: &Value, learner: Learner<'_>) -> Result<Vec<Sample>, Error> {
     let Value::Array(entries) = list else {
         return fault(String::new(), format!("expected a list of results, found {}", kind(list)));
@@ -65,7 +64,7 @@ fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Samp
     }
 }
 
-/// The one of two members that is there.
+/// Returns the first of two members that exists.
 fn either<'a>(
     members: &'a Map<String, Value>,
     path: &str,
@@ -78,12 +77,12 @@ fn either<'a>(
     })
 }
 
-/// Checks that parameters are of the space.
+/// Checks that the space contains the parameters.
 fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
     if learner.native.is_some_and(|spec| spec.name == "Batch") {
         let sets = batch::sets(learner.space)?;
         let known = sets.iter().any(|set| set == parameters);
-        return if known { Ok(()) } else { fault(String::new(), "is no set of the batch") };
+        return if known { Ok(()) } else { fault(String::new(), "is not a set of the batch") };
     }
     let mut parameters = parameters.clone();
     for name in learner.own_parameters {
@@ -95,7 +94,8 @@ fn check(parameters: &Parameters, learner: Learner<'_>) -> Result<(), Error> {
         .map_err(|error| Error { path: error.path, problem: error.problem })
 }
 
-/// A result of which the objective's number is known, or that of each objective. NNI's exports have it as JSON within a text, too.
+/// Returns the result if it contains a number for each objective. NNI's exports may contain a result as JSON in a
+/// string.
 fn number(value: &Value, goals: Option<&Goals>) -> Option<MetricValue> {
     let within = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let value = MetricValue::from(within.unwrap_or_else(|| value.clone()));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nnis_form_and_an_export_are_read() {
+    fn nnis_format_and_an_export_are_read() {
         let flat = json!({"lr": 0.1, "net": {"_name": "flat"}});
         let list = json!([
             {"parameter": flat, "value": 0.5},
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_entry_is_named_by_its_place() {
+    fn an_invalid_entry_is_refused_with_its_place() {
         let good = json!({"lr": 0.1, "net": {"_name": "deep", "layers": 2}});
         let with = |lr: Value, layers: Value| json!({"lr": lr, "net": {"_name": "deep", "layers": layers}});
         #[rustfmt::skip]
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_takes_its_sets_and_brackets_a_budget() {
+    fn a_batch_accepts_its_sets_and_a_tuner_its_own_parameters() {
         let sets = json!({"sets": {"_type": "choice", "_value": [{"x": 1}, {"x": 2}]}});
         let batch = SearchSpace::parse(&sets).unwrap();
         let spec = TunerSpec::new("Batch", Map::new()).unwrap();
@@ -191,7 +191,7 @@ mod tests {
             1
         );
         let error = samples(&json!([{"parameter": {"x": 3}, "value": 1}]), learner).unwrap_err();
-        assert_eq!(error.to_string(), "[0].parameter: is no set of the batch");
+        assert_eq!(error.to_string(), "[0].parameter: is not a set of the batch");
         let given = json!([{"parameter": {"lr": 0.1, "net": {"_name": "flat"}, "TRIAL_BUDGET": 3}, "value": 1}]);
         let space = space();
         let learner = |own_parameters| Learner { space: &space, native: None, own_parameters };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn several_objectives_are_read_as_an_export_has_them() {
+    fn results_with_several_objectives_are_read() {
         let objective =
             |metric: &str| Objective { metric: metric.to_owned(), mode: OptimizeMode::Minimize };
         let goals =
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_is_read_or_refused(list in any_json()) {
+        fn any_json_is_read_or_refused(list in any_json()) {
             for sample in read(&list).unwrap_or_default() {
                 prop_assert_eq!(space().validate(&sample.parameters), Ok(()));
                 prop_assert!(sample.value.number().is_some_and(f64::is_finite));

@@ -1,9 +1,10 @@
 //! `NSGA-II` (Deb and others, 2002) for several objectives, one child at a time (Durillo and others, 2009).
 //!
-//! The population are the best trials that are known: front after front, and of the last front the least crowded ones. A
-//! child has two parents, each the better of two of the population. Its numbers are crossed and mutated as Deb's (simulated
-//! binary crossover, polynomial mutation), each on the scale of its own distribution; of options it takes one
-//! parent's, or is given a random one. Generations would wait for their slowest trial; the population of the moment need not.
+//! The population consists of the best known trials: front after front, and the least crowded trials of the last
+//! front. A child has two parents, each the better of two random members. Its numbers are crossed and mutated as in
+//! Deb's method (simulated binary crossover, polynomial mutation), each on the scale of its own distribution. Its
+//! options are those of a parent, or random. There are no generations, because a generation would wait for its
+//! slowest trial.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -15,22 +16,23 @@ use crate::search::goals::Merit;
 use crate::search::pareto::{crowding, fronts};
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace};
 
-/// Deb's distribution indices: the larger they are, the nearer a child is to its parents.
+/// Deb's distribution index of the crossover. The larger it is, the nearer a child is to its parents.
 const CROSSOVER_INDEX: f64 = 15.0;
+/// Deb's distribution index of the mutation. The larger it is, the smaller a mutation is.
 const MUTATION_INDEX: f64 = 20.0;
 
-/// The search.
+/// The model of `NSGA-II`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Nsga2 {
     /// The number of trials in the population.
     population: usize,
-    /// The chance of a child of two parents; others are mutants of one.
+    /// The probability that a child has two parents. Other children are mutants of one parent.
     crossover: f64,
-    /// The chance of each parameter's mutation. `None`: of one parameter, on average.
+    /// The probability of a mutation, for each parameter. With `None`, one parameter mutates on average.
     mutation: Option<f64>,
 }
 
-/// A member of the population: the smaller the front, and the less crowded, the better.
+/// A member of the population. A smaller front is better, then a larger crowding distance.
 struct Member<'a> {
     point: &'a Point,
     front: usize,
@@ -52,7 +54,7 @@ impl Nsga2 {
         Ok(Self { population, crossover, mutation: chance("mutation_prob")? })
     }
 
-    /// The population, the best first.
+    /// Returns the population, the best member first.
     fn population<'a>(&self, trials: &'a Trials) -> Vec<Member<'a>> {
         let (points, merits): (Vec<&Point>, Vec<&Merit>) = trials.merits().unzip();
         let mut members = Vec::new();
@@ -90,7 +92,7 @@ impl Model for Nsga2 {
     }
 }
 
-/// The better of two members.
+/// Returns the better of two random members.
 fn chosen<'a>(population: &[Member<'a>], rng: &mut impl Rng) -> &'a Point {
     let one = &population[rng.random_range(0..population.len())];
     let other = &population[rng.random_range(0..population.len())];
@@ -122,7 +124,7 @@ impl Nsga2 {
     }
 }
 
-/// The coordinate that a child inherits from two parents.
+/// Returns the coordinate that a child inherits from two parents.
 fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl Rng) -> Coordinate {
     let (one, other) = if rng.random() { (one, other) } else { (other, one) };
     if one == other || !domain.is_numeric() || rng.random() {
@@ -135,7 +137,7 @@ fn crossed(domain: &Domain, one: Coordinate, other: Coordinate, rng: &mut impl R
     within(domain, f64::midpoint(x, y) + spread * (x - y) / 2.0)
 }
 
-/// A position near another one, or another option.
+/// Returns a position near `at` for a number, or a random option.
 fn mutated(domain: &Domain, at: Coordinate, rng: &mut impl Rng) -> Coordinate {
     if !domain.is_numeric() {
         return domain.sample(rng);
@@ -153,7 +155,7 @@ fn mutated(domain: &Domain, at: Coordinate, rng: &mut impl Rng) -> Coordinate {
     within(domain, x + step)
 }
 
-/// The position at a part of the distribution, the far ends of a normal one excluded.
+/// Returns the position at a share of the distribution. Excludes the infinite ends of a normal distribution.
 fn within(domain: &Domain, share: f64) -> Coordinate {
     let margin = match domain {
         Domain::Real(real) if real.bounds.is_none() => 1e-6,
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_are_of_the_space_and_near_their_parents() {
+    fn children_are_within_the_space_and_near_their_parents() {
         let space = SearchSpace::parse(&json!({
             "a": {"_type": "uniform", "_value": [0, 1]},
             "n": {"_type": "lograndint", "_value": [1, 1000]},

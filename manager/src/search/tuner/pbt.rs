@@ -1,15 +1,17 @@
-//! Population Based Training (Jaderberg and others, 2017), after NNI 3.0's `nni/algorithms/hpo/pbt_tuner.py`: a
-//! population of models is trained step by step. Between two steps the worst ones go on from the checkpoints of the
-//! best ones, with parameters near theirs.
+//! Population Based Training (Jaderberg and others, 2017), after NNI 3.0's `nni/algorithms/hpo/pbt_tuner.py`. A
+//! population of models is trained step by step. Between two steps, the worst members continue from the checkpoints
+//! of the best members, with similar parameters.
 //!
-//! A trial is one step of one member. It reads the checkpoint of the step before in the folder that the parameter
-//! `load_checkpoint_dir` names, and leaves its own in `save_checkpoint_dir`, which is
-//! `all_checkpoint_dir`/MEMBER/STEP. In the first step both are the same, and nothing is there. A step begins once the
-//! one before is over. Unlike NNI's, a member whose trial failed always goes on from one of the best: it may have left no
-//! checkpoint. And a nested choice stays as it is, since its options are different models.
+//! A trial is one step of one member. It loads the checkpoint of the previous step from the folder in the parameter
+//! `load_checkpoint_dir`, and saves its own in `save_checkpoint_dir`, which is `all_checkpoint_dir`/MEMBER/STEP. In the
+//! first step, both folders are the same and empty. A step begins when all trials of the previous step have ended.
 //!
-//! A proposal's place follows from its `save_checkpoint_dir`, and its parameters from the results of the step before
-//! alone: a rebuilt tuner knows no more.
+//! There are two differences from NNI. A member whose trial failed always continues from one of the best members,
+//! because the failed trial may have saved no checkpoint. And a nested choice never changes, because its options are
+//! different models.
+//!
+//! The `save_checkpoint_dir` of a proposal determines its place. Its parameters depend only on the results of the
+//! previous step. So a rebuilt tuner continues the same.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +27,7 @@ use crate::search::search_space::{
     Coordinate, Domain, Parameters, Point, Real, SearchSpace, Shape,
 };
 
-/// NNI's names for the parameters that the tuner gives besides those of the space.
+/// NNI's names for the parameters that the tuner adds to those of the space.
 pub(super) const OWN_PARAMETERS: [&str; 2] = [LOAD, SAVE];
 
 const LOAD: &str = "load_checkpoint_dir";
@@ -41,13 +43,13 @@ pub(super) struct Pbt {
     folder: String,
     /// `population_size`: the number of members.
     population: usize,
-    /// `factor`: the part of its range by which a parameter is moved.
+    /// `factor`: the share of its range by which a parameter moves.
     factor: f64,
-    /// `resample_probability`: the part of the parameters that are drawn anew instead.
+    /// `resample_probability`: the probability that a parameter is drawn at random instead.
     resample: f64,
-    /// `fraction`: the part of the population that is replaced after each step.
+    /// `fraction`: the share of the population that is replaced after each step.
     fraction: f64,
-    /// By step and member.
+    /// The trials by step and member.
     trials: BTreeMap<(usize, usize), MemberStep>,
 }
 
@@ -55,9 +57,9 @@ pub(super) struct Pbt {
 #[derive(Debug)]
 struct MemberStep {
     id: u64,
-    /// Without the folders.
+    /// The parameters without the folders.
     parameters: Parameters,
-    /// The folder of its checkpoint.
+    /// The folder of the checkpoint.
     checkpoint: String,
     end: TrialProgress,
 }
@@ -84,7 +86,8 @@ impl Pbt {
         let resample = share(arguments, "resample_probability")?.unwrap_or(0.25);
         let fraction = share(arguments, "fraction")?.unwrap_or(0.2);
         if let Some(name) = space.names().find(|name| OWN_PARAMETERS.contains(name)) {
-            let problem = "the tuner gives this parameter itself; leave it out".to_owned();
+            let problem =
+                "the tuner sets this parameter; remove it from the search space".to_owned();
             return Err(Error { path: format!("searchSpace.{name}"), problem });
         }
         Ok(Self {
@@ -100,7 +103,8 @@ impl Pbt {
         })
     }
 
-    /// The place of the next trial: its step and its member. `None`: the step before is not over.
+    /// Returns the place of the next trial: its step and its member. Returns `None` while the current step has running
+    /// trials and no free member.
     fn next_place(&self) -> Option<(usize, usize)> {
         let step = self.trials.last_key_value().map_or(0, |((step, _), _)| *step);
         let free = (0..self.population).find(|member| !self.trials.contains_key(&(step, *member)));
@@ -113,12 +117,12 @@ impl Pbt {
         }
     }
 
-    /// The trials of a step, in the order of the members.
+    /// Returns the trials of a step, in the order of the members.
     fn of_step(&self, step: usize) -> impl Iterator<Item = &MemberStep> {
         self.trials.range((step, 0)..(step + 1, 0)).map(|(_, trial)| trial)
     }
 
-    /// The parameters of a member in a step, and the folder of the checkpoint that it goes on from.
+    /// Returns the parameters of a member in a step, and the folder of the checkpoint to load.
     fn next_parameters(&self, (step, member): (usize, usize), id: u64) -> (Parameters, String) {
         let mut rng = generator(self.seed, id);
         let before = step.checked_sub(1).and_then(|before| self.trials.get(&(before, member)));
@@ -136,15 +140,15 @@ impl Pbt {
         (self.near(&model.parameters, &mut rng), model.checkpoint.clone())
     }
 
-    /// The best trials of a step, and the ids of its worst.
+    /// Returns the best trials of a step, and the ids of the worst trials.
     fn extremes(&self, step: usize) -> (Vec<&MemberStep>, Vec<u64>) {
         let mut ranked: Vec<(f64, &MemberStep)> =
             self.of_step(step).filter_map(|trial| Some((trial.end.loss()?, trial))).collect();
-        // Of equals the earlier member goes first.
+        // The sort is stable: of equal losses, the earlier member is first.
         ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let population = u64::try_from(self.population).unwrap_or(u64::MAX);
         let part = index((double(population) * self.fraction).ceil(), u64::MAX);
-        // No trial is both.
+        // At most half of the trials, so that no trial is both among the best and the worst.
         let part = usize::try_from(part).unwrap_or(usize::MAX).min(ranked.len() / 2);
         let worst = ranked[ranked.len() - part..].iter().map(|(_, trial)| trial.id).collect();
         let best =
@@ -152,9 +156,9 @@ impl Pbt {
         (best, worst)
     }
 
-    /// Parameters near those of one of the best.
+    /// Returns parameters near the given parameters.
     fn near(&self, parameters: &Parameters, rng: &mut impl Rng) -> Parameters {
-        // The space was changed since.
+        // Fails if the search space has changed since.
         let Ok(model) = self.space.locate(parameters) else { return self.space.sample(rng) };
         let mut point: Point = Vec::with_capacity(model.len());
         for (dimension, at) in self.space.dimensions().iter().zip(model) {
@@ -185,7 +189,7 @@ impl Pbt {
 }
 
 impl Domain {
-    /// The position at a distance of `factor` of the whole range, or of one option.
+    /// Returns the position at a distance of `factor` of the range, or the adjacent option.
     fn moved(&self, at: Coordinate, factor: f64, up: bool) -> Coordinate {
         match (self, at) {
             (Self::Real(real), Coordinate::Real(x)) => Coordinate::Real(real.moved(x, factor, up)),
@@ -215,7 +219,7 @@ impl Real {
             Shape::Uniform { low, high } => high - low,
             Shape::Normal { sigma, .. } => sigma,
         };
-        // Less than a multiple of `q` would be rounded away.
+        // A distance below the step of `q` would be rounded away.
         let distance = (width * factor).max(self.step(x));
         let moved = if up { x + distance } else { x - distance };
         match self.shape {
@@ -225,7 +229,7 @@ impl Real {
     }
 }
 
-/// An argument from 0 to 1.
+/// Reads an argument that must be from 0 to 1.
 fn share(arguments: &mut Arguments<'_>, name: &'static str) -> Result<Option<f64>, Error> {
     match arguments.number(name, 0.0)? {
         Some(number) if number > 1.0 => {
@@ -235,7 +239,7 @@ fn share(arguments: &mut Arguments<'_>, name: &'static str) -> Result<Option<f64
     }
 }
 
-/// The place that the folder of a checkpoint names, if it names one.
+/// Returns the place in the name of a checkpoint's folder, if any.
 fn place_of(folder: &Value) -> Option<(usize, usize)> {
     let mut parts = folder.as_str()?.rsplit('/');
     let (step, member) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -268,7 +272,7 @@ impl Tuner for Pbt {
         }
     }
 
-    /// A population has its own trials only: a result from elsewhere has no checkpoint here.
+    /// Ignores the results, because a result from elsewhere has no checkpoint here.
     fn import(&mut self, _samples: &[Sample]) {}
 }
 
@@ -309,7 +313,7 @@ mod tests {
         Parameters::new()
     }
 
-    /// The parameters without the folders.
+    /// Returns the parameters without the folders.
     fn own(parameters: &Parameters) -> Parameters {
         let mut own = settings();
         own.extend(
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_go_on_from_the_checkpoints_of_the_best() {
+    fn the_worst_members_continue_from_the_checkpoints_of_the_best() {
         let args =
             json!({"population_size": 5, "all_checkpoint_dir": "/c/", "resample_probability": 0});
         let mut tuner = pbt(&args);
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_population_that_failed_as_a_whole_is_drawn_anew() {
+    fn a_completely_failed_population_is_drawn_again() {
         let mut tuner = pbt(&json!({"population_size": 2}));
         let first: Vec<_> = (0..2).map(|id| proposed(tuner.as_mut(), id).unwrap()).collect();
         tuner.observe(0, &Outcome::Failed);
@@ -365,8 +369,8 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_training_follows_the_best_rate() {
-        // A model whose error falls fastest where the rate is 0.1. What counts is what the population has reached after ten steps.
+    fn the_population_converges_to_the_best_rate() {
+        // The error of a model falls fastest with a rate of 0.1. The test compares the errors after ten steps.
         let trained = |fraction: f64| {
             let mut tuner = pbt(&json!({"optimize_mode": "minimize", "fraction": fraction}));
             let mut errors: BTreeMap<String, f64> = BTreeMap::new();
@@ -396,7 +400,7 @@ mod tests {
         let good = json!({"x": {"_type": "uniform", "_value": [0, 1]}});
         #[rustfmt::skip]
         let table = [
-            (json!({}),                          &space, "searchSpace.save_checkpoint_dir: the tuner gives this parameter itself; leave it out"),
+            (json!({}),                          &space, "searchSpace.save_checkpoint_dir: the tuner sets this parameter; remove it from the search space"),
             (json!({"all_checkpoint_dir": 3}),   &good,  "tuner.classArgs.all_checkpoint_dir: expected the path of a folder, found 3"),
             (json!({"all_checkpoint_dir": "/"}), &good,  "tuner.classArgs.all_checkpoint_dir: expected the path of a folder, found \"/\""),
             (json!({"fraction": 1.5}),           &good,  "tuner.classArgs.fraction: expected a number from 0 to 1, found 1.5"),

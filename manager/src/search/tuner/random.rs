@@ -1,4 +1,4 @@
-//! Random search: every proposal is drawn on its own.
+//! Random search: every proposal is drawn independently.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -7,7 +7,7 @@ use super::dedup::Dedup;
 use super::{Outcome, Proposal, Sample, Tuner};
 use crate::search::search_space::{Parameters, SearchSpace};
 
-/// NNI's `Random`: draws from the space, and repeats nothing where repeating is possible.
+/// NNI's `Random`: draws from the space, without repetition.
 #[derive(Debug)]
 pub(super) struct Random {
     space: SearchSpace,
@@ -43,7 +43,8 @@ impl Tuner for Random {
     }
 }
 
-/// The randomness of proposal `id`: a stream of its own, so that nothing else moves it.
+/// Returns the random generator for proposal `id`. Each proposal has its own stream, so that it does not depend on
+/// other proposals.
 pub(super) fn generator(seed: u64, id: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(id);

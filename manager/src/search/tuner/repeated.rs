@@ -1,7 +1,7 @@
-//! Each point of another tuner several times, for trials whose results are noisy. The other tuner proposes each point once,
-//! and learns the mean of its results.
+//! Repetition of each point of an inner tuner, for trials with noisy results. The inner tuner proposes each point
+//! once, and receives the mean of its results.
 //!
-//! The proposals of a point have consecutive numbers, so that a rebuilt tuner finds them together again.
+//! The proposals of a point have consecutive numbers, so that a rebuilt tuner can group them again.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::{Outcome, Proposal, Sample, Tuner};
 use crate::search::repeats::mean;
 use crate::search::search_space::Parameters;
 
-/// A tuner whose points are tried several times.
+/// A tuner that proposes each point several times.
 #[derive(Debug)]
 pub(super) struct Repeated {
     inner: Box<dyn Tuner>,
     repeats: u64,
-    /// The points whose results are not all known, by the inner tuner's numbers.
+    /// The points with missing results, by the inner tuner's numbers.
     points: BTreeMap<u64, RepeatedPoint>,
 }
 
 #[derive(Debug)]
 struct RepeatedPoint {
     parameters: Parameters,
-    /// By the number of the proposal: the order in which trials end must not matter.
+    /// The outcomes by the number of the proposal, so that the order in which trials end does not matter.
     outcomes: BTreeMap<u64, Outcome>,
 }
 
@@ -30,7 +30,7 @@ impl RepeatedPoint {
         Self { parameters, outcomes: BTreeMap::new() }
     }
 
-    /// The mean of the results; a failure where there is none.
+    /// Returns the mean of the results, or a failure if there are no results.
     fn outcome(&self) -> Outcome {
         let results = self.outcomes.values().filter_map(|outcome| match outcome {
             Outcome::Result(value) => Some(value.clone()),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_proposed_several_times_and_learnt_by_its_mean() {
+    fn a_point_is_proposed_several_times_and_observed_with_its_mean() {
         let (mut once, mut thrice) = (tuner(1), tuner(3));
         for number in 0..40 {
             let point = proposed(once.as_mut(), number);
@@ -119,7 +119,7 @@ mod tests {
             for id in ids {
                 assert_eq!(proposed(thrice.as_mut(), id), point, "{id}");
             }
-            // Whatever the order; the noise adds up to nothing.
+            // In a different order, and with noise whose sum is 0.
             for (id, noise) in [(ids[2], 0.25), (ids[0], -0.5), (ids[1], 0.25)] {
                 let noisy = MetricValue::from(loss(&point) + noise);
                 thrice.observe(id, &Outcome::Result(noisy));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_trial_of_a_point_does_not_count_beside_a_result() {
+    fn a_failed_trial_does_not_count_if_its_point_has_a_result() {
         let mut points = RepeatedPoint::new(Parameters::new());
         points.outcomes.insert(0, Outcome::Failed);
         assert_eq!(points.outcome(), Outcome::Failed);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebuilt_tuner_goes_on_in_the_middle_of_a_point() {
+    fn a_rebuilt_tuner_continues_in_the_middle_of_a_point() {
         let mut steady = tuner(3);
         let before: Vec<_> = (0..67).map(|id| proposed(steady.as_mut(), id)).collect();
         let mut rebuilt = tuner(3);

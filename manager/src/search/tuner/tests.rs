@@ -6,7 +6,7 @@ use trial_protocol::MetricValue;
 
 use super::*;
 
-/// All that search a space of parameters, without a budget.
+/// All tuners that search a space of parameters without budgets.
 const SEARCHING: [&str; 9] =
     ["TPE", "Anneal", "Evolution", "GP", "CMA-ES", "NSGA-II", "QMC", "Random", "GridSearch"];
 
@@ -22,12 +22,12 @@ fn tuner(name: &str, json: &Value, seed: u64) -> Box<dyn Tuner> {
     build(&spec(name, &json!({})), &space(json), seed).unwrap()
 }
 
-/// The proposals `from..to`; fewer where the space is used up.
+/// Returns the proposals `from..to`, or fewer if the space is exhausted.
 fn proposals(tuner: &mut dyn Tuner, from: u64, to: u64) -> Vec<Parameters> {
     let parameters = |id| match tuner.propose(id) {
         Proposal::Parameters(parameters) => Some(parameters),
         Proposal::Exhausted => None,
-        Proposal::Wait => panic!("nobody runs"),
+        Proposal::Wait => panic!("no trial runs"),
     };
     (from..to).map_while(parameters).collect()
 }
@@ -59,7 +59,7 @@ fn batch() -> Value {
 }
 
 #[test]
-fn grid_search_proposes_what_nni_proposes_in_nnis_order() {
+fn grid_search_has_the_same_proposals_and_order_as_nni() {
     let vectors: Value =
         serde_json::from_str(include_str!("../../../fixtures/config/nni_vectors.json")).unwrap();
     for case in vectors["grid"].as_array().unwrap() {
@@ -84,7 +84,8 @@ fn grid_search_proposes_what_nni_proposes_in_nnis_order() {
     }
 }
 
-/// Equal, but for the last digits: `SciPy`'s error function and TrialKeeper's round differently.
+/// Returns whether two values are equal except for the last digits, because `SciPy`'s error function rounds
+/// differently.
 fn close(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -99,13 +100,13 @@ fn close(a: &Value, b: &Value) -> bool {
 }
 
 #[test]
-fn a_grid_of_unbounded_multiples_ends_where_doubles_end() {
+fn a_grid_of_unbounded_multiples_ends_at_the_precision_of_doubles() {
     let json = json!({"x": {"_type": "qnormal", "_value": [0, 1, 100]}});
     assert_eq!(proposals(tuner("GridSearch", &json, 0).as_mut(), 0, 9).len(), 1);
 }
 
 #[test]
-fn every_point_of_a_finite_space_is_found_once_and_then_the_search_stops() {
+fn every_point_of_a_finite_space_is_proposed_exactly_once() {
     let size = space(&finite()).size().unwrap().try_into().unwrap();
     for name in SEARCHING {
         let mut tuner = tuner(name, &finite(), 7);
@@ -117,7 +118,7 @@ fn every_point_of_a_finite_space_is_found_once_and_then_the_search_stops() {
     }
 }
 
-/// The best of `trials` results on a bowl, two trials at a time.
+/// Returns the best of `trials` results on a bowl-shaped function, with two concurrent trials.
 fn best_on_a_bowl(name: &str, mode: &str, seed: u64, trials: u64) -> f64 {
     let json = json!({
         "x": {"_type": "uniform", "_value": [-5, 5]},
@@ -166,7 +167,7 @@ fn tuners_that_learn_beat_chance_in_both_modes() {
 }
 
 #[test]
-fn seeds_tell_random_searches_apart() {
+fn random_searches_differ_by_their_seed() {
     let first = |seed| proposals(tuner("Random", &mixed(), seed).as_mut(), 0, 5);
     assert_eq!(first(1), first(1));
     assert_ne!(first(1), first(2));
@@ -176,13 +177,13 @@ fn seeds_tell_random_searches_apart() {
 }
 
 #[test]
-fn a_batch_is_proposed_in_its_order() {
+fn a_batch_is_proposed_in_the_listed_order() {
     let proposed = proposals(tuner("BatchTuner", &batch(), 0).as_mut(), 0, 9);
     let listed = batch()["sets"]["_value"].clone();
     assert_eq!(json!(proposed), listed);
 }
 
-/// Every tuner with a space for it.
+/// Returns every tuner except PBT, with suitable spaces.
 fn everyone() -> Vec<(&'static str, Value)> {
     vec![
         ("TPE", mixed()),
@@ -211,7 +212,7 @@ fn everyone() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A result for each proposal; some fail, some are useless.
+/// Returns an outcome for each proposal. Some trials fail, some results are NaN.
 fn outcome(id: u64, parameters: &Parameters) -> Outcome {
     match id % 7 {
         3 => Outcome::Failed,
@@ -224,14 +225,14 @@ fn outcome(id: u64, parameters: &Parameters) -> Outcome {
 }
 
 #[test]
-fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
+fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
     for (name, json) in everyone() {
         for stop in [0, 1, 3, 11, 30] {
             let mut steady = tuner(name, &json, 11);
             let before = proposals(steady.as_mut(), 0, stop);
             let mut rebuilt = tuner(name, &json, 11);
             for (id, parameters) in (0..).zip(&before) {
-                // As the store gives them back.
+                // A round trip through JSON, as with the store.
                 let text = serde_json::to_string(parameters).unwrap();
                 rebuilt.adopt(id, &serde_json::from_str(&text).unwrap());
             }
@@ -248,7 +249,7 @@ fn a_rebuilt_tuner_goes_on_as_if_nothing_had_happened() {
     }
 }
 
-/// Some points of a space and how good they are, as a person hands them over.
+/// Returns results for some points of a space, for an import.
 fn samples(json: &Value) -> Vec<Sample> {
     let mut random = tuner(if *json == batch() { "Batch" } else { "Random" }, json, 99);
     let known = proposals(random.as_mut(), 0, 3);
@@ -260,7 +261,7 @@ fn samples(json: &Value) -> Vec<Sample> {
 }
 
 #[test]
-fn imported_results_are_known_alike_whenever_they_came() {
+fn the_time_of_an_import_does_not_change_later_proposals() {
     for (name, json) in everyone() {
         let samples = samples(&json);
         let mut steady = tuner(name, &json, 11);
@@ -285,10 +286,10 @@ fn imported_results_are_known_alike_whenever_they_came() {
 }
 
 #[test]
-fn imported_points_are_not_proposed_where_points_can_repeat() {
+fn imported_points_are_not_proposed_again() {
     for (name, json) in everyone() {
         if ["Hyperband", "BOHB"].contains(&name) || json == mixed() {
-            continue; // Its brackets are its own; and nothing repeats in a continuous space.
+            continue; // Brackets contain only their own trials. In a continuous space, no point repeats.
         }
         let samples = samples(&json);
         let mut tuner = tuner(name, &json, 3);
@@ -314,7 +315,7 @@ fn imported_results_count_as_results() {
         tuner.import(&known.map(sample).collect::<Vec<_>>());
         let proposed = proposals(tuner.as_mut(), 0, 20);
         let near = proposed.iter().filter(|p| (p["x"].as_f64().unwrap() - 0.7).abs() < 0.2);
-        // By chance two of five are so near.
+        // By chance, two of five would be so near.
         assert!(near.count() >= 12, "{name}: {proposed:?}");
     }
 }
@@ -323,10 +324,10 @@ fn imported_results_count_as_results() {
 fn wrong_names_and_arguments_are_refused_with_advice() {
     #[rustfmt::skip]
     let table = [
-        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, BOHB, CMA-ES, NSGA-II, PBT, QMC, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, DNGO, NetworkMorphism, RegularizedEvolutionTuner; one of your own is given by its `className`"),
-        ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is no argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
+        ("Rnadom",   json!({}),                          "tuner.name: `Rnadom` is not a tuner; did you mean `Random`? Allowed: TPE, Anneal, Evolution, GP, Hyperband, BOHB, CMA-ES, NSGA-II, PBT, QMC, Random, GridSearch, Batch, TPE_legacy, Metis, SMAC, PPO, DNGO, NetworkMorphism, RegularizedEvolutionTuner; for your own tuner, set `className`"),
+        ("Random",   json!({"sede": 1}),                 "tuner.classArgs.sede: is not an argument of Random; did you mean `seed`? Allowed: optimize_mode, seed"),
         ("Random",   json!({"seed": -1}),                "tuner.classArgs.seed: expected an integer of at least 0, found -1"),
-        ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is no argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
+        ("TPE",      json!({"tpe_args": {"gama": 1}}),   "tuner.classArgs.tpe_args.gama: is not an argument of tpe_args; did you mean `gamma`? Allowed: constant_liar_type, gamma, linear_forgetting, n_ei_candidates, n_startup_jobs, prior_weight"),
         ("TPE",      json!({"tpe_args": {"constant_liar_type": "bad"}}), "tuner.classArgs.tpe_args.constant_liar_type: \"bad\" is not known; allowed: best, worst, mean, none"),
         ("TPE",      json!({"tpe_args": {"prior_weight": -1}}), "tuner.classArgs.tpe_args.prior_weight: expected a number of at least 0, found -1"),
         ("Random",   json!({"optimize_mode": "up"}),     "tuner.classArgs.optimize_mode: \"up\" is not known; allowed: maximize, minimize"),
@@ -341,7 +342,7 @@ fn wrong_names_and_arguments_are_refused_with_advice() {
 }
 
 #[test]
-fn the_default_direction_is_nnis_own_of_each_tuner() {
+fn each_tuner_has_nnis_default_mode() {
     let minimize = ["TPE", "Anneal", "CMA-ES", "NSGA-II"];
     for name in SEARCHING.into_iter().chain(["Hyperband", "BOHB", "PBT", "Batch"]) {
         let expected =
@@ -350,17 +351,17 @@ fn the_default_direction_is_nnis_own_of_each_tuner() {
     }
 }
 
-/// A search with several trials at a time, as the experiment conducts it.
+/// A search with several concurrent trials, as the experiment conducts it.
 struct Several {
     tuner: Box<dyn Tuner>,
-    /// Proposals in order, and whether they have ended.
+    /// The proposals in order; `true` if the trial has ended.
     trials: Vec<(u64, Parameters, bool)>,
-    /// It was told to wait for an end, or that there is no more.
+    /// `false` if the tuner answered that the search must wait, or that the space is exhausted.
     asks: bool,
 }
 
 impl Several {
-    /// Has up to `concurrency` trials run, up to 24 in all.
+    /// Starts trials until `concurrency` of them run, at most 24 in total.
     fn fill(&mut self, concurrency: usize) {
         let live =
             |trials: &[(u64, Parameters, bool)]| trials.iter().filter(|(.., ended)| !ended).count();
@@ -373,7 +374,7 @@ impl Several {
         }
     }
 
-    /// Ends one of those that run.
+    /// Ends one of the running trials.
     fn end(&mut self, which: usize) {
         let mut live: Vec<_> = self.trials.iter_mut().filter(|(.., ended)| !ended).collect();
         let count = live.len();
@@ -385,7 +386,7 @@ impl Several {
         }
     }
 
-    /// The same search after a resume: the store gives trials back in the order of their proposals.
+    /// Returns the same search after a resume. The store returns trials in the order of their proposals.
     fn resumed(&self, mut tuner: Box<dyn Tuner>) -> Self {
         for (id, parameters, ended) in &self.trials {
             tuner.adopt(*id, parameters);
@@ -401,7 +402,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
-    fn several_trials_at_a_time_go_on_alike_after_a_resume_anywhere(
+    fn concurrent_trials_continue_the_same_after_a_resume_at_any_time(
         concurrency in 2_usize..6,
         ends in prop::collection::vec(0_usize..6, 28),
         stop in 0_usize..28,

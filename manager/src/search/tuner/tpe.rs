@@ -1,11 +1,12 @@
-//! The tree-structured Parzen estimator (Bergstra and others, "Algorithms for Hyper-Parameter
-//! Optimization", 2011). Where `tpe_args` are given, with the choices of NNI 3.0's `nni/algorithms/hpo/tpe_tuner.py`, whose
-//! arguments they are; else as [`joint`] describes it, which finds more in as many trials (`docs/benchmarks.md`).
+//! The tree-structured Parzen estimator (Bergstra and others, "Algorithms for Hyper-Parameter Optimization", 2011).
+//! With `tpe_args`, which are arguments of NNI, the estimator works like NNI 3.0's `nni/algorithms/hpo/tpe_tuner.py`.
+//! Without them, it works as described in [`joint`], which finds better results in as many trials
+//! (`docs/benchmarks.md`).
 //!
-//! Of NNI's: each parameter is looked at on its own. Its values in the good trials make one density, those in the
-//! others a second one; of some candidates from the first, the one is proposed whose ratio of the two
-//! is the largest. Trials that still run count with a made-up result, the lie, so that concurrent
-//! proposals do not crowd.
+//! NNI's estimator considers each parameter separately. The values in the good trials form one density, and the
+//! values in the other trials a second density. The estimator draws candidates from the first density, and proposes
+//! the candidate with the largest ratio of the two densities. Running trials count with an assumed result, the lie,
+//! so that concurrent proposals differ.
 
 mod density;
 mod joint;
@@ -23,7 +24,7 @@ use super::guided::{Model, Trials};
 use crate::search::class_args::Arguments;
 use crate::search::search_space::{Coordinate, Domain, Point, SearchSpace, Shape};
 
-/// NNI's `TPE`: with `tpe_args` its own estimator, else the one over whole points, which finds more.
+/// `TPE`: NNI's estimator with `tpe_args`, otherwise the estimator over whole points.
 #[derive(Debug)]
 pub(super) enum Estimator {
     Nni(Tpe),
@@ -49,7 +50,7 @@ impl Model for Estimator {
 
     fn is_starting(&self, trials: &Trials) -> bool {
         match self {
-            // NNI's begins parameter by parameter.
+            // NNI's estimator starts each parameter separately.
             Self::Nni(_) => false,
             Self::Joint(joint) => joint.is_starting(trials),
         }
@@ -59,17 +60,17 @@ impl Model for Estimator {
 /// NNI's `tpe_args`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Tpe {
-    /// `constant_liar_type`. `None`: running trials do not count.
+    /// `constant_liar_type`: the assumed result of running trials. With `None`, they do not count.
     liar: Option<Liar>,
-    /// `n_startup_jobs`: a parameter is drawn at random until so many trials had it.
+    /// `n_startup_jobs`: the number of trials with a parameter before which it is drawn at random.
     startup: usize,
-    /// `n_ei_candidates`.
+    /// `n_ei_candidates`: the number of candidates.
     candidates: usize,
-    /// `linear_forgetting`: beyond so many trials, values weigh less.
+    /// `linear_forgetting`: the number of trials above which earlier values have less weight.
     forgetting: usize,
-    /// `prior_weight`: of the search space itself, in trials.
+    /// `prior_weight`: the weight of the search space itself, in trials.
     prior_weight: f64,
-    /// `gamma`: how many trials are good, as a factor of the root of their number.
+    /// `gamma`: the number of good trials, as a factor of the square root of the number of trials.
     gamma: f64,
 }
 
@@ -121,7 +122,7 @@ impl Tpe {
         Ok(Self { liar, startup, candidates, forgetting, prior_weight, gamma })
     }
 
-    /// The loss that running trials are given; `None` if they do not count.
+    /// Returns the assumed loss of running trials, or `None` if they do not count.
     fn lie(&self, trials: &Trials) -> Option<f64> {
         let liar = self.liar?;
         let losses = || trials.done().map(|(_, loss)| loss).filter(|loss| loss.is_finite());
@@ -134,18 +135,18 @@ impl Tpe {
                 (count > 0.0).then(|| sum / count)
             }
         };
-        // Without any result all lies are alike, and their value does not matter.
+        // Without any result, the value of the lie does not matter, because all trials have it.
         Some(lie.unwrap_or(0.0))
     }
 
-    /// The values of the good trials and those of the others, of values of which the better ones go first.
+    /// Splits ranked values, the best first, into those of the good trials and those of the others.
     fn split(&self, mut ranked: Vec<Coordinate>) -> (Vec<Coordinate>, Vec<Coordinate>) {
         let good = (self.gamma * count(ranked.len()).sqrt()).ceil().min(count(self.forgetting));
         let above = ranked.split_off(ranked.len().min(whole(good)));
         (ranked, above)
     }
 
-    /// Returns the weight of each of `n` values: 1, but less and less for the first ones when there are many.
+    /// Returns the weight of each of `n` values: 1, or less for the first values if there are many.
     fn weights(&self, n: usize) -> Vec<f64> {
         let ramp = n.saturating_sub(self.forgetting);
         let start = 1.0 / count(n);
@@ -225,21 +226,21 @@ impl Model for Tpe {
     }
 }
 
-/// Puts the smaller losses first; of equal ones the earlier goes first.
+/// Sorts by loss, the smallest first. Of equal losses, the earlier is first.
 fn rank<T>(records: &mut [(T, f64)]) {
     records.sort_by(|(_, a), (_, b)| a.total_cmp(b));
 }
 
-/// The first candidate with the largest ratio.
+/// Returns the first candidate with the largest ratio.
 fn best<T>(candidates: &[T], ratio: impl Fn(&T) -> f64) -> Option<&T> {
     let scored = candidates.iter().map(|candidate| (candidate, ratio(candidate)));
     scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(best, _)| best)
 }
 
-/// Terms smaller than the largest by this power of e vanish in a double's sum.
+/// The exponent of e below which a term, relative to the largest term, does not change the sum of doubles.
 const NEGLIGIBLE: f64 = 40.0;
 
-/// Logarithm of the sum of what `exponents` are the logarithms of.
+/// Returns the logarithm of the sum of the exponentials of `exponents`.
 fn log_sum(exponents: &[f64]) -> f64 {
     let largest = exponents.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if largest == f64::NEG_INFINITY {
@@ -250,13 +251,13 @@ fn log_sum(exponents: &[f64]) -> f64 {
     sum.ln() + largest
 }
 
-/// A number of things as a double.
+/// Converts a count to a double.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "no list has 2^53 items")]
 fn count(n: usize) -> f64 {
     n as f64
 }
 
-/// A number of things that was computed as a double.
+/// Converts a count that was computed as a double.
 #[expect(
     clippy::as_conversions,
     clippy::cast_possible_truncation,
@@ -268,8 +269,8 @@ fn whole(n: f64) -> usize {
 }
 
 impl Prior {
-    /// The search space's own distribution. A uniform one becomes a wide normal one around its middle, cut
-    /// off at the bounds.
+    /// Returns the prior for a distribution of the search space. A uniform distribution becomes a wide normal
+    /// distribution around its middle, truncated at the bounds.
     fn of(shape: Shape, weight: f64) -> Self {
         match shape {
             Shape::Normal { mu, sigma } => Self { mu, sigma, weight, bounds: None },

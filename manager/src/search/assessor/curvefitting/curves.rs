@@ -1,24 +1,24 @@
-//! The families of learning curves, and how one is fitted: Levenberg and Marquardt's method from a start
-//! with ones, as `SciPy`'s `curve_fit` does it.
+//! The families of learning curves, and their fit by the Levenberg-Marquardt method. All parameters start at 1, as in
+//! `SciPy`'s `curve_fit`.
 
-/// At most so many parameters.
+/// The maximum number of parameters of a family.
 const MOST: usize = 4;
 
-/// Parameters; a family with fewer leaves the last ones alone.
+/// The parameters of a curve. A family with fewer parameters ignores the last ones.
 type Parameters = [f64; MOST];
 
 /// A family of curves.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
-    /// The number of its parameters.
+    /// The number of parameters of the family.
     count: usize,
-    /// The parameters where nothing can be fitted.
+    /// The parameters if no fit is possible.
     start: Parameters,
     at: fn(f64, &Parameters) -> f64,
 }
 
-/// NNI's twelve, with its formulas.
+/// NNI's twelve families, with its formulas.
 pub(super) const FAMILIES: [Family; 12] = [
     Family {
         name: "vap",
@@ -93,22 +93,22 @@ pub(super) const FAMILIES: [Family; 12] = [
     },
 ];
 
-/// One curve of a family.
+/// A curve of a family.
 #[derive(Debug)]
 pub(super) struct Curve {
     pub(super) family: &'static Family,
     parameters: Parameters,
 }
 
-/// `curve_fit` gives up after 200 (n + 1) evaluations of the curve for n parameters.
+/// The number of evaluations per parameter. `curve_fit` gives up after 200 (n + 1) evaluations for n parameters.
 const EVALUATIONS: usize = 200;
 
-/// The fit ends when neither errors nor parameters change by more than this, relatively.
+/// The relative change of errors and parameters below which the fit ends.
 const TOLERANCE: f64 = 1.490_12e-8;
 
 impl Curve {
-    /// The curve of a family that is nearest to the results of steps 1, 2, 3 and so on; the family's usual
-    /// one where none is found.
+    /// Fits a curve of a family to the results of steps 1, 2, 3 and so on. If no fit is found, the curve has the
+    /// family's default parameters.
     pub(super) fn fitted(family: &'static Family, results: &[f64]) -> Self {
         let parameters = fit(family, results).unwrap_or(family.start);
         Self { family, parameters }
@@ -171,7 +171,7 @@ fn fit(family: &Family, results: &[f64]) -> Option<Parameters> {
     None
 }
 
-/// The damped least-squares step: solves (J'J + damping diag(J'J)) step = -J'errors.
+/// Returns the damped least-squares step: solves (J'J + damping diag(J'J)) step = -J'errors.
 fn step(n: usize, slopes: &[Parameters], errors: &[f64], damping: f64) -> Parameters {
     let mut system = [[0.0; MOST + 1]; MOST];
     for (row, error) in slopes.iter().zip(errors) {
@@ -188,7 +188,7 @@ fn step(n: usize, slopes: &[Parameters], errors: &[f64], damping: f64) -> Parame
     solve(n, &mut system)
 }
 
-/// Gauss's elimination with the largest pivot; a direction without any slope is left alone.
+/// Solves a linear system by Gaussian elimination with the largest pivot. A direction without slope gets the step 0.
 fn solve(n: usize, system: &mut [[f64; MOST + 1]; MOST]) -> Parameters {
     for column in 0..n {
         let pivot = (column..n)

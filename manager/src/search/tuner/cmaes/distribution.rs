@@ -1,13 +1,13 @@
-//! The normal distribution of CMA-ES and its update, with the names and defaults of Hansen's tutorial, appendix A.
+//! The normal distribution of CMA-ES and its update, with the names and defaults from appendix A of Hansen's tutorial.
 
 use rand::Rng;
 
 use crate::search::search_space::sample::standard_normal;
 
-/// The weights of a generation's members, the best first, and the rates of learning.
+/// The weights of a generation's members, the best first, and the learning rates.
 #[derive(Debug, Clone)]
 pub(super) struct Weights {
-    /// Positive for the better half, negative for the others.
+    /// The weights: positive for the better half, negative for the others.
     members: Vec<f64>,
     parents: usize,
     mass: f64,
@@ -18,13 +18,13 @@ pub(super) struct Weights {
     c_mu: f64,
 }
 
-/// A number of things as a double.
+/// Converts a count to a double.
 fn real(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
 impl Weights {
-    /// 4 + 3 ln n.
+    /// Returns the default size of a generation: 4 + 3 ln n.
     pub(super) fn default_population(dimensions: usize) -> usize {
         let is_below = |more: &usize| 3.0 * real(dimensions).ln() >= real(*more);
         4 + (1..200).take_while(is_below).count()
@@ -57,14 +57,15 @@ impl Weights {
     }
 }
 
-/// A normal distribution, and its paths of evolution.
+/// A normal distribution, and its evolution paths.
 #[derive(Debug, Clone)]
 pub(super) struct Distribution {
     mean: Vec<f64>,
     sigma: f64,
     covariance: Vec<Vec<f64>>,
-    /// The axes of the covariance: its eigenvectors, and the roots of its eigenvalues.
+    /// The eigenvectors of the covariance.
     axes: Vec<Vec<f64>>,
+    /// The square roots of the eigenvalues.
     lengths: Vec<f64>,
     path_sigma: Vec<f64>,
     path_c: Vec<f64>,
@@ -90,7 +91,7 @@ impl Distribution {
         }
     }
 
-    /// Its largest standard deviation along one parameter.
+    /// Returns the largest standard deviation along a parameter.
     pub(super) fn width(&self) -> f64 {
         let widths = self.covariance.iter().enumerate().map(|(i, row)| row[i].max(0.0).sqrt());
         self.sigma * widths.fold(0.0, f64::max)
@@ -108,7 +109,7 @@ impl Distribution {
         draw
     }
 
-    /// Returns a vector as the distribution sees it: C^(-1/2) times the vector.
+    /// Returns the whitened vector: C^(-1/2) times the vector.
     fn whitened(&self, vector: &[f64]) -> Vec<f64> {
         let mut white = vec![0.0; vector.len()];
         for (axis, length) in self.axes.iter().zip(&self.lengths) {
@@ -120,12 +121,12 @@ impl Distribution {
         white
     }
 
-    /// Takes a generation in, the best first.
+    /// Updates the distribution with a generation, the best member first.
     pub(super) fn update(&mut self, ranked: &[&[f64]]) {
         let n = real(self.mean.len());
         let w = self.weights.clone();
         self.generations += 1;
-        // What was not drawn from this distribution is pulled to where such a draw would be.
+        // A member that was not drawn from this distribution is pulled to the distance of such a draw.
         let farthest = n.sqrt() + 2.0 * n / (n + 2.0) + 1.0;
         let step = |x: &&[f64]| {
             let step: Vec<f64> =
@@ -172,7 +173,7 @@ impl Distribution {
                 let mut value = kept * self.covariance[i][j];
                 value += w.c_1 * self.path_c[i] * self.path_c[j];
                 for ((step, far), weight) in steps.iter().zip(&w.members) {
-                    // A bad step takes away no more than its direction has.
+                    // A bad step removes at most the variance in its direction.
                     let scale = if *weight < 0.0 { n / (far * far).max(1e-12) } else { 1.0 };
                     value += w.c_mu * weight * scale * step[i] * step[j];
                 }
@@ -197,10 +198,10 @@ fn add(to: &mut [f64], times: f64, vector: &[f64]) {
     }
 }
 
-/// The least root of an eigenvalue, against rounding.
+/// The minimum square root of an eigenvalue, as a guard against rounding.
 const LEAST_AXIS_LENGTH: f64 = 1e-10;
 
-/// The eigenvectors of a symmetric matrix and the roots of its eigenvalues, after Jacobi.
+/// Returns the eigenvectors of a symmetric matrix and the square roots of its eigenvalues, after Jacobi.
 fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
     let n = matrix.len();
     let mut a = matrix.to_vec();
@@ -223,7 +224,7 @@ fn axes(matrix: &[Vec<f64>]) -> (Vec<Vec<f64>>, Vec<f64>) {
     (vectors, lengths)
 }
 
-/// Makes the element (i, j) of the matrix zero by a rotation, `i` being less than `j`. Rows of `vectors` are the axes.
+/// Makes the element (i, j) of the matrix zero by a rotation. `i` is less than `j`. The rows of `vectors` are the axes.
 fn rotate(matrix: &mut [Vec<f64>], vectors: &mut [Vec<f64>], i: usize, j: usize) {
     if matrix[i][j].abs() < f64::MIN_POSITIVE {
         return;
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_and_lengths_make_the_matrix_again() {
+    fn axes_and_lengths_reproduce_the_matrix() {
         let matrix = vec![vec![4.0, 1.0, 0.5], vec![1.0, 3.0, -1.0], vec![0.5, -1.0, 2.0]];
         let (axes, lengths) = axes(&matrix);
         for i in 0..3 {
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_have_the_size_of_the_tutorial() {
+    fn generations_have_the_size_from_the_tutorial() {
         let sizes = [1, 2, 5, 10, 40].map(Weights::default_population);
         assert_eq!(sizes, [4, 6, 8, 10, 15]);
         let weights = Weights::of(5.0, 8);
@@ -277,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_valley_across_all_parameters_is_followed() {
-        // An ellipsoid, turned: condition number 10,000.
+    fn the_minimum_of_a_rotated_narrow_valley_is_found() {
+        // A rotated ellipsoid with the condition number 10,000.
         let loss = |x: &[f64]| {
             let (u, v) = (x[0] - 0.3 + x[1] - 0.6, x[0] - 0.3 - (x[1] - 0.6));
             u * u + 10_000.0 * v * v

@@ -1,30 +1,30 @@
-//! Points -> vectors in which distance means difference.
+//! The conversion of points to vectors whose distance measures their difference.
 
 use serde_json::Value;
 
 pub(super) use crate::search::search_space::unit_cube::{double, index};
 use crate::search::search_space::{Coordinate, Domain, Point, Real, SearchSpace};
 
-/// The numbers into which each dimension of a space is turned.
+/// The features of each dimension of a space.
 #[derive(Debug)]
 pub(super) struct Features(Vec<Feature>);
 
 #[derive(Debug)]
 enum Feature {
-    /// One number from 0 to 1, by the parameter's distribution.
+    /// A number from 0 to 1, by the parameter's distribution.
     Real(Real),
-    /// One number from 0 to 1: the rank of each option.
+    /// A number from 0 to 1: the rank of each option.
     Ranks(Vec<f64>),
-    /// One number from 0 to 1: an integer among so many.
+    /// A number from 0 to 1: an integer, with the number of integers.
     Integer(u64),
-    /// One number per option, of which one is set: any two options differ alike.
+    /// A number for each option, one of which is set. All options have the same distance.
     Options(usize),
 }
 
-/// The distance of two options is then 1, as that of the two ends of a number.
+/// The number of the chosen option. The distance of two options is then 1, like that of the two ends of a number.
 const SET: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
-/// The number in place of a parameter that is not present: neither end of its range.
+/// The number for a parameter that is not present: the middle of its range.
 const ABSENT: f64 = 0.5;
 
 impl Features {
@@ -41,7 +41,7 @@ impl Features {
         Self(space.dimensions().iter().map(|dimension| feature(&dimension.domain)).collect())
     }
 
-    /// The numbers of a point.
+    /// Returns the vector for a point.
     pub(super) fn at(&self, point: &Point) -> Vec<f64> {
         let mut numbers = Vec::with_capacity(self.0.len());
         for (feature, at) in self.0.iter().zip(point) {
@@ -68,7 +68,7 @@ impl Features {
     }
 }
 
-/// The rank of each option, from 0 to 1, where all are numbers.
+/// Returns the rank of each option, from 0 to 1, if all options are numbers.
 fn ranks(values: &[Value]) -> Option<Vec<f64>> {
     let numbers: Option<Vec<f64>> = values.iter().map(Value::as_f64).collect();
     let numbers = numbers.filter(|numbers| numbers.len() > 1)?;

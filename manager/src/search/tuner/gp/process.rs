@@ -12,7 +12,7 @@ pub(super) enum Matern {
 }
 
 impl Matern {
-    /// The kernel of this `nu`, if it has a closed form.
+    /// Returns the kernel for `nu`, if it has a closed form.
     pub(super) fn of(nu: f64) -> Option<Self> {
         let is = |other: f64| (nu - other).abs() < 1e-9;
         match () {
@@ -23,7 +23,7 @@ impl Matern {
         }
     }
 
-    /// The correlation at a squared, scaled distance.
+    /// Returns the correlation at a squared, scaled distance.
     fn at(self, squared: f64) -> f64 {
         match self {
             Self::Rough => (-squared.sqrt()).exp(),
@@ -39,34 +39,35 @@ impl Matern {
     }
 }
 
-/// The parameters that are fitted besides the values.
+/// The hyper-parameters of the process.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
-    /// One over the squared length scale of each feature.
+    /// The inverse squared length scale of each feature.
     pub(super) inverse: Vec<f64>,
-    /// Variance of an observation around the process, whose own variance is 1.
+    /// The variance of an observation around the process, whose own variance is 1.
     pub(super) noise: f64,
 }
 
-/// A process that knows some values.
+/// A process with observed values.
 #[derive(Debug)]
 pub(super) struct Process {
     kernel: Matern,
     settings: Settings,
     places: Vec<Vec<f64>>,
-    /// As given.
+    /// The observed values, not standardised.
     values: Vec<f64>,
-    /// Mean and standard deviation of the values when the process was made.
+    /// The mean of the initial values.
     centre: f64,
+    /// The standard deviation of the initial values.
     spread: f64,
-    /// Lower triangle of the covariance's Cholesky factor, row by row.
+    /// The lower triangle of the covariance's Cholesky factor, row by row.
     factor: Vec<Vec<f64>>,
     /// The factor's solution for the standardised values.
     solved: Vec<f64>,
 }
 
 impl Process {
-    /// A process of known settings; the values are standardised.
+    /// Creates a process with given settings, and standardises the values.
     pub(super) fn new(
         kernel: Matern,
         settings: Settings,
@@ -93,11 +94,11 @@ impl Process {
         })
     }
 
-    /// Adds a value: one more row of the factor.
+    /// Adds a value, which adds a row to the factor.
     pub(super) fn push(&mut self, place: Vec<f64>, value: f64) {
         let mut row = self.forward(&place);
         let left = 1.0 + self.settings.noise - row.iter().map(|x| x * x).sum::<f64>();
-        // Places that are equal but for rounding leave nothing.
+        // For places that are equal except for rounding, nothing would remain.
         let diagonal = left.max(self.settings.noise.max(1e-10)).sqrt();
         let known: f64 = row.iter().zip(&self.solved).map(|(a, b)| a * b).sum();
         self.solved.push(((value - self.centre) / self.spread - known) / diagonal);
@@ -107,7 +108,7 @@ impl Process {
         self.values.push(value);
     }
 
-    /// Mean and standard deviation at a place.
+    /// Returns the predicted mean and standard deviation at a place.
     pub(super) fn predict(&self, place: &[f64]) -> (f64, f64) {
         let row = self.forward(place);
         let (mut mean, mut explained) = (0.0, 0.0);
@@ -119,19 +120,19 @@ impl Process {
         (self.centre + self.spread * mean, self.spread * variance.sqrt())
     }
 
-    /// The largest known value.
+    /// Returns the largest value.
     pub(super) fn largest(&self) -> f64 {
         self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Logarithm of the likelihood of the standardised values, but for a constant.
+    /// Returns the logarithm of the likelihood of the standardised values, up to a constant.
     fn log_likelihood(&self) -> f64 {
         let fit: f64 = self.solved.iter().map(|x| x * x).sum();
         let size: f64 = self.factor.iter().filter_map(|row| row.last()).map(|d| d.ln()).sum();
         -0.5 * fit - size
     }
 
-    /// Solves the factor for the covariances of a place with the known ones.
+    /// Solves the factor for the covariances of a place with the observed places.
     fn forward(&self, place: &[f64]) -> Vec<f64> {
         let mut solution: Vec<f64> = Vec::with_capacity(self.places.len() + 1);
         for (other, row) in self.places.iter().zip(&self.factor) {
@@ -148,14 +149,14 @@ impl Process {
     }
 }
 
-/// The most that one fit may cost, in multiplications.
+/// The maximum cost of a fit, in multiplications.
 const EFFORT: usize = 12_000_000;
 
-/// Makes the process whose settings make the values likely.
+/// Returns the process with the settings that make the values most likely.
 ///
-/// First one length scale for all features and the noise are chosen from a few; then one scale after
-/// another is tried longer and shorter, as often as the effort allows: the more values there are, the less
-/// often. A wide prior keeps the scales of features that hardly matter from running away.
+/// First, a common length scale and the noise are chosen from a few combinations. Then each scale in turn is tried
+/// longer and shorter, as often as the effort allows; the more values, the fewer tries. A wide prior limits the
+/// scales of features that hardly matter.
 pub(super) fn fit(
     kernel: Matern,
     least_noise: f64,
@@ -172,7 +173,7 @@ pub(super) fn fit(
         let settings = Settings { inverse, noise: noise.max(least_noise) };
         let process = Process::new(kernel, settings, places.to_vec(), values.to_vec());
         let prior: f64 = scales.iter().map(|scale| (scale / usual).ln().powi(2)).sum();
-        // Each scale lies within a factor of 3 of the usual one, two times out of three.
+        // The prior: with a probability of two thirds, each scale is within a factor of 3 of the usual scale.
         (process.log_likelihood() - prior / 2.4, process)
     };
     let mut scales = vec![usual; features];

@@ -17,7 +17,7 @@ fn vectors(list: &Value) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn posterior_and_acquisition_are_those_that_nni_computes() {
+fn posterior_and_acquisition_equal_nnis() {
     let cases: Vec<Value> =
         serde_json::from_str(include_str!("../../../../fixtures/tuner/nni_gp.json")).unwrap();
     for case in cases {
@@ -56,7 +56,7 @@ fn space() -> SearchSpace {
 }
 
 #[test]
-fn parameters_become_numbers_by_their_distribution() {
+fn parameters_are_scaled_by_their_distribution() {
     let space = space();
     let features = Features::of(&space);
     let at = |json: Value| features.at(&space.locate(json.as_object().unwrap()).unwrap());
@@ -69,7 +69,7 @@ fn parameters_become_numbers_by_their_distribution() {
 }
 
 #[test]
-fn a_fit_is_bounded_in_cost_and_finds_the_scales() {
+fn a_fit_finds_the_length_scales() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let places: Vec<Vec<f64>> = (0..40).map(|_| (0..2).map(|_| rng.random()).collect()).collect();
     // The second feature does not matter.
@@ -86,7 +86,7 @@ fn a_fit_is_bounded_in_cost_and_finds_the_scales() {
 }
 
 #[test]
-fn the_better_half_and_the_latest_are_looked_at() {
+fn the_process_has_the_best_and_the_latest_trials() {
     let mut trials = Trials::new(OptimizeMode::Minimize, &Goals::default());
     for id in 0..500_u32 {
         trials.propose(u64::from(id), vec![Some(Coordinate::Real(f64::from(id)))]);

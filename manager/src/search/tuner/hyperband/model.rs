@@ -1,8 +1,8 @@
-//! `BOHB` (Falkner and others, 2018): Hyperband whose new points are suggested by a tree-structured Parzen estimator over the
-//! results with the largest budget that has enough of them.
+//! `BOHB` (Falkner and others, 2018): Hyperband with new points from a tree-structured Parzen estimator. The
+//! estimator uses the results with the largest budget that has enough results.
 //!
-//! A part of the points stays random, so that a budget on which small ones mislead is found out. No new point equals one that was
-//! tried: a point that comes again is one that goes on, which is how a rebuilt tuner tells the two apart.
+//! A share of the points stays random, in case results with small budgets are misleading. A new point never equals a
+//! point that was tried. So a rebuilt tuner knows that a repeated point is a point that continues.
 
 use rand::Rng as _;
 
@@ -16,21 +16,21 @@ use crate::search::goals::Goals;
 use crate::search::search_space::{Parameters, SearchSpace};
 use crate::search::tuner::guided::Model as _;
 
-/// The number of times that a point is drawn again which was tried.
+/// The number of draws to replace a point that was already tried.
 const DRAWS: usize = 32;
 
-/// The suggestion of new points.
+/// The model that suggests new points.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Model {
     estimator: Joint,
-    /// The number of results of one budget that the model needs.
+    /// The minimum number of results with the same budget.
     least: usize,
-    /// The part of the points that is random.
+    /// The share of the points that is random.
     random_fraction: f64,
 }
 
 impl Model {
-    /// Reads `classArgs`, by the names that NNI's BOHB has.
+    /// Reads `classArgs`, with the names of NNI's BOHB.
     pub(super) fn from_arguments(
         arguments: &mut Arguments<'_>,
         space: &SearchSpace,
@@ -54,7 +54,7 @@ impl Model {
         Ok(Self { estimator, least, random_fraction })
     }
 
-    /// The new point of a proposal.
+    /// Returns the new point of a proposal.
     pub(super) fn fresh(&self, hyperband: &Hyperband, id: u64) -> Parameters {
         let space = &hyperband.space;
         let mut rng = generator(hyperband.seed, id);
@@ -73,7 +73,7 @@ impl Model {
         last
     }
 
-    /// The trials with the largest budget that has enough results.
+    /// Returns the trials with the largest budget that has enough results.
     fn trials(&self, hyperband: &Hyperband) -> Option<Trials> {
         let rounds = || {
             let brackets = hyperband.brackets.iter();
@@ -110,7 +110,8 @@ mod tests {
     use super::super::super::{Proposal, TunerSpec, build};
     use super::*;
 
-    /// The best loss with the largest budget after so many trials, of which a small budget shows the half only.
+    /// Returns the best loss with the largest budget after a number of trials. A small budget adds an error to the
+    /// loss.
     fn best(name: &str, seed: u64, trials: u64) -> f64 {
         let space = SearchSpace::parse(&json!({
             "x": {"_type": "uniform", "_value": [-5, 5]},
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_finds_more_than_chance_in_the_same_brackets() {
+    fn a_model_finds_better_results_than_random_points() {
         let median = |name: &str| {
             let mut bests: Vec<f64> = (0..9).map(|seed| best(name, seed, 150)).collect();
             bests.sort_by(f64::total_cmp);
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_begin_where_they_are_told_to() {
+    fn budgets_begin_with_the_minimum() {
         let args = json!({"min_budget": 3, "max_budget": 81}).as_object().unwrap().clone();
         let spec = TunerSpec::new("bohb", args).unwrap();
         let space = json!({"x": {"_type": "uniform", "_value": [0, 1]}});

@@ -21,7 +21,7 @@ fn limited(goals: Goals) -> Goals {
 }
 
 #[test]
-fn goals_that_a_tuner_cannot_follow_are_refused_with_those_that_can() {
+fn unsupported_goals_are_refused_with_the_tuners_that_support_them() {
     let refused = |name: &str, goals: Goals| {
         let spec = TunerSpec { goals, ..spec(name, &json!({})) };
         let json = if name == "Batch" { batch() } else { mixed() };
@@ -32,8 +32,9 @@ fn goals_that_a_tuner_cannot_follow_are_refused_with_those_that_can() {
     }
     for name in ["Anneal", "Evolution", "GP", "Hyperband", "BOHB", "CMA-ES"] {
         let said = refused(name, two_objectives()).unwrap();
-        let expected =
-            format!("tuner.name: {name} knows one objective; with several use TPE or NSGA-II");
+        let expected = format!(
+            "tuner.name: {name} supports only one objective; for several objectives, use TPE or NSGA-II"
+        );
         assert!(said.starts_with(&expected), "{said}");
         let said = refused(name, limited(Goals::default()));
         assert_eq!(said.is_none(), name == "CMA-ES", "{name}: {said:?}");
@@ -42,7 +43,8 @@ fn goals_that_a_tuner_cannot_follow_are_refused_with_those_that_can() {
     assert!(build(&as_nni, &space(&mixed()), 0).is_err());
 }
 
-/// The hypervolume of what a tuner finds on ZDT1 in four dimensions, and the share of its later trials that keep the limit.
+/// Returns the hypervolume of a tuner's results on ZDT1 in four dimensions, and the share of its later trials within
+/// the limit.
 fn volume_on_zdt1(name: &str, goals: &Goals, seed: u64, trials: u64) -> (f64, f64) {
     let unit = json!({"_type": "uniform", "_value": [0, 1]});
     let json = json!({"x0": unit, "x1": unit, "x2": unit, "x3": unit});
@@ -70,7 +72,7 @@ fn volume_on_zdt1(name: &str, goals: &Goals, seed: u64, trials: u64) -> (f64, f6
 }
 
 #[test]
-fn several_objectives_are_followed_and_limits_are_kept() {
+fn tuners_optimise_several_objectives_and_satisfy_limits() {
     let mean = |name: &str, goals: &Goals| {
         let found = (0..5).map(|seed| volume_on_zdt1(name, goals, seed, 200));
         found.fold((0.0, 0.0), |(a, b), (volume, kept)| (a + volume / 5.0, b + kept / 5.0))
@@ -79,7 +81,7 @@ fn several_objectives_are_followed_and_limits_are_kept() {
     let random = mean("Random", &goals).0;
     for name in ["TPE", "NSGA-II"] {
         let (volume, _) = mean(name, &goals);
-        // The best there is: 6.27.
+        // The best possible volume is 6.27.
         assert!(6.27 - volume < (6.27 - random) / 1.5, "{name}: {volume}, by chance {random}");
         let (_, kept) = mean(name, &limited(goals.clone()));
         assert!(kept > 0.75, "{name}: {kept}, by chance 0.5");

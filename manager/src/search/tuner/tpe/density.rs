@@ -1,4 +1,4 @@
-//! The two kinds of densities of the estimator: normal mixtures and weighted categories.
+//! The densities of NNI's estimator: normal mixtures and weighted categories.
 
 use std::collections::BTreeMap;
 use std::f64::consts::{SQRT_2, TAU};
@@ -8,19 +8,19 @@ use rand::Rng;
 use super::{count, log_sum};
 use crate::search::search_space::sample::standard_normal;
 
-/// The knowledge of a parameter before any trial.
+/// The prior distribution of a parameter, before any trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Prior {
     pub(super) mu: f64,
     pub(super) sigma: f64,
-    /// In trials.
+    /// The weight, in trials.
     pub(super) weight: f64,
-    /// Where the parameter ends, if it does.
+    /// The bounds of the parameter, if any.
     pub(super) bounds: Option<(f64, f64)>,
 }
 
-/// A mixture of normal distributions, one around each known value and one for the prior, cut off at the
-/// bounds: the paper's adaptive Parzen estimator (section 4.2).
+/// A mixture of normal distributions, one around each known value and one for the prior, truncated at the bounds.
+/// This is the paper's adaptive Parzen estimator (section 4.2).
 #[derive(Debug)]
 pub(super) struct Mixture {
     parts: Vec<MixtureComponent>,
@@ -29,21 +29,21 @@ pub(super) struct Mixture {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct MixtureComponent {
-    /// Its share; all together 1.
+    /// The share of the component. The sum of all shares is 1.
     pub(super) weight: f64,
     pub(super) mu: f64,
     pub(super) sigma: f64,
-    /// One over `sigma`.
+    /// 1 / `sigma`.
     inverse: f64,
-    /// Logarithm of the density at `mu`, the cut taken into account.
+    /// The logarithm of the weighted density at `mu`, including the truncation.
     peak: f64,
 }
 
-/// The number of times that a candidate beyond the bounds is drawn again.
+/// The number of times that a candidate outside the bounds is drawn again.
 const REDRAWS: usize = 100;
 
 impl Mixture {
-    /// Puts a normal distribution around each value, as wide as the gap to the farther neighbour.
+    /// Creates a mixture with a normal distribution around each value. Its width is the gap to the farther neighbour.
     pub(super) fn around(values: &[f64], weights: &[f64], prior: Prior) -> Self {
         let mut centres: Vec<(f64, f64)> =
             values.iter().copied().zip(weights.iter().copied()).collect();
@@ -63,7 +63,7 @@ impl Mixture {
                 (gap, None) | (None, gap) => gap.unwrap_or(prior.sigma),
             };
             let sigma = sigma.clamp(narrowest, prior.sigma);
-            // Without any weight, all count alike.
+            // If all weights are 0, all components have the same weight.
             let weight = if total > 0.0 { weight / total } else { 1.0 / count(centres.len()) };
             MixtureComponent { weight, mu: *mu, sigma, inverse: 1.0 / sigma, peak: 0.0 }
         });
@@ -75,7 +75,7 @@ impl Mixture {
         mixture
     }
 
-    /// The share of the mixture that lies within the bounds.
+    /// Returns the share of the mixture within the bounds.
     fn within_bounds(&self) -> f64 {
         let Some((low, high)) = self.bounds else { return 1.0 };
         let share = |part: &MixtureComponent| {
@@ -100,7 +100,7 @@ impl Mixture {
                 _ => return x,
             }
         }
-        // Every part's middle lies within the bounds, so hardly ever is this reached.
+        // Rare, because the middle of every component lies within the bounds.
         self.bounds.map_or(x, |(low, high)| x.clamp(low, high))
     }
 
@@ -115,7 +115,7 @@ impl Mixture {
         self.parts[self.parts.len() - 1]
     }
 
-    /// Logarithm of the density at `x`.
+    /// Returns the logarithm of the density at `x`.
     pub(super) fn log_density(&self, x: f64) -> f64 {
         let exponent = |part: &MixtureComponent| {
             let distance = (x - part.mu) * part.inverse;
@@ -131,8 +131,8 @@ impl Mixture {
     }
 }
 
-/// Probabilities of options: how much each weighs among known trials, and the prior for all alike. Only
-/// options that were seen take space.
+/// The probabilities of options: the weight of each option in known trials, plus a common prior. Only options that
+/// occurred use memory.
 #[derive(Debug)]
 pub(super) struct Categories {
     seen: BTreeMap<u64, f64>,
@@ -152,7 +152,7 @@ impl Categories {
             *seen.entry(index).or_insert(0.0) += weight;
         }
         let known: f64 = seen.values().sum();
-        // Without any weight, all count alike.
+        // If all weights are 0, all options have the same weight.
         let prior = if known + prior_weight > 0.0 { prior_weight } else { 1.0 };
         #[expect(
             clippy::as_conversions,
@@ -183,7 +183,7 @@ impl Categories {
         if self.prior > 0.0 {
             return rng.random_range(0..self.options.max(1));
         }
-        // Rounding alone leads here: there is nothing beyond what was seen.
+        // Only reached by rounding: without a prior, only options that occurred can be drawn.
         self.seen.keys().next_back().copied().unwrap_or(0)
     }
 }

@@ -1,16 +1,17 @@
-//! The tree-structured Parzen estimator over whole points instead of single parameters: after Falkner and others,
-//! "BOHB", 2018, and Optuna 5's `TPESampler`, which does likewise unless it is told otherwise.
+//! The tree-structured Parzen estimator over whole points instead of single parameters, after Falkner and others,
+//! "BOHB", 2018, and the default of Optuna 5's `TPESampler`.
 //!
-//! Parameters that are present together make a group: those of the top level, and those of each option of a nested
-//! choice. The good trials of a group make one density, the others a second one. Each is a mixture with a kernel around
-//! every trial and one for the search space itself. Some candidates are drawn from the first density, and the one whose
-//! ratio of the two densities is the largest is proposed. Then the groups of the options that it has chosen follow. An
-//! integer is a number here, and near to its neighbours; NNI takes it for a category. Trials that still run count among
-//! the others.
+//! Parameters that are present together form a group: those of the top level, and those of each option of a nested
+//! choice. The good trials of a group form one density, and the other trials a second density. Each density is a
+//! mixture with a kernel around every trial and a kernel for the search space itself. The estimator draws candidates
+//! from the first density, and proposes the candidate with the largest ratio of the two densities. It then continues
+//! with the groups of the chosen options. An integer is a number, similar to its neighbours; in NNI, it is a
+//! category. Running trials count among the other trials.
 //!
-//! With several objectives the good ones are those of the first Pareto fronts; of the front that does not fit whole, those that
-//! together dominate most (Ozaki and others, "Multiobjective Tree-Structured Parzen Estimator", 2022). What keeps the
-//! constraints is better than what does not.
+//! With several objectives, the good trials are those of the first Pareto fronts. From a front that does not fit as a
+//! whole, the estimator takes the trials that together dominate the largest volume (Ozaki and others, "Multiobjective
+//! Tree-Structured Parzen Estimator", 2022). A trial that satisfies the constraints is better than a trial that does
+//! not.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -21,19 +22,19 @@ use crate::search::pareto;
 use crate::search::search_space::{Coordinate, Parent, Point, SearchSpace};
 use crate::search::tuner::guided::{Known, Model, Trials};
 
-/// The way in which the estimator decides.
+/// The settings of the estimator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::search::tuner) struct Joint {
     /// The number of results before which proposals are quasi-random.
     startup: usize,
-    /// Candidates for each group.
+    /// The number of candidates for each group.
     candidates: usize,
-    /// The part of the trials that is good.
+    /// The share of the trials that is good.
     gamma: f64,
-    /// At most so many are good.
+    /// The maximum number of good trials.
     most_good: usize,
-    /// The least width of a good trial's kernel falls with this power of their number; Optuna has 1 for all. So a
-    /// search looks closely at what is good, and what is not warns of its surroundings.
+    /// The power of the number of good trials with which the minimum width of their kernels falls. Optuna uses 1 for
+    /// all trials. A larger power keeps candidates close to good trials, while bad trials still affect a wide area.
     closer: f64,
 }
 
@@ -44,12 +45,12 @@ impl Default for Joint {
 }
 
 impl Joint {
-    /// The estimator that takes another part of the trials for good, and begins with the first result.
+    /// Creates an estimator with another share of good trials, and without a startup phase.
     pub(in crate::search::tuner) fn with(gamma: f64, candidates: usize) -> Self {
         Self { startup: 0, candidates, gamma, ..Self::default() }
     }
 
-    /// The good trials and the others, each in the order of their ids.
+    /// Splits the trials into the good trials and the others, each in the order of their ids.
     fn split<'a>(&self, known: &[Known<'a>]) -> (Vec<&'a Point>, Vec<&'a Point>) {
         let done: Vec<(usize, &Merit)> =
             known.iter().enumerate().filter_map(|(at, known)| Some((at, known.merit?))).collect();
@@ -66,7 +67,7 @@ impl Joint {
         (points(below), points(above))
     }
 
-    /// Decides the parameters below one parent, then what its choices bring with them.
+    /// Chooses the parameters below `parent`, then the parameters of the chosen options.
     fn decide(
         &self,
         space: &SearchSpace,
@@ -141,7 +142,7 @@ mod tests {
         SearchSpace::parse(json).unwrap()
     }
 
-    /// Suggestions after `n` random trials with this loss.
+    /// Returns suggestions after `n` random trials with this loss.
     fn suggestions(
         space: &SearchSpace,
         n: u64,
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_ten_is_good_and_both_parts_keep_their_order() {
+    fn one_in_ten_trials_is_good() {
         let point: Point = vec![];
         let losses = [5.0, 1.0, 4.0, 0.5, 3.0, 2.0, 9.0, 8.0, 7.0, 6.0, f64::INFINITY];
         let merits = losses.map(|loss| Merit { losses: vec![loss], violation: 0.0 });
@@ -170,27 +171,27 @@ mod tests {
             .chain([Known { point: &point, merit: None }])
             .collect();
         let (good, others) = Joint::default().split(&known);
-        // Two of eleven, and the one that runs is among the others.
+        // Two of eleven are good. The running trial is among the others.
         assert_eq!((good.len(), others.len()), (2, 10));
     }
 
     #[test]
-    fn parameters_that_belong_together_are_suggested_together() {
+    fn dependent_parameters_are_suggested_together() {
         let unit = json!({"_type": "uniform", "_value": [0, 1]});
         let space = space(&json!({"x": unit, "y": unit}));
-        // Good where both are small or both are large: neither says anything by itself.
+        // The loss is small if both are small or both are large, so neither parameter is informative alone.
         let number =
             |p: &crate::search::search_space::Parameters, name: &str| p[name].as_f64().unwrap();
         let loss =
             |p: &crate::search::search_space::Parameters| (number(p, "x") - number(p, "y")).abs();
         let near = suggestions(&space, 80, loss);
         let near = near.iter().filter(|p| loss(p) < 0.2).count();
-        // By chance 36 of 100 are.
+        // By chance, 36 of 100 would be near.
         assert!(near > 140, "{near} of 200");
     }
 
     #[test]
-    fn integers_are_near_their_neighbours_and_options_bring_their_own() {
+    fn integers_are_similar_to_their_neighbours_and_options_have_parameters() {
         let space = space(&json!({
             "n": {"_type": "randint", "_value": [0, 100]},
             "net": {"_type": "choice", "_value": [
@@ -207,7 +208,7 @@ mod tests {
         }
         let near = suggested.iter().filter(|p| (p["n"].as_f64().unwrap() - 70.0).abs() < 20.0);
         let near = near.count();
-        assert!(near > 120, "by chance 78 of 200 are: {near}");
+        assert!(near > 120, "{near} of 200, by chance 78");
         let deep = suggested.iter().filter(|p| p["net"]["_name"] == "deep").count();
         assert!(deep > 140, "{deep} of 200");
     }

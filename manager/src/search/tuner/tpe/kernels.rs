@@ -1,5 +1,5 @@
-//! A density over the parameters of one group: a mixture of products, with a kernel around every known trial and
-//! one for the search space itself.
+//! A density over the parameters of a group: a mixture of product kernels, with a kernel around every known trial and
+//! a kernel for the search space itself.
 
 use std::f64::consts::TAU;
 
@@ -9,32 +9,32 @@ use super::{count, log_sum};
 use crate::search::search_space::sample::{standard_cdf, standard_normal};
 use crate::search::search_space::{Coordinate, Domain, Shape};
 
-/// The view of one parameter.
+/// The axis of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Axis {
-    /// A number, in a unit of its own.
+    /// A number, in its own unit.
     Number {
         low: f64,
         high: f64,
-        /// Nothing lies beyond `low` and `high`; else the space is a normal distribution that they frame.
+        /// `true` if `low` and `high` are bounds; `false` if they frame a normal distribution.
         bounded: bool,
-        /// Only whole numbers are meant, from `low + 0.5` on.
+        /// `true` for whole numbers, which start at `low + 0.5`.
         whole: bool,
     },
-    /// One of a number of options.
+    /// A number of options.
     Options(u64),
 }
 
 /// A place on an axis: a number, or an option.
 pub(super) type Place = Coordinate;
 
-/// A normal distribution has so many standard deviations between what frames it.
+/// The number of standard deviations between the `low` and `high` of a normal distribution.
 const FRAME: f64 = 3.5;
 
-/// The newest so many trials count in full, and older ones less and less.
+/// The number of newest trials with full weight. Older trials have less weight.
 const FRESH: usize = 25;
 
-/// The number of times that a candidate beyond the bounds is drawn again.
+/// The number of times that a candidate outside the bounds is drawn again.
 const REDRAWS: usize = 100;
 
 impl Axis {
@@ -62,7 +62,7 @@ impl Axis {
         }
     }
 
-    /// Where a coordinate of this axis lies.
+    /// Returns the place of a coordinate on this axis.
     pub(super) fn place(self, at: Option<Coordinate>) -> Place {
         match (self, at) {
             (Self::Number { whole: true, .. }, Some(Coordinate::Index(offset))) =>
@@ -80,7 +80,7 @@ impl Axis {
         }
     }
 
-    /// The coordinate of a place.
+    /// Returns the coordinate of a place.
     pub(super) fn coordinate(self, place: Place) -> Coordinate {
         match (self, place) {
             #[expect(
@@ -95,29 +95,28 @@ impl Axis {
     }
 }
 
-/// Kernels, one for each trial and the last one for the space.
+/// The kernels: one for each trial, and the last for the space.
 #[derive(Debug)]
 pub(super) struct Kernels {
-    /// Each one's share.
+    /// The share of each kernel.
     weights: Vec<f64>,
-    /// Each one's logarithm of the density at its middle.
+    /// The logarithm of the weighted density at the middle of each kernel.
     peaks: Vec<f64>,
-    /// The parts of all kernels, axis after axis.
+    /// The parts of all kernels, kernel by kernel and within it axis by axis.
     parts: Vec<AxisKernel>,
-    /// The same as the density needs it: of all kernels, the axes of numbers one after the other, each with the
-    /// kernel's middle and one over its width.
+    /// The numeric parts in the same order, in the form for the density: the middle and the inverse width.
     numbers: Vec<(f64, f64)>,
     axes: usize,
 }
 
-/// One kernel on one axis.
+/// The part of a kernel on one axis.
 #[derive(Debug, Clone, Copy)]
 enum AxisKernel {
     Number {
         mu: f64,
         sigma: f64,
     },
-    /// The option that was seen, and the logarithms for it and for each other one.
+    /// The option of the trial, with the log probabilities of this option and of each other option.
     Option {
         seen: u64,
         own: f64,
@@ -126,8 +125,8 @@ enum AxisKernel {
 }
 
 impl Kernels {
-    /// Puts a kernel around each of some places, the oldest first. The least width of a kernel falls with the power
-    /// `closer` of their number.
+    /// Creates kernels around places, the oldest first. The minimum width of a kernel falls with the power `closer`
+    /// of the number of places.
     pub(super) fn around(axes: &[Axis], places: &[Vec<Place>], closer: f64) -> Self {
         let known = places.len();
         let mut weights = weights(known);
@@ -165,7 +164,7 @@ impl Kernels {
         axes.iter().zip(parts).map(|(axis, part)| axis.draw(*part, rng)).collect()
     }
 
-    /// Logarithm of the density at a place.
+    /// Returns the logarithm of the density at a place.
     pub(super) fn log_density(&self, at: &[Place]) -> f64 {
         let mut exponents = self.peaks.clone();
         let real = |place: &Place| match place {
@@ -193,8 +192,8 @@ impl Kernels {
     }
 }
 
-/// Returns the weight of each of `known` trials, and of the space after them: 1, but older ones less and less when
-/// there are many.
+/// Returns the weight of each of `known` trials, and of the space after them. The weight is 1, or less for older
+/// trials if there are many.
 fn weights(known: usize) -> Vec<f64> {
     let ramp = known.saturating_sub(FRESH);
     let start = 1.0 / count(known.max(1));
@@ -204,11 +203,11 @@ fn weights(known: usize) -> Vec<f64> {
 }
 
 impl Axis {
-    /// The kernels of an axis, and the one of the space.
+    /// Returns the parts of all kernels on this axis. The last part is that of the space.
     fn parts(self, column: &[Place], closer: f64) -> Vec<AxisKernel> {
         match self {
             Self::Options(options) => {
-                // The space's share is one trial's, spread over all kernels and options.
+                // The weight of one trial, spread over all kernels, is added to every option.
                 let share = 1.0 / count(column.len() + 1);
                 #[expect(
                     clippy::as_conversions,
@@ -235,7 +234,7 @@ impl Axis {
                     })
                     .collect();
                 let range = high - low;
-                // A whole number's kernel always reaches its neighbours.
+                // The kernel of a whole number always reaches the neighbouring numbers.
                 let least = range / (count(values.len()) + 2.0).powf(closer).min(100.0);
                 let least = if whole { least.max(0.5) } else { least };
                 let widths = widths(&values, low, high);
@@ -250,7 +249,7 @@ impl Axis {
         }
     }
 
-    /// Logarithm of a kernel's density at its middle, what lies beyond the bounds taken into account.
+    /// Returns the logarithm of a kernel's density at its middle, including the truncation at the bounds.
     fn peak(self, part: AxisKernel) -> f64 {
         let (Self::Number { low, high, bounded, .. }, AxisKernel::Number { mu, sigma }) =
             (self, part)
@@ -259,7 +258,7 @@ impl Axis {
         };
         let full = -(TAU.sqrt() * sigma).ln();
         let (left, right) = ((low - mu) / sigma, (high - mu) / sigma);
-        // So far away, nothing is cut off that a double would show.
+        // With bounds so far away, the truncation is negligible.
         if !bounded || (left < -6.0 && right > 6.0) {
             return full;
         }
@@ -276,7 +275,7 @@ impl Axis {
                         break;
                     }
                 }
-                // A kernel's middle lies within the bounds, so hardly ever is this needed.
+                // Rarely needed, because a kernel's middle lies within the bounds.
                 let x = if bounded { x.clamp(low, high) } else { x };
                 let x = if whole { x.round().clamp(low + 0.5, high - 0.5) } else { x };
                 Coordinate::Real(x)
@@ -285,7 +284,7 @@ impl Axis {
                 let stays = rng.random::<f64>() < own.exp();
                 Coordinate::Index(if stays { seen } else { another(seen, options, rng) })
             }
-            // A column is of one kind.
+            // Unreachable: all parts on an axis are of the axis's kind.
             (Self::Number { low, high, .. }, AxisKernel::Option { .. }) => {
                 Coordinate::Real(f64::midpoint(low, high))
             }
@@ -294,7 +293,7 @@ impl Axis {
     }
 }
 
-/// An option other than the one that was seen, where there is one.
+/// Returns a random option other than `seen`, if there is one.
 fn another(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
     let others = options.saturating_sub(1);
     if others == 0 {
@@ -305,7 +304,7 @@ fn another(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
 }
 
 impl AxisKernel {
-    /// The logarithm of an option's probability; nothing where this is no option.
+    /// Returns the logarithm of an option's probability, or 0 on an axis of numbers.
     fn option(self, at: Place) -> f64 {
         match (self, at) {
             (Self::Option { seen, own, other }, Coordinate::Index(i)) => {
@@ -320,8 +319,8 @@ impl AxisKernel {
     }
 }
 
-/// Returns the width of each value's kernel: as the gap to its farther neighbour. The ends of the axis are neighbours
-/// of a single value only.
+/// Returns the width of each value's kernel: the gap to the farther neighbour. The ends of the axis count as neighbours
+/// only if there is a single value.
 fn widths(values: &[f64], low: f64, high: f64) -> Vec<f64> {
     if let [only] = values {
         return vec![(only - low).max(high - only)];
@@ -343,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_density_is_that_of_its_kernels_within_the_bounds() {
+    fn a_density_integrates_to_one_within_the_bounds() {
         let axes = [Axis::Number { low: 0.0, high: 1.0, bounded: true, whole: false }];
         for values in [vec![], vec![0.3], vec![0.0, 0.9, 0.95, 0.95], vec![0.5; 40]] {
             let places: Vec<_> = values.iter().map(|x| vec![Coordinate::Real(*x)]).collect();
@@ -359,13 +358,13 @@ mod tests {
     }
 
     #[test]
-    fn the_probabilities_of_options_add_up() {
+    fn the_probabilities_of_options_add_up_to_one() {
         let axes = [Axis::Options(3)];
         let places: Vec<_> = [0, 2, 2].iter().map(|i| vec![Coordinate::Index(*i)]).collect();
         let kernels = Kernels::around(&axes, &places, 1.0);
         let shares = [0, 1, 2].map(|i| kernels.log_density(&[Coordinate::Index(i)]).exp());
         assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{shares:?}");
-        // Optuna's: of four kernels one is even; each of the others is (1 + 1/4) / (1 + 3/4) its own option's.
+        // As in Optuna: one of four kernels is even; the others give their own option (1 + 1/4) / (1 + 3/4).
         let own = 1.25 / 1.75;
         let expected =
             [(1.0 / 3.0 + own + 2.0 * (0.25 / 1.75)) / 4.0, (1.0 / 3.0 + 3.0 * 0.25 / 1.75) / 4.0];
@@ -374,14 +373,14 @@ mod tests {
 
     #[test]
     fn kernels_reach_the_farther_neighbour() {
-        // Optuna's widths for 0.1, 0.4, 0.5 and for one value alone, before they are bounded.
+        // Optuna's widths for 0.1, 0.4, 0.5 and for a single value, before clamping.
         let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12);
         assert!(near(&widths(&[0.4, 0.1, 0.5], 0.0, 1.0), &[0.3, 0.3, 0.1]));
         assert!(near(&widths(&[0.2], 0.0, 1.0), &[0.8]));
     }
 
     #[test]
-    fn old_trials_weigh_less() {
+    fn old_trials_have_less_weight() {
         let all = weights(30);
         assert_eq!((all.len(), all[0], all[4], all[30]), (31, 1.0 / 30.0, 1.0, 1.0));
     }

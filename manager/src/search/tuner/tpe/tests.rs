@@ -57,7 +57,7 @@ fn ranked(case: &Value, coordinate: impl Fn(&Value) -> Coordinate) -> Vec<Coordi
 }
 
 #[test]
-fn numeric_parameters_are_decided_as_nni_decides() {
+fn numeric_parameters_are_chosen_as_in_nni() {
     for case in nni("normal") {
         let says = &case["says"];
         let model = model(&case);
@@ -86,7 +86,7 @@ fn numeric_parameters_are_decided_as_nni_decides() {
 }
 
 #[test]
-fn categorical_parameters_are_decided_as_nni_decides() {
+fn categorical_parameters_are_chosen_as_in_nni() {
     for case in nni("categorical") {
         let says = &case["says"];
         let model = model(&case);
@@ -104,7 +104,7 @@ fn categorical_parameters_are_decided_as_nni_decides() {
 }
 
 #[test]
-fn old_values_weigh_what_they_weigh_in_nni() {
+fn old_values_have_the_same_weights_as_in_nni() {
     for case in nni("weights") {
         let n = usize::try_from(case[0].as_u64().unwrap()).unwrap();
         assert!(all_near(&Tpe::default().weights(n), &numbers(&case[1])), "{n}");
@@ -112,7 +112,7 @@ fn old_values_weigh_what_they_weigh_in_nni() {
 }
 
 #[test]
-fn suggestions_are_distributed_as_nnis() {
+fn numeric_suggestions_are_distributed_as_in_nni() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for case in nni("normal") {
         let says = &case["says"];
@@ -134,7 +134,7 @@ fn suggestions_are_distributed_as_nnis() {
 }
 
 #[test]
-fn categorical_suggestions_are_distributed_as_nnis() {
+fn categorical_suggestions_are_distributed_as_in_nni() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     for case in nni("categorical") {
         let model = Tpe { startup: 0, ..model(&case) };
@@ -155,7 +155,7 @@ fn categorical_suggestions_are_distributed_as_nnis() {
 }
 
 #[test]
-fn a_weightless_prior_and_no_history_still_suggest() {
+fn suggestions_need_neither_a_prior_nor_a_history() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let model = Tpe { startup: 0, prior_weight: 0.0, ..Tpe::default() };
     let shape = Shape::Uniform { low: 0.0, high: 1.0 };
