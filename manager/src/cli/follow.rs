@@ -1,6 +1,6 @@
 //! `trial logs -f`: follows a trial's output until the trial ends. After a lost connection, it continues at the same
 //! place, with the same manager or the next one. While the trial's agent does not report, it prints the output of the
-//! trial's pod on standard error, because that text is not yet part of the trial's output.
+//! trial's pod on standard error. That text is not yet part of the trial's output.
 
 use std::io::Write as _;
 use std::time::Duration;

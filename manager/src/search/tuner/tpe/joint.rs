@@ -9,7 +9,7 @@
 //! category. Running trials count among the other trials.
 //!
 //! With several objectives, the good trials are those of the first Pareto fronts. From a front that does not fit as a
-//! whole, the estimator takes the trials that together dominate the largest volume (Ozaki and others, "Multiobjective
+//! whole, the estimator takes the trials that together dominate most (Ozaki and others, "Multiobjective
 //! Tree-Structured Parzen Estimator", 2022). A trial that satisfies the constraints is better than a trial that does
 //! not.
 
