@@ -72,7 +72,7 @@ pub enum Domain {
         /// The number of values, at least 1.
         size: u64,
     },
-    /// A number with a continuous distribution, and all other types.
+    /// All other types: a number with a distribution.
     Real(Real),
 }
 
