@@ -124,7 +124,7 @@ fn problems() -> [Problem; 4] {
 }
 
 /// Runs a trial: proposes a point, computes its loss and passes it to the tuner.
-fn turn(tuner: &mut dyn Tuner, id: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
+fn run_trial(tuner: &mut dyn Tuner, id: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
     let Proposal::Parameters(parameters) = tuner.propose(id) else { return f64::INFINITY };
     let loss = loss(&parameters);
     tuner.observe(id, &Outcome::Result(MetricValue::from(loss)));
@@ -152,7 +152,7 @@ fn milliseconds(name: &str, results: u64, dimensions: usize) -> f64 {
     }
     let once = |id: u64| {
         let before = Instant::now();
-        turn(tuner.as_mut(), id, sphere);
+        run_trial(tuner.as_mut(), id, sphere);
         before.elapsed().as_secs_f64() * 1000.0
     };
     median((results..results + 21).map(once).collect())
@@ -198,15 +198,15 @@ impl Digits {
 fn quality(name: &str, space: &Value, seeds: u64, mut loss: impl FnMut(&Parameters) -> f64) -> f64 {
     let mut best = |seed| {
         let mut tuner = tuner(name, space, seed);
-        (0..TRIALS).map(|id| turn(tuner.as_mut(), id, &mut loss)).fold(f64::INFINITY, f64::min)
+        (0..TRIALS).map(|id| run_trial(tuner.as_mut(), id, &mut loss)).fold(f64::INFINITY, f64::min)
     };
     median((0..seeds).map(&mut best).collect())
 }
 
 /// The command line.
-struct Asked(Vec<String>);
+struct CommandLine(Vec<String>);
 
-impl Asked {
+impl CommandLine {
     /// Returns the value of an option.
     fn after(&self, option: &str) -> Option<&str> {
         let at = self.0.iter().position(|word| word == option)?;
@@ -221,10 +221,11 @@ impl Asked {
 
 #[expect(clippy::print_stdout, reason = "the tables are the purpose")]
 fn main() {
-    let asked = Asked(std::env::args().collect());
-    let seeds =
-        asked.after("--seeds").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
-    let json = asked.0.iter().any(|word| word == "--json");
+    let command_line = CommandLine(std::env::args().collect());
+    let seeds = command_line
+        .after("--seeds")
+        .map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"));
+    let json = command_line.0.iter().any(|word| word == "--json");
     let show = |problem: &str, name: &str, loss: f64| {
         if json {
             println!(
@@ -235,7 +236,8 @@ fn main() {
             println!("  {problem:<14} {name:<10} {loss:10.4}");
         }
     };
-    let tuners: Vec<_> = TUNERS.into_iter().filter(|name| asked.wants("--tuners", name)).collect();
+    let tuners: Vec<_> =
+        TUNERS.into_iter().filter(|name| command_line.wants("--tuners", name)).collect();
     if !json {
         println!("one proposal after 1,000 results in 20 dimensions, median in ms");
         for name in &tuners {
@@ -243,12 +245,12 @@ fn main() {
         }
         println!("best loss after {TRIALS} trials, median of {seeds} seeds");
     }
-    for (says, space, loss) in problems() {
-        for name in tuners.iter().filter(|_| asked.wants("--problems", says)) {
-            show(says, name, quality(name, &space, seeds, loss));
+    for (problem, space, loss) in problems() {
+        for name in tuners.iter().filter(|_| command_line.wants("--problems", problem)) {
+            show(problem, name, quality(name, &space, seeds, loss));
         }
     }
-    if let Some(python) = asked.after("--digits") {
+    if let Some(python) = command_line.after("--digits") {
         let mut digits = Digits::start(python);
         let space = digits.space.clone();
         for name in &tuners {

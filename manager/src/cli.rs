@@ -143,7 +143,7 @@ enum Command {
         #[arg(long = "name", id = "metric", value_name = "NAME")]
         name: Option<String>,
         #[command(flatten)]
-        asked: ask::OutputArgs,
+        options: ask::OutputArgs,
     },
     /// Watch an experiment: its counts, and the curves, memory and GPUs of its running trials.
     Top {
@@ -209,7 +209,7 @@ enum Command {
     #[command(hide = true, alias = "list")]
     Ls {
         #[command(flatten)]
-        asked: ask::OutputArgs,
+        options: ask::OutputArgs,
     },
     /// Print the version of this program.
     Version,
@@ -326,7 +326,7 @@ fn url_prefix(text: &str) -> Result<String, String> {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    ask::complete::answer(Cli::command);
+    ask::complete::complete_if_requested(Cli::command);
     start_log();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -337,7 +337,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let invocation = match answer_at_once(cli.command) {
+    let invocation = match run_without_runtime(cli.command) {
         ControlFlow::Continue(invocation) => invocation,
         ControlFlow::Break(code) => return code,
     };
@@ -345,7 +345,7 @@ pub fn main() -> ExitCode {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     match runtime {
         Ok(runtime) => {
-            let code = runtime.block_on(invocation.answer());
+            let code = runtime.block_on(invocation.execute());
             // The command is complete. A thread that resolves a host name can block for minutes.
             runtime.shutdown_timeout(std::time::Duration::from_secs(1));
             ExitCode::from(code)
@@ -369,7 +369,7 @@ fn start_log() {
 }
 
 /// Executes a command that needs no runtime and breaks with its exit code. Continues with all other commands.
-fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
+fn run_without_runtime(command: Command) -> ControlFlow<ExitCode, Invocation> {
     let invocation = match command {
         Command::Doctor { file, probe, common } => Invocation::Doctor(file, probe, common),
         Command::Clean { id, data_dir, cluster } => {
@@ -390,28 +390,28 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
             Invocation::Run(common, What::Resume(id), keep_serving)
         }
         Command::Experiment(command) => Invocation::Experiment(command),
-        Command::Ls { asked } => {
-            Invocation::Experiment(experiment::ExperimentCommand::Ls { asked })
+        Command::Ls { options } => {
+            Invocation::Experiment(experiment::ExperimentCommand::Ls { options })
         }
         Command::Version => {
             let line = format!("trial-manager {}\n", env!("CARGO_PKG_VERSION"));
-            return ControlFlow::Break(printed(out::written(line.as_bytes())));
+            return ControlFlow::Break(exit_code_of_output(out::write_stdout(line.as_bytes())));
         }
         Command::Man { folder } => {
             let written = man::write(Cli::command(), &folder).map_err(ask::Error::Output);
-            return ControlFlow::Break(printed(written));
+            return ControlFlow::Break(exit_code_of_output(written));
         }
         Command::ToJson { file } => return ControlFlow::Break(print_as_json(&file)),
         Command::Trial(command) => Invocation::Trial(command),
-        Command::Metrics { trial, name, asked } => Invocation::Metrics(trial, name, asked),
+        Command::Metrics { trial, name, options } => Invocation::Metrics(trial, name, options),
         Command::Top { id, place } => Invocation::Top(place.of(id)),
         Command::Open { id, print, place } => Invocation::Open(print, place.of(id)),
         Command::Serve { id, host, port, place } => Invocation::Serve(host, port, place.of(id)),
         Command::Completions { shell } => {
             let program = std::env::args().next().unwrap_or_default();
             let script = ask::complete::script(shell, &program).map_err(ask::Error::Output);
-            let written = script.and_then(|script| out::written(script.as_bytes()));
-            return ControlFlow::Break(printed(written));
+            let written = script.and_then(|script| out::write_stdout(script.as_bytes()));
+            return ControlFlow::Break(exit_code_of_output(written));
         }
         Command::Conformance { settings, agent, case, command } => {
             Invocation::Conformance(settings, agent, case, command)
@@ -430,7 +430,7 @@ fn answer_at_once(command: Command) -> ControlFlow<ExitCode, Invocation> {
 
 fn print_as_json(file: &Path) -> ExitCode {
     match config::read(file) {
-        Ok(document) => printed(out::written(format!("{document}\n").as_bytes())),
+        Ok(document) => exit_code_of_output(out::write_stdout(format!("{document}\n").as_bytes())),
         Err(error) => fail(&error, BAD_INPUT),
     }
 }
@@ -450,7 +450,7 @@ enum Invocation {
 }
 
 impl Invocation {
-    async fn answer(self) -> u8 {
+    async fn execute(self) -> u8 {
         match self {
             Self::Run(common, what, keep_serving) => {
                 Box::pin(run::run(common, what, keep_serving)).await
@@ -463,8 +463,8 @@ impl Invocation {
             }
             Self::Experiment(command) => experiment::experiment(command).await,
             Self::Trial(command) => trial::trial(command).await,
-            Self::Metrics(trial, name, asked) => {
-                trial::metrics(&trial, name.as_deref(), &asked).await
+            Self::Metrics(trial, name, options) => {
+                trial::metrics(&trial, name.as_deref(), &options).await
             }
             Self::Top(place) => top::top(&place).await,
             Self::Open(print, place) => open::open(&place, print).await,
@@ -475,7 +475,7 @@ impl Invocation {
 }
 
 /// Returns the exit code of a command that only writes output.
-fn printed(written: Result<(), ask::Error>) -> ExitCode {
+fn exit_code_of_output(written: Result<(), ask::Error>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::from(DONE),
         Err(error) => fail(&error, NOTHING_SUCCEEDED),
@@ -484,12 +484,12 @@ fn printed(written: Result<(), ask::Error>) -> ExitCode {
 
 /// Prints an error with its causes and returns the exit code.
 fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
-    show(error);
+    print_error(error);
     ExitCode::from(code)
 }
 
 #[expect(clippy::print_stderr, reason = "this is the command line")]
-fn show(error: &dyn std::error::Error) {
+fn print_error(error: &dyn std::error::Error) {
     // The message may quote a file or a remote manager, and so contain control characters.
     let lines: Vec<_> =
         crate::util::errors::chain(error).lines().map(progress::printable).collect();

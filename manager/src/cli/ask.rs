@@ -215,8 +215,8 @@ impl ExperimentArgs {
             return Ok((id.clone(), dir));
         }
         let mut all = experiments(&data_dir).await;
-        let goes_on = |found: &&StoredExperiment| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
-        let running: Vec<_> = all.iter().filter(goes_on).map(|found| found.id.clone()).collect();
+        let is_running = |found: &&StoredExperiment| matches!(&found.row, Ok(Some(row)) if row.ended_at_ms.is_none());
+        let running: Vec<_> = all.iter().filter(is_running).map(|found| found.id.clone()).collect();
         let id = match running.as_slice() {
             [only] => only.clone(),
             [] => all.pop().ok_or_else(|| Error::None(data_dir.clone()))?.id,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::config::{self, PluginSpec};
 use crate::training_service::plugin::conformance::{Case, CaseResult};
@@ -20,7 +20,7 @@ pub(super) async fn conformance(
     let settings = match settings.map(config::read).transpose() {
         Ok(settings) => settings.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return BAD_INPUT;
         }
     };
@@ -37,7 +37,7 @@ pub(super) async fn conformance(
                 ("FAIL", format!(": {why}"))
             }
             Err(error) => {
-                show(&error);
+                print_error(&error);
                 return BAD_INPUT;
             }
         };

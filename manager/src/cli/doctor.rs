@@ -12,7 +12,7 @@ use super::out::print;
 use super::progress::printable;
 use super::run::settings;
 use super::signals::Signals;
-use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, show};
+use super::{BAD_INPUT, Common, DONE, NOTHING_SUCCEEDED, print_error};
 use crate::app;
 use crate::code_archive;
 use crate::config::{self, ExperimentSpec};
@@ -24,11 +24,11 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
     let spec = match config::load(file) {
         Ok(spec) => spec,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return BAD_INPUT;
         }
     };
-    let mut checks = Checks { format: common.output, told: Vec::new() };
+    let mut checks = Checks { format: common.output, findings: Vec::new() };
     checks.tell("ok", "file", &file.display().to_string());
     if let Some(sentence) = spec.assumed_direction() {
         checks.tell("-", "objective", &sentence);
@@ -71,7 +71,7 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
         Ok(()) if good => DONE,
         Ok(()) => NOTHING_SUCCEEDED,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             NOTHING_SUCCEEDED
         }
     }
@@ -80,15 +80,15 @@ pub(super) async fn doctor(file: &Path, probe: bool, common: Common) -> u8 {
 /// Requests parameters from the user's own tuner and records the finding. Returns `false` if the tuner does not propose
 /// any.
 async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
-    let asked = async {
+    let answer = async {
         let mut signals = Signals::new().map_err(|error| chain(&error))?;
         tokio::select! {
-            asked = app::ask_tuner(spec) => Ok(asked),
+            answer = app::ask_tuner(spec) => Ok(answer),
             // Dropping the future ends the tuner.
             _ = signals.next() => Err("it was interrupted".to_owned()),
         }
     };
-    match asked.await {
+    match answer.await {
         Ok(None) => true,
         Ok(Some((name, found))) => {
             checks.check("tuner", found.map(|()| format!("{name} proposes parameters")))
@@ -101,7 +101,7 @@ async fn ask_tuner(spec: &ExperimentSpec, checks: &mut Checks) -> bool {
 struct Checks {
     format: Format,
     /// The findings for JSON and YAML, which are printed at the end.
-    told: Vec<Value>,
+    findings: Vec<Value>,
 }
 
 impl Checks {
@@ -121,13 +121,13 @@ impl Checks {
             }
             Format::Json | Format::Yaml => {
                 let state = if state == "-" { "note".to_owned() } else { state.to_lowercase() };
-                self.told.push(json!({"name": what, "state": state, "finding": text}));
+                self.findings.push(json!({"name": what, "state": state, "finding": text}));
             }
         }
     }
 
     /// Prints all findings as JSON or YAML. As a table, each finding was printed immediately.
     fn close(self, good: bool) -> Result<(), Error> {
-        print(self.format, &json!({"ok": good, "checks": self.told}), |_, _| String::new())
+        print(self.format, &json!({"ok": good, "checks": self.findings}), |_, _| String::new())
     }
 }

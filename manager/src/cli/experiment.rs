@@ -6,12 +6,12 @@ use clap::{ArgGroup, Subcommand};
 use serde_json::{Value, json};
 use trial_protocol::ExperimentId;
 
-use super::ask::pages::{all_metrics, found, origins};
+use super::ask::pages::{all_metrics, find_trials, origins};
 use super::ask::{Error, ExperimentArgs, OutputArgs, experiments};
 use super::export::ExportForm;
-use super::out::{print, written};
+use super::out::{print, write_stdout};
 use super::table;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, show, upkeep};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, export, print_error, upkeep};
 use crate::api::client;
 use crate::config;
 use crate::store::Store;
@@ -25,14 +25,14 @@ pub(super) enum ExperimentCommand {
     #[command(alias = "list")]
     Ls {
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Show the state of an experiment: counts, causes of failure and the best trial.
     Show {
         /// Id of the experiment; same as --experiment.
         id: Option<ExperimentId>,
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Stop an experiment and its trials; `resume` continues it.
     Stop {
@@ -109,10 +109,10 @@ pub(super) enum ExperimentCommand {
 /// Executes a subcommand and returns the exit code.
 pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
     let done = match command {
-        ExperimentCommand::Ls { asked } => list(&asked).await,
-        ExperimentCommand::Show { id, asked } => about(&asked.of(id)).await,
+        ExperimentCommand::Ls { options } => list(&options).await,
+        ExperimentCommand::Show { id, options } => show_experiment(&options.of(id)).await,
         ExperimentCommand::Stop { id, place } => {
-            change(&place.of(id), "POST", "/api/v1/experiment/stop", None).await
+            send_request(&place.of(id), "POST", "/api/v1/experiment/stop", None).await
         }
         ExperimentCommand::Limit {
             trial_concurrency,
@@ -125,18 +125,18 @@ pub(super) async fn experiment(command: ExperimentCommand) -> u8 {
                 "max_trial_number": max_trial_number,
                 "max_experiment_duration": max_experiment_duration,
             });
-            change(&place, "PATCH", "/api/v1/experiment", Some(&limits)).await
+            send_request(&place, "PATCH", "/api/v1/experiment", Some(&limits)).await
         }
         ExperimentCommand::Import { file, place } => {
-            give(&place, "POST", "/api/v1/experiment/import", &file).await
+            send_file(&place, "POST", "/api/v1/experiment/import", &file).await
         }
         ExperimentCommand::Update { search_space, place } => {
-            give(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
+            send_file(&place, "PUT", "/api/v1/experiment/search-space", &search_space).await
         }
         ExperimentCommand::Export { id, form, to, place } => {
-            return exported(form, to, &place.of(id)).await;
+            return export_results(form, to, &place.of(id)).await;
         }
-        ExperimentCommand::Report { id, to, place } => report(to, &place.of(id)).await,
+        ExperimentCommand::Report { id, to, place } => write_report(to, &place.of(id)).await,
         ExperimentCommand::Rm { id, data_dir } => return upkeep::remove(&id, data_dir),
     };
     exit_code(done)
@@ -146,7 +146,7 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
     match done {
         Ok(()) => DONE,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
         }
     }
@@ -155,16 +155,16 @@ pub(super) fn exit_code(done: Result<(), Error>) -> u8 {
 /// The fields of an experiment in a list, in addition to its address.
 const LISTED: [&str; 6] = ["id", "name", "state", "created_at_ms", "ended_at_ms", "trouble"];
 
-async fn list(asked: &OutputArgs) -> Result<(), Error> {
-    if let Some(url) = &asked.place.manager {
-        let mut one = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+async fn list(options: &OutputArgs) -> Result<(), Error> {
+    if let Some(url) = &options.place.manager {
+        let mut one = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
         if let Some(members) = one.as_object_mut() {
             members.retain(|name, _| LISTED.contains(&name.as_str()));
             members.insert("url".to_owned(), url.as_str().into());
         }
-        return print(asked.output, &Value::Array(vec![one]), table::experiments);
+        return print(options.output, &Value::Array(vec![one]), table::experiments);
     }
-    let data_dir = data_dir(asked.place.data_dir.clone());
+    let data_dir = data_dir(options.place.data_dir.clone());
     let found = experiments(&data_dir).await;
     let rows = found.into_iter().map(|found| match found.row {
         Ok(Some(row)) => {
@@ -185,15 +185,15 @@ async fn list(asked: &OutputArgs) -> Result<(), Error> {
         Ok(None) => json!({"id": found.id, "state": "EMPTY"}),
         Err(error) => json!({"id": found.id, "state": "UNREADABLE", "trouble": error.to_string()}),
     });
-    print(asked.output, &rows.collect(), table::experiments)
+    print(options.output, &rows.collect(), table::experiments)
 }
 
-async fn about(asked: &OutputArgs) -> Result<(), Error> {
-    let shown = asked.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
-    print(asked.output, &shown, table::experiment)
+async fn show_experiment(options: &OutputArgs) -> Result<(), Error> {
+    let shown = options.place.client().await?.ask("GET", "/api/v1/experiment", None).await?;
+    print(options.output, &shown, table::experiment)
 }
 
-async fn change(
+async fn send_request(
     place: &ExperimentArgs,
     method: &str,
     path: &str,
@@ -204,7 +204,12 @@ async fn change(
 }
 
 /// Sends the content of a file to the manager. If the manager refuses the content, the error names the file.
-async fn give(place: &ExperimentArgs, method: &str, path: &str, file: &Path) -> Result<(), Error> {
+async fn send_file(
+    place: &ExperimentArgs,
+    method: &str,
+    path: &str,
+    file: &Path,
+) -> Result<(), Error> {
     let document = config::read(file)?;
     match place.manager().await?.ask(method, path, Some(&document)).await {
         Ok(_) => Ok(()),
@@ -215,21 +220,21 @@ async fn give(place: &ExperimentArgs, method: &str, path: &str, file: &Path) -> 
     }
 }
 
-async fn report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(), Error> {
+async fn write_report(to: Option<PathBuf>, place: &ExperimentArgs) -> Result<(), Error> {
     let page = place.client().await?.bytes("GET", "/report.html", None).await?;
     match to.filter(|to| to != Path::new("-")) {
-        None => written(&page),
+        None => write_stdout(&page),
         Some(path) => {
             std::fs::write(&path, &page).map_err(|source| Error::Written { path, source })
         }
     }
 }
 
-async fn exported(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs) -> u8 {
+async fn export_results(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs) -> u8 {
     let to = to.as_deref().filter(|to| *to != Path::new("-"));
     let written = async {
         let client = place.client().await?;
-        let trials = found(&client, "sort=sequence", None).await?;
+        let trials = find_trials(&client, "sort=sequence", None).await?;
         let mut origins = origins(&client).await?;
         let mut writer = match export::Writer::new(form, to) {
             Ok(writer) => writer,
@@ -257,7 +262,7 @@ async fn exported(form: ExportForm, to: Option<PathBuf>, place: &ExperimentArgs)
     match written.await {
         Ok(Ok(())) => DONE,
         Ok(Err(error)) => {
-            show(&error);
+            print_error(&error);
             BAD_INPUT
         }
         Err(error) => exit_code(Err(error)),

@@ -70,7 +70,7 @@ enum Out {
 }
 
 impl Out {
-    fn say(&mut self, text: &str) -> io::Result<()> {
+    fn write(&mut self, text: &str) -> io::Result<()> {
         match self {
             Self::Folder => {}
             Self::File(file) => file.write_all(text.as_bytes())?,
@@ -118,7 +118,7 @@ impl Writer {
             }
             ExportForm::Json => {
                 let before = if self.begun { ",\n" } else { "[\n" };
-                self.out.say(before).and_then(|()| self.out.say(&entry(&trial.0, &trial.1)))
+                self.out.write(before).and_then(|()| self.out.write(&entry(&trial.0, &trial.1)))
             }
             ExportForm::Tensorboard => tensorboard(folder, trial),
             ExportForm::Mlflow => mlflow(folder, trial),
@@ -134,15 +134,16 @@ impl Writer {
             ExportForm::Json => if self.begun { "\n]\n" } else { "[]\n" }.to_owned(),
             ExportForm::Tensorboard | ExportForm::Mlflow => String::new(),
         };
-        let said = self.out.say(&end);
-        said.and_then(|()| {
-            if let (Out::File(file), Some(to)) = (&mut self.out, &self.to) {
-                file.flush()?;
-                fs::rename(part(to), to)?;
-            }
-            Ok(())
-        })
-        .map_err(self.failed())
+        let written = self.out.write(&end);
+        written
+            .and_then(|()| {
+                if let (Out::File(file), Some(to)) = (&mut self.out, &self.to) {
+                    file.flush()?;
+                    fs::rename(part(to), to)?;
+                }
+                Ok(())
+            })
+            .map_err(self.failed())
     }
 
     fn failed(&self) -> impl FnOnce(io::Error) -> Error + use<> {

@@ -19,7 +19,7 @@ const TRIES: u32 = 30;
 
 /// The reason why a stream of events ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum StreamEnd {
     /// The trial has ended, or the reader of standard output has exited.
     Over,
     /// The connection broke, or no manager runs that could add events.
@@ -40,20 +40,20 @@ pub(super) async fn follow(
     }
     let mut tries = 0;
     let mut seen = None;
-    let was_run = matches!(client, Client::Far { .. });
+    let had_manager = matches!(client, Client::Far { .. });
     loop {
         let before = seen.clone();
-        let looked = look(&client, trial, stream, &mut seen).await;
+        let end = print_events(&client, trial, stream, &mut seen).await;
         tries = if seen == before { tries + 1 } else { 0 };
-        let patient = was_run && tries < TRIES;
-        match looked {
-            Ok(Look::Over) => return Ok(()),
-            Ok(Look::Cut) if !patient && matches!(client, Client::Near(_)) => {
+        let may_retry = had_manager && tries < TRIES;
+        match end {
+            Ok(StreamEnd::Over) => return Ok(()),
+            Ok(StreamEnd::Cut) if !may_retry && matches!(client, Client::Near(_)) => {
                 return Err(Error::NotRunning(place.dir().await?.0));
             }
-            Ok(Look::Cut) => {}
+            Ok(StreamEnd::Cut) => {}
             // An event was received before, so the trial exists and only the connection failed.
-            Err(error) if seen.is_none() || !patient => return Err(error.into()),
+            Err(error) if seen.is_none() || !may_retry => return Err(error.into()),
             Err(_) => {}
         }
         sleep(RECONNECT_PAUSE).await;
@@ -62,46 +62,46 @@ pub(super) async fn follow(
 }
 
 /// Prints the events after `seen` until the stream ends, and updates `seen`.
-async fn look(
+async fn print_events(
     client: &Client,
     trial: &TrialJobId,
     stream: &str,
     seen: &mut Option<String>,
-) -> Result<Look, client::Error> {
+) -> Result<StreamEnd, client::Error> {
     let after = seen.as_deref().map(|id| format!("?after={id}")).unwrap_or_default();
     let mut lines = client.lines(&format!("/api/v1/trials/{trial}/events{after}")).await?;
     let (mut event, mut id) = (String::new(), None);
-    let mut heard = true;
+    let mut is_first_note = true;
     loop {
         let line = match client {
             Client::Far { .. } => lines.next().await,
             // A store without a manager does not change, so all its events arrive immediately.
             Client::Near(_) => timeout(RECONNECT_PAUSE, lines.next()).await.unwrap_or(None),
         };
-        let Some(line) = line else { return Ok(Look::Cut) };
+        let Some(line) = line else { return Ok(StreamEnd::Cut) };
         if let Some(name) = line.strip_prefix("event: ") {
             name.clone_into(&mut event);
             if event == "end" {
-                return Ok(Look::Over);
+                return Ok(StreamEnd::Over);
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "log") {
             let data: Value = serde_json::from_str(data).unwrap_or_default();
             let text = data.get("text").and_then(Value::as_str).unwrap_or_default();
-            if data.get("stream").and_then(Value::as_str) == Some(stream) && !printed(text) {
-                return Ok(Look::Over);
+            if data.get("stream").and_then(Value::as_str) == Some(stream) && !print_piece(text) {
+                return Ok(StreamEnd::Over);
             }
         } else if let Some(data) = line.strip_prefix("data: ").filter(|_| event == "unheard") {
-            if std::mem::replace(&mut heard, false) {
-                tell("the trial's agent does not report; output of its pod:\n");
+            if std::mem::replace(&mut is_first_note, false) {
+                print_note("the trial's agent does not report; output of its pod:\n");
             }
             let data: Value = serde_json::from_str(data).unwrap_or_default();
             let text = |field: &str| data.get(field).and_then(Value::as_str).unwrap_or_default();
-            tell(text("text"));
+            print_note(text("text"));
             if !text("why").is_empty() {
-                tell(&format!("{}\n", text("why")));
+                print_note(&format!("{}\n", text("why")));
             }
-        } else if let Some(told) = line.strip_prefix("id: ") {
-            id = Some(told.to_owned());
+        } else if let Some(value) = line.strip_prefix("id: ") {
+            id = Some(value.to_owned());
         } else if line.is_empty() && id.is_some() {
             // Only a complete event counts as seen.
             *seen = id.take();
@@ -110,13 +110,13 @@ async fn look(
 }
 
 /// Prints a piece of the output. Returns `false` if the reader of standard output has exited.
-fn printed(text: &str) -> bool {
+fn print_piece(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
 }
 
 /// Prints a note on standard error.
-fn tell(text: &str) {
+fn print_note(text: &str) {
     // Ignored: standard error may be closed.
     std::io::stderr().lock().write_all(text.as_bytes()).ok();
 }

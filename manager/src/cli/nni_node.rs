@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::arguments::{Action, Arguments};
 use super::run::{attend, exit_code_of, settings};
 use super::signals::Signals;
-use super::{BAD_INPUT, Common, DONE, INTERRUPTED, show};
+use super::{BAD_INPUT, Common, DONE, INTERRUPTED, print_error};
 use crate::api;
 use crate::api::nni_node::{NniNode, PostedExperiment};
 use crate::app::{self, NniFiles, Running, Settings, What};
@@ -72,7 +72,7 @@ pub(super) async fn nni_node(words: &[String]) -> u8 {
     let (arguments, mut signals, listeners) = match begun.await {
         Ok(begun) => begun,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return BAD_INPUT;
         }
     };
@@ -248,7 +248,7 @@ impl NniSession {
 
     /// Reports to the client why there is no experiment, until the client ends this process.
     async fn fail(&self, error: &app::Error, reply: Option<Reply>, signals: &mut Signals) -> u8 {
-        show(error);
+        print_error(error);
         self.node.fail(chain(error));
         if let Some(reply) = reply {
             reply.refuse(chain(error));

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::ask::{Error, ExperimentArgs};
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::util::files::write_file;
 
 /// The time within which a browser that cannot start has exited.
@@ -21,16 +21,16 @@ const BROWSER_FAIL_TIME: Duration = Duration::from_secs(3);
 
 /// Opens the portal or prints its address, and returns the exit code.
 pub(super) async fn open(place: &ExperimentArgs, print: bool) -> u8 {
-    match shown(place, print).await {
+    match open_portal(place, print).await {
         Ok(()) => DONE,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
         }
     }
 }
 
-async fn shown(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
+async fn open_portal(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
     let (client, url) = place.portal().await?;
     let answer = client.ask("POST", "/api/v1/session/ticket", None).await?;
     let path = answer.get("path").and_then(Value::as_str).unwrap_or("/login");
@@ -41,25 +41,25 @@ async fn shown(place: &ExperimentArgs, print: bool) -> Result<(), Error> {
         let folder = data_dir(place.data_dir.clone());
         let file = folder.join("open.html");
         std::fs::create_dir_all(&folder)
-            .and_then(|()| write_file(&file, 0o600, &door(&address)))
+            .and_then(|()| write_file(&file, 0o600, &redirect_page(&address)))
             .map_err(|source| Error::File { path: file.clone(), source })?;
-        if runs(&browser, &file).await {
-            return say(&format!(
+        if start_browser(&browser, &file).await {
+            return print_line(&format!(
                 "opened {url} with {browser}; if no page appears, run `trial-manager open --print`"
             ));
         }
     }
-    say(&format!(
+    print_line(&format!(
         "{address}\n  logs in one browser, once, within {minutes} minutes; without login: {url}"
     ))
 }
 
-fn say(text: &str) -> Result<(), Error> {
+fn print_line(text: &str) -> Result<(), Error> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Error::Output)
 }
 
 /// Returns a page that redirects to `address`. The browser sends no referrer for it.
-fn door(address: &str) -> String {
+fn redirect_page(address: &str) -> String {
     let to = format!("0; url={address}");
     let page = html! {
         (DOCTYPE)
@@ -88,7 +88,7 @@ fn browser() -> Option<String> {
 }
 
 /// Starts the browser. Returns `false` if it fails within [`BROWSER_FAIL_TIME`].
-async fn runs(browser: &str, file: &Path) -> bool {
+async fn start_browser(browser: &str, file: &Path) -> bool {
     let mut words = browser.split_whitespace();
     let Some(program) = words.next() else { return false };
     let mut command = Command::new(program);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_redirect_page_escapes_markup_in_the_address() {
-        let page = door("http://127.0.0.1:8080/login?ticket=a\"><script>");
+        let page = redirect_page("http://127.0.0.1:8080/login?ticket=a\"><script>");
         assert!(!page.contains("<script>"), "{page}");
         assert!(page.contains(r#"content="0; url=http://127.0.0.1:8080/login?ticket=a"#), "{page}");
     }

@@ -22,7 +22,7 @@ pub(super) fn print(
         Format::Json => format!("{}\n", escaped_json(&format!("{value:#}"))),
         Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default(),
     };
-    written(text.as_bytes())
+    write_stdout(text.as_bytes())
 }
 
 /// Returns the width of the terminal at standard output, and whether it shows colours and hyperlinks. The variable
@@ -32,12 +32,12 @@ pub(super) fn text_style() -> TextStyle {
     if !stdout.is_terminal() {
         return TextStyle::default();
     }
-    let told = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
+    let is_set = |name: &str| std::env::var(name).is_ok_and(|value| !value.is_empty());
     let is_dumb = std::env::var("TERM").is_ok_and(|kind| kind == "dumb");
     let size = tcgetwinsize(stdout.as_fd()).ok().filter(|size| size.ws_col > 0);
     TextStyle {
         width: Some(size.map_or(80, |size| usize::from(size.ws_col))),
-        colours: !told("NO_COLOR") && !is_dumb,
+        colours: !is_set("NO_COLOR") && !is_dumb,
         links: supports_hyperlinks::on(supports_hyperlinks::Stream::Stdout),
     }
 }
@@ -57,7 +57,7 @@ fn escaped_json(text: &str) -> String {
 }
 
 /// Writes to standard output. A closed pipe is not an error; a full disk is.
-pub(super) fn written(bytes: &[u8]) -> Result<(), Error> {
+pub(super) fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Error::Output(error)),
@@ -75,8 +75,8 @@ mod tests {
     fn escaped_json_has_no_control_characters_and_the_same_content() {
         let value = json!({"a\u{9b}31m": ["\u{1b}[2J\n\t\u{7f}", "x\u{202e}y\u{61c}", "é€😀"]});
         let text = escaped_json(&format!("{value:#}"));
-        let steers = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
-        assert!(!text.contains(steers) && text.contains("é€😀"), "{text}");
+        let is_control = |c: char| c.is_control() && c != '\n' || view::turns_writing(c);
+        assert!(!text.contains(is_control) && text.contains("é€😀"), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         let yaml = serde_saphyr::to_string(&value).unwrap();
         assert!(!yaml.contains(|c: char| c.is_control() && c != '\n'), "{yaml:?}");

@@ -38,7 +38,7 @@ pub(super) struct Progress {
     trials: Option<u64>,
     terminal: bool,
     /// The time of the last status line.
-    said: Option<Instant>,
+    last_status: Option<Instant>,
     began: Instant,
     /// The results that were better than all earlier results.
     improvements: Vec<f64>,
@@ -69,7 +69,7 @@ impl Progress {
             ended: 0,
             trials,
             terminal,
-            said: None,
+            last_status: None,
             began: Instant::now(),
             improvements: Vec::new(),
             waits: HashSet::new(),
@@ -129,13 +129,13 @@ impl Progress {
                 }
                 if end.state == JobState::Succeeded {
                     let best = self.best.map(|(_, best)| best);
-                    let leads = is_better(self.spec.optimize_mode, competes, best);
-                    if leads && !self.spec.goals.has_several_objectives() {
+                    let is_best = is_better(self.spec.optimize_mode, competes, best);
+                    if is_best && !self.spec.goals.has_several_objectives() {
                         self.best = competes.map(|number| (sequence, number));
                         self.improvements.extend(competes);
                     }
-                    if let Some(but) = drawback(result.last.as_ref()) {
-                        self.line(&format!("trial {sequence} ({trial}) succeeded, {but}"));
+                    if let Some(problem) = drawback(result.last.as_ref()) {
+                        self.line(&format!("trial {sequence} ({trial}) succeeded, {problem}"));
                     }
                 } else {
                     self.failed += usize::from(end.state == JobState::Failed);
@@ -152,7 +152,7 @@ impl Progress {
                 if end.state != JobState::SysCanceled {
                     self.ended += 1;
                     self.bar.set_position(self.ended);
-                    self.say(Instant::now());
+                    self.print_status(Instant::now());
                 }
             }
             Notice::State(ExperimentState::TunerNoMoreTrial) => {
@@ -175,22 +175,22 @@ impl Progress {
     }
 
     /// Prints a status line if there is no bar and the last status line is old enough.
-    fn say(&mut self, now: Instant) {
-        if self.terminal || self.said.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
+    fn print_status(&mut self, now: Instant) {
+        if self.terminal || self.last_status.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
             return;
         }
-        self.said = Some(now);
+        self.last_status = Some(now);
         let all = self.trials.map(|all| format!(" of {all}")).unwrap_or_default();
         self.line(&format!("{}{all} trials ended{}", self.ended, self.message()));
     }
 
     /// Reports the first interruption.
-    pub(super) fn stopping(&self) {
+    pub(super) fn report_stop(&self) {
         self.line("stopping the trials; interrupt again to exit immediately");
     }
 
     /// Reports the second interruption.
-    pub(super) fn leave(&self, id: &ExperimentId) {
+    pub(super) fn report_exit(&self, id: &ExperimentId) {
         // Cleared, because a finished bar would be drawn as full, with the shell's prompt on the same line.
         self.bar.finish_and_clear();
         self.line(&format!(
@@ -201,7 +201,7 @@ impl Progress {
     }
 
     /// Reports that the manager exits while its trials keep running.
-    pub(super) fn left(&self, id: &ExperimentId) {
+    pub(super) fn report_detached(&self, id: &ExperimentId) {
         self.line(&format!("the trials keep running; `trial-manager resume {id}` adopts them"));
     }
 
@@ -287,8 +287,8 @@ pub(super) fn tail(text: &str) -> impl Iterator<Item = &str> {
 
 /// Replaces control characters and direction marks, because a trial's output must not control the terminal.
 pub(super) fn printable(text: &str) -> String {
-    let steers = |c: char| c.is_control() && c != '\t' || turns_writing(c);
-    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+    let is_control = |c: char| c.is_control() && c != '\t' || turns_writing(c);
+    text.chars().map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -309,8 +309,8 @@ mod tests {
             (1, Some(2),  0,  ""),
         ];
         for (ended, trials, seconds, expected) in table {
-            let told = pace(ended, trials, Duration::from_secs(seconds));
-            assert_eq!(told, expected, "{ended} of {trials:?} in {seconds} s");
+            let shown = pace(ended, trials, Duration::from_secs(seconds));
+            assert_eq!(shown, expected, "{ended} of {trials:?} in {seconds} s");
         }
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use trial_protocol::{ExperimentId, MetricValue, OBJECTIVE};
 
 use super::ask::{Error, Format};
-use super::out::{text_style, written};
+use super::out::{text_style, write_stdout};
 use super::progress::{counted, printable};
 use super::table::columns::{Columns, Fit, TextStyle};
 use super::table::{brief, cell, columns, duration, heading, more, parameter};
@@ -47,7 +47,7 @@ pub(super) struct Summary {
     repeats: u64,
     trials: Vec<(TrialRow, TrialResult)>,
     /// `true` if no user requested the stop. A stopped experiment is then held until the user fixes the cause.
-    unasked: bool,
+    unrequested_stop: bool,
 }
 
 impl Summary {
@@ -65,28 +65,28 @@ impl Summary {
         }
         let (mode, objective) = (spec.optimize_mode, spec.objective.clone());
         let (goals, repeats) = (spec.goals.clone(), spec.trial_repeats);
-        Ok(Self { id, state, mode, objective, goals, repeats, trials, unasked: false })
+        Ok(Self { id, state, mode, objective, goals, repeats, trials, unrequested_stop: false })
     }
 
     /// Returns the report of an experiment whose stop was not requested.
-    pub(super) fn unasked(self) -> Self {
-        Self { unasked: true, ..self }
+    pub(super) fn with_unrequested_stop(self) -> Self {
+        Self { unrequested_stop: true, ..self }
     }
 
     /// Returns whether at least one trial failed.
-    pub(super) fn failed(&self) -> bool {
+    pub(super) fn has_failed_trials(&self) -> bool {
         self.trials.iter().any(|(row, _)| row.state == JobState::Failed)
     }
 
     /// Returns whether the user stopped the experiment before its end.
     pub(super) fn is_interrupted(&self) -> bool {
-        self.is_stopped() && !self.unasked
+        self.is_stopped() && !self.unrequested_stop
     }
 
     /// Returns whether the experiment continues only after the user fixes a problem: the tuner, or the cause of several
     /// failures in a row.
     pub(super) fn is_held(&self) -> bool {
-        self.is_stopped() && self.unasked
+        self.is_stopped() && self.unrequested_stop
     }
 
     fn is_stopped(&self) -> bool {
@@ -148,7 +148,7 @@ impl Summary {
             }
             best
         });
-        let mut said = json!({
+        let mut document = json!({
             "experiment": { "id": self.id, "state": self.state.as_str() },
             "trials": trials,
             "best": best,
@@ -156,13 +156,13 @@ impl Summary {
         if self.goals.has_several_objectives() {
             let front = self.front();
             let front: Vec<_> = front.iter().map(|(row, result)| trial_json(row, result)).collect();
-            said["pareto"] = Value::Array(front);
+            document["pareto"] = Value::Array(front);
         }
-        said
+        document
     }
 
     /// Returns advice on reporting results if trials succeeded but none of them reported a result.
-    pub(super) fn silence(&self) -> Option<String> {
+    pub(super) fn missing_result_hint(&self) -> Option<String> {
         let mut succeeded =
             self.trials.iter().filter(|(row, _)| row.state == JobState::Succeeded).peekable();
         succeeded.peek()?;
@@ -190,11 +190,11 @@ impl Summary {
             }
             lines.push(self.best_line(row, result));
             for (name, value) in view::flat(&row.parameters) {
-                lines.push(format!("  {}: {}", heading(&name), shown(value)));
+                lines.push(format!("  {}: {}", heading(&name), value_text(value)));
             }
         } else {
             lines.push("no trial succeeded with a final result".to_owned());
-            lines.extend(self.silence());
+            lines.extend(self.missing_result_hint());
         }
         if self.is_interrupted() {
             lines.push(format!("interrupted; `trial-manager resume {}` continues", self.id));
@@ -222,12 +222,12 @@ impl Summary {
         let (sequence, id) = (row.sequence, &row.id);
         match self.estimate(row) {
             Some(estimate) => {
-                let said = super::table::estimate(&json!({"estimate": estimate}));
-                let said = said.unwrap_or_default();
-                format!("best: trial {sequence} ({id}) with {name}{said}, {mode}")
+                let mean = super::table::estimate(&json!({"estimate": estimate}));
+                let mean = mean.unwrap_or_default();
+                format!("best: trial {sequence} ({id}) with {name}{mean}, {mode}")
             }
             None => {
-                let last = result.last.as_ref().map(|value| shown(value.as_json()));
+                let last = result.last.as_ref().map(|value| value_text(value.as_json()));
                 let last = last.unwrap_or_default();
                 format!("best: trial {sequence} ({id}) with {name}{last}, {mode}")
             }
@@ -325,7 +325,7 @@ fn trial_json(row: &TrialRow, result: &TrialResult) -> Value {
 }
 
 /// Returns a value on one line of limited width.
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     if value.is_null() { "null".to_owned() } else { cell(value) }
 }
 
@@ -336,5 +336,5 @@ pub(super) fn print(summary: &Summary, output: Format) -> Result<(), Error> {
         Format::Json => format!("{}\n", summary.json()),
         Format::Yaml => serde_saphyr::to_string(&summary.json()).unwrap_or_default(),
     };
-    written(text.as_bytes())
+    write_stdout(text.as_bytes())
 }

@@ -10,7 +10,8 @@ use super::progress::Progress;
 use super::report::{self, Summary};
 use super::signals::{EndSignal, Signals};
 use super::{
-    BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir, show,
+    BAD_INPUT, Common, DONE, FAULT, INTERRUPTED, LEFT, NOTHING_SUCCEEDED, OnTerm, data_dir,
+    print_error,
 };
 use crate::app::{self, Finished, OwnCertificate, Running, Settings, What};
 use crate::experiment::state::ExperimentState;
@@ -41,7 +42,7 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return BAD_INPUT;
         }
     };
@@ -56,7 +57,7 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
         }
         Err(app::Error::AlreadyDone { finished }) => show_finished(*finished, output).await,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             exit_code_of(&error)
         }
     }
@@ -65,23 +66,23 @@ pub(super) async fn run(common: Common, what: What, keep_serving: bool) -> u8 {
 /// Prints the results of an experiment that is already done, and returns the exit code.
 async fn show_finished(finished: Finished, output: Format) -> u8 {
     if let Err(error) = finished.tell_what_is_left().await {
-        show(&error);
+        print_error(&error);
     }
     let id = finished.id.clone();
     let summary =
         Summary::read(&finished.store, finished.id, ExperimentState::Done, &finished.spec);
     match summary.await {
         Ok(summary) => {
-            if summary.failed() {
-                let again = format!("trial-manager trial retry --failed --experiment {id}");
-                let said = format!("experiment {id} is done; `{again}` reruns its failed trials");
+            if summary.has_failed_trials() {
+                let command = format!("trial-manager trial retry --failed --experiment {id}");
+                let note = format!("experiment {id} is done; `{command}` reruns its failed trials");
                 // Ignored: standard error may be closed.
-                drop(writeln!(std::io::stderr().lock(), "{said}"));
+                drop(writeln!(std::io::stderr().lock(), "{note}"));
             }
-            told(&summary, output)
+            print_summary(&summary, output)
         }
         Err(error) => {
-            show(&error);
+            print_error(&error);
             FAULT
         }
     }
@@ -105,14 +106,14 @@ pub(super) async fn attend(
     let mut ended = match running.end().await {
         Ok(ended) => ended,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return exit_code_of(&error);
         }
     };
     if ended.state.is_active() {
         ended.stop_serving().await;
         ended.store.close().await;
-        progress.left(&id);
+        progress.report_detached(&id);
         return LEFT;
     }
     // A signal, `experiment stop` or NNI's client requested the stop.
@@ -122,9 +123,11 @@ pub(super) async fn attend(
         ended.stop_serving().await;
     }
     let code = match Summary::read(&ended.store, id, ended.state, &spec).await {
-        Ok(summary) => told(&if wanted { summary } else { summary.unasked() }, output),
+        Ok(summary) => {
+            print_summary(&if wanted { summary } else { summary.with_unrequested_stop() }, output)
+        }
         Err(error) => {
-            show(&error);
+            print_error(&error);
             FAULT
         }
     };
@@ -159,18 +162,18 @@ async fn follow(
                 Some(notice) => progress.show(notice),
                 None => return ControlFlow::Continue(()), // The experiment has ended.
             },
-            heard = signals.next() => {
+            signal = signals.next() => {
                 if let Some(code) = code_of_first {
                     // The agents were already asked to stop; `resume` determines their results.
-                    progress.leave(&running.id);
+                    progress.report_exit(&running.id);
                     return ControlFlow::Break(code);
                 }
-                if heard == EndSignal::Terminate && on_term == OnTerm::Leave {
+                if signal == EndSignal::Terminate && on_term == OnTerm::Leave {
                     code_of_first = Some(LEFT);
                     running.handle.leave();
                 } else {
                     code_of_first = Some(INTERRUPTED);
-                    progress.stopping();
+                    progress.report_stop();
                     running.handle.stop();
                 }
             }
@@ -188,9 +191,9 @@ fn own_certificate(
 }
 
 /// Prints the results and returns the exit code.
-fn told(summary: &Summary, output: Format) -> u8 {
+fn print_summary(summary: &Summary, output: Format) -> u8 {
     if output != Format::Table
-        && let Some(hint) = summary.silence()
+        && let Some(hint) = summary.missing_result_hint()
     {
         // Ignored: standard error may be closed.
         drop(writeln!(std::io::stderr().lock(), "{hint}"));
@@ -200,7 +203,7 @@ fn told(summary: &Summary, output: Format) -> u8 {
         Ok(()) if summary.is_held() || !summary.has_result() => NOTHING_SUCCEEDED,
         Ok(()) => DONE,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             FAULT
         }
     }

@@ -90,9 +90,9 @@ impl Screen {
 
     /// Returns the current size, or 80 by 24 if the terminal does not report its size.
     pub(super) fn size(&self) -> Size {
-        let told = tcgetwinsize(self.stdout.as_fd()).ok();
-        let told = told.filter(|size| size.ws_col > 0 && size.ws_row > 0);
-        told.map_or(Size { columns: 80, rows: 24 }, |size| Size {
+        let size = tcgetwinsize(self.stdout.as_fd()).ok();
+        let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
+        size.map_or(Size { columns: 80, rows: 24 }, |size| Size {
             columns: usize::from(size.ws_col),
             rows: usize::from(size.ws_row),
         })

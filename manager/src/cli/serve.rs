@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::ask::{Error, ExperimentArgs};
 use super::signals::Signals;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, data_dir, print_error};
 use crate::app;
 use crate::util::layout::HomeDir;
 
@@ -38,7 +38,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return NOTHING_SUCCEEDED;
         }
     };
@@ -51,7 +51,7 @@ pub(super) async fn serve(place: &ExperimentArgs, host: &str, port: u16) -> u8 {
             DONE
         }
         Err(error) => {
-            show(&error);
+            print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
         }
     }

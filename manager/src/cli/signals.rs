@@ -28,7 +28,7 @@ impl Signals {
     /// Starts to listen for the signals.
     pub(super) fn new() -> io::Result<Self> {
         let ignored = std::fs::read_to_string("/proc/self/status")
-            .map(|status| ignored(&status))
+            .map(|status| ignored_mask(&status))
             .unwrap_or_default();
         let unless_ignored =
             |kind| if is_in(ignored, kind) { Ok(None) } else { signal(kind).map(Some) };
@@ -43,13 +43,13 @@ impl Signals {
     pub(super) async fn next(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.terminate.recv() => EndSignal::Terminate,
-            () = heard(&mut self.interrupt) => EndSignal::Interrupt,
-            () = heard(&mut self.hang_up) => EndSignal::Interrupt,
+            () = receive(&mut self.interrupt) => EndSignal::Interrupt,
+            () = receive(&mut self.hang_up) => EndSignal::Interrupt,
         }
     }
 }
 
-async fn heard(signal: &mut Option<Signal>) {
+async fn receive(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => pending().await,
@@ -57,7 +57,7 @@ async fn heard(signal: &mut Option<Signal>) {
 }
 
 /// PURE: returns the mask of ignored signals in the text of `/proc/self/status` (bit n-1 is signal n), or 0 if unknown.
-fn ignored(status: &str) -> u64 {
+fn ignored_mask(status: &str) -> u64 {
     status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
@@ -77,13 +77,14 @@ mod tests {
     #[test]
     fn the_ignored_mask_is_read() {
         // With `nohup`; below, with a shell's `&`.
-        let nohup = ignored("Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n");
+        let nohup =
+            ignored_mask("Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n");
         assert!(is_in(nohup, SignalKind::hangup()) && !is_in(nohup, SignalKind::interrupt()));
-        let background = ignored("SigIgn:\t0000000000000006\n");
+        let background = ignored_mask("SigIgn:\t0000000000000006\n");
         assert!(is_in(background, SignalKind::interrupt()));
         assert!(!is_in(background, SignalKind::hangup()));
         for broken in ["", "SigIgn:", "SigIgn:\tzz"] {
-            assert_eq!(ignored(broken), 0, "{broken:?}");
+            assert_eq!(ignored_mask(broken), 0, "{broken:?}");
         }
     }
 }

@@ -169,12 +169,12 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
     const INDENT: usize = 15;
     let counts = |name: &str| {
         let members = one.get(name).and_then(Value::as_object).into_iter().flatten();
-        let said: Vec<_> =
+        let counts: Vec<_> =
             members.map(|(word, count)| format!("{} {count}", printable(word))).collect();
-        said.join(", ")
+        counts.join(", ")
     };
     let best = one.get("best").filter(|best| !best.is_null());
-    let best_said = best.map_or_else(String::new, |best| {
+    let best_text = best.map_or_else(String::new, |best| {
         let mean = estimate(best).map(|mean| format!("{mean},"));
         let result = mean.unwrap_or_else(|| text(best, "final"));
         format!("{result} by trial {} ({})", text(best, "sequence"), text(best, "id"))
@@ -202,7 +202,7 @@ pub(super) fn experiment(one: &Value, style: TextStyle) -> String {
         ("failures", counts("causes")),
         ("objective", objective(one, style, INDENT)),
         ("direction", wrapped(one, "untold_direction", style, INDENT)),
-        ("best", best_said),
+        ("best", best_text),
         ("objectives", objectives(one)),
         (
             "Pareto front",
@@ -230,10 +230,10 @@ pub(super) fn estimate(trial: &Value) -> Option<String> {
 
 /// Returns the objectives and their directions, if there are several.
 fn objectives(one: &Value) -> String {
-    let said = items(one, "objectives").map(|objective| {
+    let parts = items(one, "objectives").map(|objective| {
         format!("{} {}", text(objective, "direction"), printable(&text(objective, "metric")))
     });
-    said.collect::<Vec<_>>().join(", ")
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns a short description of a trial of the Pareto front.
@@ -269,23 +269,23 @@ fn objective(one: &Value, style: TextStyle, indent: usize) -> String {
 /// Returns the line for one of several training services.
 fn service_part(part: &Value) -> String {
     let count = |name: &str| part.get(name).and_then(Value::as_u64);
-    let mut said = vec![format!("{} running", count("running").unwrap_or(0))];
+    let mut parts = vec![format!("{} running", count("running").unwrap_or(0))];
     let some = |name: &str, word: &str| {
         count(name).filter(|count| *count > 0).map(|count| format!("{count} {word}"))
     };
-    said.extend(some("waiting", "waiting"));
+    parts.extend(some("waiting", "waiting"));
     match (count("free"), count("limit")) {
-        (Some(free), Some(limit)) => said.push(format!("room for {free} more (at most {limit})")),
-        (Some(free), None) => said.push(format!("room for {free} more")),
-        (None, Some(limit)) => said.push(format!("at most {limit}")),
+        (Some(free), Some(limit)) => parts.push(format!("room for {free} more (at most {limit})")),
+        (Some(free), None) => parts.push(format!("room for {free} more")),
+        (None, Some(limit)) => parts.push(format!("at most {limit}")),
         (None, None) => {}
     }
-    said.extend(some("succeeded", "succeeded"));
-    said.extend(some("failed", "failed"));
-    said.extend(count("mean_duration_ms").map(|ms| format!("{} each", view::span(ms))));
+    parts.extend(some("succeeded", "succeeded"));
+    parts.extend(some("failed", "failed"));
+    parts.extend(count("mean_duration_ms").map(|ms| format!("{} each", view::span(ms))));
     let trouble = part.get("trouble").and_then(Value::as_str);
-    said.extend(trouble.map(|why| format!("not reached: {}", printable(why))));
-    format!("{}: {}", part_name(part), said.join(", "))
+    parts.extend(trouble.map(|why| format!("not reached: {}", printable(why))));
+    format!("{}: {}", part_name(part), parts.join(", "))
 }
 
 /// Returns the name of one of several training services.
@@ -423,13 +423,13 @@ pub(super) fn trial(one: &Value, style: TextStyle) -> String {
 pub(super) fn why(one: &Value, style: TextStyle) -> String {
     // The width of the longest label of a verdict and the gap after it.
     const INDENT: usize = 14;
-    let mut said = pairs(
+    let mut shown = pairs(
         [("state", state(one, style)), ("why", wrapped(one, "message", style, INDENT))]
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value)),
     );
     if let Some(verdict) = one.get("verdict").filter(|verdict| !verdict.is_null()) {
-        said.push_str("\nverdict\n");
+        shown.push_str("\nverdict\n");
         let members = ["cause", "class", "confidence", "exit", "stop"];
         let members = members.into_iter().map(|name| (name, text(verdict, name)));
         let ran = duration(Some(0), verdict.get("duration_ms").and_then(Value::as_i64));
@@ -439,29 +439,29 @@ pub(super) fn why(one: &Value, style: TextStyle) -> String {
             .then(|| wrapped(verdict, "message", style, INDENT));
         let message = message.map(|message| ("message", message));
         let members = message.into_iter().chain(members);
-        said.push_str(&pairs(members.map(|(name, value)| (format!("  {name}"), value))));
+        shown.push_str(&pairs(members.map(|(name, value)| (format!("  {name}"), value))));
         let evidence = verdict.get("evidence").and_then(Value::as_object).into_iter().flatten();
         for (name, value) in evidence {
             match value.as_str() {
                 Some(lines) if name.ends_with("_tail") => {
-                    writeln!(said, "  {}", name.replace('_', " ")).unwrap_or_default();
+                    writeln!(shown, "  {}", name.replace('_', " ")).unwrap_or_default();
                     for line in lines.lines() {
-                        writeln!(said, "    | {}", printable(line)).unwrap_or_default();
+                        writeln!(shown, "    | {}", printable(line)).unwrap_or_default();
                     }
                 }
-                _ => writeln!(said, "  {}: {}", heading(name), cell(value)).unwrap_or_default(),
+                _ => writeln!(shown, "  {}: {}", heading(name), cell(value)).unwrap_or_default(),
             }
         }
     }
-    said.push('\n');
+    shown.push('\n');
     let rows = items(one, "timeline").map(|entry| {
         let why = whole(entry, "message");
         vec![moment(entry, "at_ms"), text(entry, "by"), text(entry, "what"), why]
     });
     let heads =
         [("time (UTC)", Fit::Text), ("by", Fit::Text), ("what", Fit::Text), ("why", Fit::Sentence)];
-    said.push_str(&table(heads, rows, style));
-    said
+    shown.push_str(&table(heads, rows, style));
+    shown
 }
 
 /// Returns the list of running trials for `top`.

@@ -11,13 +11,13 @@ use trial_protocol::ExperimentId;
 use unicode_width::UnicodeWidthChar as _;
 
 use super::ask::{Error, ExperimentArgs};
-use super::out::{text_style, written};
+use super::out::{text_style, write_stdout};
 use super::progress::printable;
 use super::screen::{Screen, ScreenAction, Size};
 use super::signals::Signals;
 use super::spark::{CURVE, part_of, spark};
 use super::table::columns::TextStyle;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, show, table};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, print_error, table};
 use crate::api::client::{self, Client};
 use crate::util::errors::chain;
 use crate::view::curve::points_of;
@@ -47,7 +47,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
     let mut signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             return NOTHING_SUCCEEDED;
         }
     };
@@ -58,7 +58,7 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
     match watched {
         Ok(()) => DONE,
         Err(error) => {
-            show(&error);
+            print_error(&error);
             if error.is_usage() { BAD_INPUT } else { NOTHING_SUCCEEDED }
         }
     }
@@ -67,9 +67,9 @@ pub(super) async fn top(place: &ExperimentArgs) -> u8 {
 async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let mut client = place.client().await?;
     let mut controls = Controls::default();
-    let mut drawing = Drawing::of(&client, &controls).await?;
+    let mut drawing = Drawing::load(&client, &controls).await?;
     let Some(mut screen) = Screen::take().map_err(Error::Output)? else {
-        return written(drawing.text(TextStyle::default()).as_bytes());
+        return write_stdout(drawing.text(TextStyle::default()).as_bytes());
     };
     // The default experiment may be another one after this experiment has ended.
     let mut place = place.clone();
@@ -82,12 +82,12 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     let quit = loop {
         let frame = drawing.frame(&controls, lost.as_deref(), screen.size());
         screen.draw(&frame).map_err(Error::Output)?;
-        if !drawing.goes_on {
+        if !drawing.may_change {
             break false;
         }
         let next = async {
             tokio::time::sleep(pause).await;
-            look(&place, &mut client, &controls).await
+            update(&place, &mut client, &controls).await
         };
         let act = tokio::select! {
             next = next => {
@@ -104,7 +104,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
         match controls.press(key, &drawing.ids()) {
             KeyEffect::Quit => break true,
             KeyEffect::Draw => {}
-            KeyEffect::Look => pause = Duration::ZERO,
+            KeyEffect::Reload => pause = Duration::ZERO,
             KeyEffect::Stop(trial) => {
                 lost = stop(&client, &trial).await.err().as_ref().map(|error| chain(error));
             }
@@ -112,7 +112,7 @@ async fn watch(place: &ExperimentArgs) -> Result<(), Error> {
     };
     drop(screen);
     // After the end of the search, the last state stays on the terminal.
-    if quit { Ok(()) } else { written(drawing.text(text_style()).as_bytes()) }
+    if quit { Ok(()) } else { write_stdout(drawing.text(text_style()).as_bytes()) }
 }
 
 /// Requests the stop of a trial.
@@ -122,17 +122,17 @@ async fn stop(client: &Client, trial: &str) -> Result<(), client::Error> {
 
 /// Loads the current state. If the manager cannot be reached, selects a new source: the manager may have ended, or
 /// restarted with another address.
-async fn look(
+async fn update(
     place: &ExperimentArgs,
     client: &mut Client,
     controls: &Controls,
 ) -> Result<Drawing, Error> {
-    match Drawing::of(client, controls).await {
+    match Drawing::load(client, controls).await {
         Err(Error::Client(client::Error::Unreachable { .. })) => {
             *client = place.client().await?;
-            Drawing::of(client, controls).await
+            Drawing::load(client, controls).await
         }
-        looked => looked,
+        updated => updated,
     }
 }
 
@@ -148,11 +148,11 @@ struct Drawing {
     /// The end of the output of the selected trial. Empty if its output is not shown.
     output: String,
     /// `true` if the state may still change.
-    goes_on: bool,
+    may_change: bool,
 }
 
 impl Drawing {
-    async fn of(client: &Client, controls: &Controls) -> Result<Self, Error> {
+    async fn load(client: &Client, controls: &Controls) -> Result<Self, Error> {
         let experiment = client.ask("GET", "/api/v1/experiment", None).await?;
         let id = experiment.get("id").and_then(Value::as_str).unwrap_or_default();
         let id = ExperimentId::new(id).map_err(Error::Named)?;
@@ -160,7 +160,7 @@ impl Drawing {
         let found = client.ask("GET", &path, None).await?;
         let total = found.get("total").and_then(Value::as_u64).unwrap_or(0);
         let trials = found.get("trials").and_then(Value::as_array).cloned().unwrap_or_default();
-        let rows = stream::iter(trials).map(|trial| asked(client, trial)).buffered(AT_ONCE);
+        let rows = stream::iter(trials).map(|trial| load_trial(client, trial)).buffered(AT_ONCE);
         let rows: Vec<Result<_, Error>> = rows.collect().await;
         let ended = experiment.get("ended_at_ms").is_some_and(|at| !at.is_null());
         // An experiment without a manager does not change.
@@ -172,7 +172,7 @@ impl Drawing {
             rows: rows.into_iter().collect::<Result<_, _>>()?,
             running: usize::try_from(total).unwrap_or(usize::MAX),
             output: output(client, &controls.pane).await?,
-            goes_on: !ended && !left,
+            may_change: !ended && !left,
         })
     }
 
@@ -298,7 +298,7 @@ fn cut(line: &str, width: usize) -> String {
 }
 
 /// Loads the curve and the latest sample of a listed trial.
-async fn asked(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
+async fn load_trial(client: &Client, trial: Value) -> Result<RunningTrial, Error> {
     let id = trial.get("id").and_then(Value::as_str).unwrap_or_default();
     let base = format!("/api/v1/trials/{id}");
     let curve = format!("{base}/metrics?type=intermediate&points={CURVE}");
@@ -409,7 +409,7 @@ mod tests {
                 .collect(),
             running,
             output: "one\n".repeat(99) + "last\t\u{1b}",
-            goes_on: true,
+            may_change: true,
         };
         let shown = |drawing: &Drawing, columns, rows| {
             drawing.frame(&Controls::default(), None, Size { columns, rows })
@@ -452,7 +452,7 @@ mod tests {
             rows: (0..ROWS).map(row).collect(),
             running: 30,
             output: "one\n".repeat(99) + "last\t\u{1b}",
-            goes_on: true,
+            may_change: true,
         };
         let mut controls = Controls::default();
         for at in [0, 7, ROWS - 1] {

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use trial_protocol::{ExperimentId, TrialJobId};
 
 use super::ask::named::TrialName;
-use super::ask::pages::{all_metrics, found, origins};
+use super::ask::pages::{all_metrics, find_trials, origins};
 use super::ask::{Error, ExperimentArgs, Format, OutputArgs};
 use super::experiment::exit_code;
-use super::out::{print, text_style, written};
+use super::out::{print, text_style, write_stdout};
 use super::progress::counted;
 use super::table::columns::TextStyle;
-use super::{follow, show, table};
+use super::{follow, print_error, table};
 use crate::api::client::{self, Client};
 use crate::api::percent;
 use crate::app;
@@ -48,7 +48,7 @@ pub(super) enum TrialCommand {
         cause: Option<String>,
         /// Show only trials that contain this text.
         #[arg(long = "contains", alias = "holds", value_name = "TEXT")]
-        holds: Option<String>,
+        contains: Option<String>,
         /// Show only trials that match this expression, such as 'lr < 0.01 and state == failed'.
         #[arg(long, value_name = "EXPRESSION")]
         filter: Option<String>,
@@ -62,21 +62,21 @@ pub(super) enum TrialCommand {
         #[arg(long)]
         limit: Option<usize>,
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Show the details of a trial.
     Show {
         /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Explain the state of a trial: verdict, evidence and timeline.
     Why {
         /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Print the output of a trial.
     Logs {
@@ -96,7 +96,7 @@ pub(super) enum TrialCommand {
         /// Id or number of the trial.
         trial: TrialName,
         #[command(flatten)]
-        asked: OutputArgs,
+        options: OutputArgs,
     },
     /// Stop trials.
     Kill {
@@ -152,29 +152,43 @@ pub(super) enum TrialCommand {
 /// Executes a subcommand and returns the exit code.
 pub(super) async fn trial(command: TrialCommand) -> u8 {
     let done = match command {
-        TrialCommand::Ls { id, state, cause, holds, filter, sort, descending, limit, asked } => {
-            let asked = asked.of(id);
+        TrialCommand::Ls {
+            id,
+            state,
+            cause,
+            contains,
+            filter,
+            sort,
+            descending,
+            limit,
+            options,
+        } => {
+            let options = options.of(id);
             let mut query = format!("sort={}", percent::encoded(&sort));
             if descending {
                 query.push_str("&order=desc");
             }
-            let filters = [("state", state), ("cause", cause), ("q", holds), ("filter", filter)];
+            let filters = [("state", state), ("cause", cause), ("q", contains), ("filter", filter)];
             for (name, value) in filters {
                 query.extend(value.map(|value| format!("&{name}={}", percent::encoded(&value))));
             }
-            trials(&asked, &query, limit).await
+            trials(&options, &query, limit).await
         }
-        TrialCommand::Show { trial, asked } => one(&asked, &trial, table::trial).await,
-        TrialCommand::Why { trial, asked } => one(&asked, &trial, table::why).await,
+        TrialCommand::Show { trial, options } => show_trial(&options, &trial, table::trial).await,
+        TrialCommand::Why { trial, options } => show_trial(&options, &trial, table::why).await,
         TrialCommand::Logs { trial, follow, stderr, place } => {
             logs(&place, &trial, follow, if stderr { "stderr" } else { "stdout" }).await
         }
-        TrialCommand::Files { trial, asked } => files(&asked, &trial).await,
-        TrialCommand::Kill { trials, place } => each(&place, trials, "kill", None).await,
-        TrialCommand::Flush { trials, place } => each(&place, trials, "flush", None).await,
+        TrialCommand::Files { trial, options } => files(&options, &trial).await,
+        TrialCommand::Kill { trials, place } => {
+            request_for_each(&place, trials, "kill", None).await
+        }
+        TrialCommand::Flush { trials, place } => {
+            request_for_each(&place, trials, "flush", None).await
+        }
         TrialCommand::LogLevel { level, trials, place } => {
             let level = level.to_possible_value().map(|word| word.get_name().to_owned());
-            each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
+            request_for_each(&place, trials, "log-level", Some(&json!({ "level": level }))).await
         }
         TrialCommand::Add { set, place } => add(&place, set).await,
         TrialCommand::Retry { trials, failed, place } => retry(&place, &trials, failed).await,
@@ -195,25 +209,25 @@ async fn add(place: &ExperimentArgs, set: Vec<(String, Value)>) -> Result<(), Er
     let body = json!({ "parameters": parameters });
     let answer = place.manager().await?.ask("POST", "/api/v1/trials", Some(&body)).await?;
     let id = answer.get("id").and_then(Value::as_str).unwrap_or_default();
-    written(format!("{id}\n").as_bytes())
+    write_stdout(format!("{id}\n").as_bytes())
 }
 
 /// Shows all metrics of a trial, or only those with the given `name`, and returns the exit code.
-pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, asked: &OutputArgs) -> u8 {
+pub(super) async fn metrics(trial: &TrialName, name: Option<&str>, options: &OutputArgs) -> u8 {
     let shown = async {
-        let client = asked.place.client().await?;
+        let client = options.place.client().await?;
         let id = trial.find(&client).await?;
         let found = all_metrics(&client, id.as_str(), name).await?;
-        print(asked.output, &Value::Array(found), table::metrics)
+        print(options.output, &Value::Array(found), table::metrics)
     };
     exit_code(shown.await)
 }
 
-async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
-    let client = asked.place.client().await?;
-    let mut rows = found(&client, query, limit).await?;
+async fn trials(options: &OutputArgs, query: &str, limit: Option<usize>) -> Result<(), Error> {
+    let client = options.place.client().await?;
+    let mut rows = find_trials(&client, query, limit).await?;
     // The table shows places only if they differ, so a single trial needs none.
-    if matches!(asked.output, Format::Table) && rows.len() > 1 {
+    if matches!(options.output, Format::Table) && rows.len() > 1 {
         let mut origins = origins(&client).await?;
         for trial in &mut rows {
             let origin = trial.get("id").and_then(Value::as_str).and_then(|id| origins.remove(id));
@@ -222,10 +236,10 @@ async fn trials(asked: &OutputArgs, query: &str, limit: Option<usize>) -> Result
             }
         }
     }
-    if matches!(asked.output, Format::Table) && text_style().links {
-        link_pages(&mut rows, &asked.place).await;
+    if matches!(options.output, Format::Table) && text_style().links {
+        link_pages(&mut rows, &options.place).await;
     }
-    print(asked.output, &Value::Array(rows), table::trials)
+    print(options.output, &Value::Array(rows), table::trials)
 }
 
 /// Adds to each trial the address of its page, if a manager or another server serves it.
@@ -238,15 +252,15 @@ async fn link_pages(trials: &mut [Value], place: &ExperimentArgs) {
     }
 }
 
-async fn one(
-    asked: &OutputArgs,
+async fn show_trial(
+    options: &OutputArgs,
     trial: &TrialName,
     table: impl FnOnce(&Value, TextStyle) -> String,
 ) -> Result<(), Error> {
-    let client = asked.place.client().await?;
+    let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}", trial.find(&client).await?);
     let answer = client.ask("GET", &path, None).await?;
-    print(asked.output, &answer, table)
+    print(options.output, &answer, table)
 }
 
 async fn logs(
@@ -262,17 +276,17 @@ async fn logs(
     }
     let path = format!("/api/v1/trials/{trial}/log/{stream}");
     let bytes = client.bytes("GET", &path, None).await?;
-    written(&bytes)
+    write_stdout(&bytes)
 }
 
-async fn files(asked: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
-    let client = asked.place.client().await?;
+async fn files(options: &OutputArgs, trial: &TrialName) -> Result<(), Error> {
+    let client = options.place.client().await?;
     let path = format!("/api/v1/trials/{}/files", trial.find(&client).await?);
     let answer = client.ask("GET", &path, None).await?;
-    print(asked.output, &answer, table::files)
+    print(options.output, &answer, table::files)
 }
 
-async fn each(
+async fn request_for_each(
     place: &ExperimentArgs,
     trials: Vec<TrialName>,
     verb: &str,
@@ -280,12 +294,12 @@ async fn each(
 ) -> Result<(), Error> {
     let client = place.manager().await?;
     let ids = TrialName::find_all(&trials, &client).await?;
-    ask_each(&client, &ids, verb, body).await
+    send_for_each(&client, &ids, verb, body).await
 }
 
 /// Sends the request `verb` for each trial, also after the manager refused one of them. Prints all refusals except the
 /// last one, which it returns.
-async fn ask_each(
+async fn send_for_each(
     client: &Client,
     trials: &[TrialJobId],
     verb: &str,
@@ -297,7 +311,7 @@ async fn ask_each(
             Ok(_) => {}
             Err(error @ client::Error::Refused { status: 404 | 409, .. }) => {
                 if let Some(before) = refused.replace(error.into()) {
-                    show(&before);
+                    print_error(&before);
                 }
             }
             Err(error) => return Err(error.into()),
@@ -310,7 +324,7 @@ async fn ask_each(
 async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Result<(), Error> {
     let client = place.client().await?;
     let ids = if failed {
-        let failed = found(&client, "state=FAILED", None).await?;
+        let failed = find_trials(&client, "state=FAILED", None).await?;
         let ids =
             failed.iter().filter_map(|trial| TrialJobId::new(trial.get("id")?.as_str()?).ok());
         ids.collect()
@@ -318,7 +332,7 @@ async fn retry(place: &ExperimentArgs, trials: &[TrialName], failed: bool) -> Re
         TrialName::find_all(trials, &client).await?
     };
     if matches!(client, Client::Far { .. }) {
-        return ask_each(&client, &ids, "retry", None).await;
+        return send_for_each(&client, &ids, "retry", None).await;
     }
     let (experiment, dir) = place.dir().await?;
     app::again(&dir, &ids).await.map_err(app::Error::from)?;

@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use trial_protocol::ExperimentId;
 
 use super::ask::Error;
-use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, show};
+use super::{BAD_INPUT, DONE, NOTHING_SUCCEEDED, fail, print_error};
 use crate::app;
 use crate::store::Store;
 use crate::util::layout::ExperimentDir;
 
 /// Checks that the experiment exists. Without this check, the error would be SQLite's, for a missing file.
-fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
+fn check_exists(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
     if dir.database().exists() {
         return Ok(());
     }
@@ -23,7 +23,7 @@ fn known(dir: &ExperimentDir, id: &ExperimentId) -> Result<(), app::Error> {
 
 /// Copies the database to `to` and returns the exit code.
 pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitCode {
-    if let Err(error) = known(dir, id) {
+    if let Err(error) = check_exists(dir, id) {
         return fail(&error, BAD_INPUT);
     }
     match Store::backup_file(&dir.database(), to) {
@@ -34,7 +34,7 @@ pub(super) fn backup(dir: &ExperimentDir, id: &ExperimentId, to: &Path) -> ExitC
 
 /// Prints each problem of the database on a line, and returns the exit code.
 pub(super) fn check(dir: &ExperimentDir, id: &ExperimentId) -> ExitCode {
-    if let Err(error) = known(dir, id) {
+    if let Err(error) = check_exists(dir, id) {
         return fail(&error, BAD_INPUT);
     }
     match Store::check_file(&dir.database()) {
@@ -53,9 +53,9 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
     let dir = super::data_dir_of(given, id);
     // A folder without a database, whose manager died early, can also be removed.
     if !dir.path().exists()
-        && let Err(error) = known(&dir, id)
+        && let Err(error) = check_exists(&dir, id)
     {
-        show(&error);
+        print_error(&error);
         return BAD_INPUT;
     }
     // Opening the store fails while a manager runs.
@@ -64,12 +64,12 @@ pub(super) fn remove(id: &ExperimentId, given: Option<PathBuf>) -> u8 {
         Ok(()) => match std::fs::remove_dir_all(dir.path()) {
             Ok(()) => DONE,
             Err(source) => {
-                show(&Error::File { path: dir.path().to_owned(), source });
+                print_error(&Error::File { path: dir.path().to_owned(), source });
                 NOTHING_SUCCEEDED
             }
         },
         Err(error) => {
-            show(&error);
+            print_error(&error);
             BAD_INPUT
         }
     }

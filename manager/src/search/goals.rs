@@ -183,9 +183,9 @@ mod tests {
             ("objective missing", json!({"loss": 1, "memory": 1}),                  None),
             ("no object",         json!(3),                                         None),
         ];
-        for (says, value, expected) in table {
+        for (label, value, expected) in table {
             let merit = goals().merit(&MetricValue::from(value), OptimizeMode::Minimize);
-            assert_eq!(merit.map(|merit| (merit.losses, merit.violation)), expected, "{says}");
+            assert_eq!(merit.map(|merit| (merit.losses, merit.violation)), expected, "{label}");
         }
         assert_eq!(goals().metrics(), ["loss", "speed", "memory"]);
         let plain = Goals::default().merit(&MetricValue::from(2.0), OptimizeMode::Maximize);
@@ -204,8 +204,8 @@ mod tests {
             ("the other way",     merit([1.0, 1.0], 0.1), merit([9.0, 9.0], 0.0), false),
             ("less exceeded",     merit([9.0, 9.0], 1.0), merit([1.0, 1.0], 2.0), true),
         ];
-        for (says, one, other, dominates) in table {
-            assert_eq!(one.dominates(&other), dominates, "{says}");
+        for (label, one, other, dominates) in table {
+            assert_eq!(one.dominates(&other), dominates, "{label}");
         }
     }
 }

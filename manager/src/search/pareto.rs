@@ -27,7 +27,7 @@ pub fn fronts(merits: &[&Merit], enough: usize) -> Vec<Vec<usize>> {
 
 /// Returns the indices of the `count` best merits: front after front, and from the last front the merits that together
 /// dominate the largest volume. With one objective, returns the smallest losses; of equal losses, the earlier first.
-pub fn leading(merits: &[&Merit], count: usize) -> Vec<usize> {
+pub fn select_best(merits: &[&Merit], count: usize) -> Vec<usize> {
     let mut chosen = Vec::new();
     if merits.first().is_none_or(|merit| merit.losses.len() < 2) {
         chosen.extend(0..merits.len());
@@ -44,7 +44,7 @@ pub fn leading(merits: &[&Merit], count: usize) -> Vec<usize> {
         }
         let points: Vec<&[f64]> = front.iter().map(|at| merits[*at].losses.as_slice()).collect();
         let reference = reference(&points);
-        chosen.extend(widest(&points, &reference, room).into_iter().map(|at| front[at]));
+        chosen.extend(select_by_volume(&points, &reference, room).into_iter().map(|at| front[at]));
     }
     chosen
 }
@@ -136,7 +136,7 @@ fn volume(mut points: Vec<&[f64]>, reference: &[f64]) -> f64 {
 
 /// Returns the indices of `count` points that together dominate a large volume. Greedy: repeatedly takes the point that
 /// adds most to the volume. Infinite points are taken last.
-pub fn widest(points: &[&[f64]], reference: &[f64], count: usize) -> Vec<usize> {
+pub fn select_by_volume(points: &[&[f64]], reference: &[f64], count: usize) -> Vec<usize> {
     let mut chosen: Vec<usize> = Vec::new();
     let mut taken: Vec<&[f64]> = Vec::new();
     let alone = |point: &[f64]| hypervolume(&[point], reference);
@@ -210,8 +210,8 @@ mod tests {
             ("three bars",           &[&[2.0, 2.0, 0.0], &[2.0, 0.0, 2.0], &[0.0, 2.0, 2.0]],   &[3.0, 3.0, 3.0],      7.0),
             ("four objectives",      &[&[0.0, 0.0, 0.0, 1.0], &[1.0, 0.0, 0.0, 0.0]],           &[2.0, 1.0, 1.0, 2.0], 3.0),
         ];
-        for (says, points, reference, expected) in table {
-            assert!((volume(points, reference) - expected).abs() < 1e-12, "{says}");
+        for (label, points, reference, expected) in table {
+            assert!((volume(points, reference) - expected).abs() < 1e-12, "{label}");
         }
         // The square up to the reference without a quarter of a circle.
         let arc: Vec<[f64; 2]> = (0..=4000)
@@ -226,11 +226,11 @@ mod tests {
     #[test]
     fn the_points_that_add_most_volume_are_taken_first() {
         let points: [&[f64]; 4] = [&[0.0, 3.0], &[1.0, 1.0], &[1.1, 0.9], &[3.0, 0.0]];
-        let mut chosen = widest(&points, &[4.0, 4.0], 3);
+        let mut chosen = select_by_volume(&points, &[4.0, 4.0], 3);
         assert_eq!(chosen[0], 1, "the largest alone");
         chosen.sort_unstable();
         assert_eq!(chosen, [0, 1, 3]);
-        assert_eq!(widest(&points, &[4.0, 4.0], 9).len(), 4);
+        assert_eq!(select_by_volume(&points, &[4.0, 4.0], 9).len(), 4);
     }
 
     proptest! {

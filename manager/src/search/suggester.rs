@@ -41,12 +41,12 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Suggester {
     name: String,
-    searching: Option<Searching>,
+    search: Option<Search>,
 }
 
 /// The state after the `hello` message, which contains the search space.
 #[derive(Debug)]
-struct Searching {
+struct Search {
     spec: TunerSpec,
     space: SearchSpace,
     tuner: Box<dyn Tuner>,
@@ -60,30 +60,30 @@ struct Searching {
 impl Suggester {
     /// Creates a suggester for the tuner of this name. The first message checks the name.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), searching: None }
+        Self { name: name.to_owned(), search: None }
     }
 
     /// Processes a message and returns the answer, if any. Ignores messages of an unknown type.
     pub fn follow(&mut self, message: &Value) -> Result<Option<Value>, Error> {
         let kind = message.get("type").and_then(Value::as_str).unwrap_or_default();
-        let Some(searching) = &mut self.searching else {
+        let Some(search) = &mut self.search else {
             if kind != "hello" {
                 return Err(Error::NoHello);
             }
-            self.searching = Some(Searching::begin(&self.name, message)?);
+            self.search = Some(Search::begin(&self.name, message)?);
             return Ok(Some(json!({"type": "ready"})));
         };
         match kind {
-            "propose" => searching.propose(message).map(Some),
-            "launched" => searching.adopt(message).map(|()| None),
-            "ended" => searching.observe(message).map(|()| None),
-            "import" => searching.import(message),
+            "propose" => search.propose(message).map(Some),
+            "launched" => search.adopt(message).map(|()| None),
+            "ended" => search.observe(message).map(|()| None),
+            "import" => search.import(message),
             _ => Ok(None),
         }
     }
 }
 
-impl Searching {
+impl Search {
     fn begin(name: &str, hello: &Value) -> Result<Self, Error> {
         let space = hello.get("search_space").ok_or(Error::NoHello)?;
         let space = SearchSpace::parse(space)

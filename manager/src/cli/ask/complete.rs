@@ -12,7 +12,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use serde_json::Value;
 
-use super::pages::found;
+use super::pages::find_trials;
 use super::{ExperimentArgs, experiments};
 use crate::cli::data_dir;
 use crate::job_state::JobState;
@@ -29,7 +29,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_TRIALS: usize = 1_000;
 
 /// Answers a shell and exits the program, if a shell requested a completion.
-pub(in crate::cli) fn answer(command: fn() -> Command) {
+pub(in crate::cli) fn complete_if_requested(command: fn() -> Command) {
     CompleteEnv::with_factory(move || with_values(command())).var(VARIABLE).bin(PROGRAM).complete();
 }
 
@@ -72,15 +72,15 @@ fn last_of_list(typed: &OsStr, values: Vec<CompletionCandidate>) -> Vec<Completi
     let (before, last) = typed
         .rsplit_once(',')
         .map_or(("", typed), |(before, last)| (&typed[..=before.len()], last));
-    let fits = |value: &CompletionCandidate| {
+    let matches = |value: &CompletionCandidate| {
         let value = value.get_value().as_encoded_bytes();
         value.get(..last.len()).is_some_and(|start| start.eq_ignore_ascii_case(last.as_bytes()))
     };
-    values.into_iter().filter(fits).map(|value| value.add_prefix(before)).collect()
+    values.into_iter().filter(matches).map(|value| value.add_prefix(before)).collect()
 }
 
 fn experiment_ids() -> Vec<CompletionCandidate> {
-    let found = ask(async |place| experiments(&data_dir(place.data_dir)).await);
+    let found = query(async |place| experiments(&data_dir(place.data_dir)).await);
     let described = found.unwrap_or_default().into_iter().rev().map(|found| {
         let row = found.row.ok().flatten();
         let name = row.as_ref().and_then(|row| row.canonical.get("experimentName")?.as_str());
@@ -95,11 +95,11 @@ fn experiment_ids() -> Vec<CompletionCandidate> {
 }
 
 fn trials() -> Vec<Value> {
-    let asked = ask(async |place| {
+    let answer = query(async |place| {
         let client = place.client().await.ok()?;
-        found(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()
+        find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()
     });
-    asked.flatten().unwrap_or_default()
+    answer.flatten().unwrap_or_default()
 }
 
 fn trial_ids() -> Vec<CompletionCandidate> {
@@ -121,14 +121,15 @@ fn causes() -> Vec<CompletionCandidate> {
 
 /// Returns the names of the metrics of the newest trial that has metrics.
 fn metric_names() -> Vec<CompletionCandidate> {
-    let asked = ask(async |place| {
+    let answer = query(async |place| {
         let client = place.client().await.ok()?;
-        let trials = found(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()?;
+        let trials =
+            find_trials(&client, "sort=sequence&order=desc", Some(MAX_TRIALS)).await.ok()?;
         let newest = trials.iter().find(|trial| !trial["metric"].is_null())?;
         let path = format!("/api/v1/trials/{}/metrics?points=4", newest["id"].as_str()?);
         client.ask("GET", &path, None).await.ok()
     });
-    let page = asked.flatten().unwrap_or_default();
+    let page = answer.flatten().unwrap_or_default();
     let metrics = page["metrics"].as_array().into_iter().flatten();
     let mut names: Vec<_> = metrics.filter_map(|one| one["name"].as_str()).collect();
     names.sort_unstable();
@@ -147,8 +148,8 @@ fn columns() -> Vec<CompletionCandidate> {
 }
 
 /// Runs a query for the experiment that the words typed so far select. Returns `None` if the answer takes too long.
-fn ask<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
-    let place = place(std::env::args_os())?;
+fn query<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
+    let place = parse_place(std::env::args_os())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answered =
         runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, question(place)).await });
@@ -158,13 +159,13 @@ fn ask<T>(question: impl AsyncFnOnce(ExperimentArgs) -> T) -> Option<T> {
 
 /// A command line with only the options that select an experiment.
 #[derive(Debug, Parser)]
-struct PlaceWords {
+struct SelectionArgs {
     #[command(flatten)]
     place: ExperimentArgs,
 }
 
 /// PURE except for environment variables: returns the experiment that the words of a command line select.
-fn place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
+fn parse_place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
     const FLAGS: [&str; 5] =
         ["--experiment", "--data-dir", "--manager", "--token-file", "--ca-file"];
     let mut kept = vec![OsString::from(PROGRAM)];
@@ -181,7 +182,7 @@ fn place(words: impl Iterator<Item = OsString>) -> Option<ExperimentArgs> {
             kept.extend([word, value]);
         }
     }
-    PlaceWords::try_parse_from(kept).ok().map(|words| words.place)
+    SelectionArgs::try_parse_from(kept).ok().map(|words| words.place)
 }
 
 #[cfg(test)]
@@ -200,12 +201,12 @@ mod tests {
             (&["trial-manager", "trial", "show", "--data-dir=/d", "-x", "1"], None,       Some("/d")),
         ];
         for (words, experiment, folder) in table {
-            let place = place(words.iter().map(OsString::from)).unwrap();
+            let place = parse_place(words.iter().map(OsString::from)).unwrap();
             let id = place.experiment.as_ref().map(ToString::to_string);
             assert_eq!(id.as_deref(), experiment, "{words:?}");
             assert_eq!(place.data_dir.as_deref().and_then(|path| path.to_str()), folder);
         }
-        assert!(place(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
+        assert!(parse_place(["-e", "not/an id"].into_iter().map(OsString::from)).is_none());
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl TrialName {
             }
         }
         let up_to = usize::try_from(number).ok().and_then(|number| number.checked_add(1));
-        let trials = pages::found(client, "sort=sequence", up_to).await?;
+        let trials = pages::find_trials(client, "sort=sequence", up_to).await?;
         let found = trials
             .iter()
             .find(|trial| trial.get("sequence").and_then(Value::as_u64) == Some(number));
@@ -63,8 +63,8 @@ impl TrialName {
 
 fn number(text: &str) -> Option<u64> {
     let digits = text.strip_prefix('#').unwrap_or(text);
-    let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| all)
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::api::percent;
 const PAGE: usize = 1000;
 
 /// Returns all trials that match a query, at most `limit`.
-pub(in crate::cli) async fn found(
+pub(in crate::cli) async fn find_trials(
     client: &Client,
     query: &str,
     limit: Option<usize>,

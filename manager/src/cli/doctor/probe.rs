@@ -150,11 +150,11 @@ mod tests {
         for (state, message, result, expected) in table {
             let exit_code = message.map(|_| 127);
             let end = End { state, message: message.map(str::to_owned), exit_code };
-            let said = match assess(end, &result, Duration::from_secs(7)) {
+            let actual = match assess(end, &result, Duration::from_secs(7)) {
                 Ok(text) => format!("ok {text}"),
                 Err(text) => format!("FAIL {text}"),
             };
-            assert_eq!(said, expected);
+            assert_eq!(actual, expected);
         }
     }
 }

@@ -131,8 +131,8 @@ mod tests {
             ("--port 1 --action view --experiment-id ../x", "--experiment-id"),
         ];
         for (line, message) in table {
-            let said = parse(line).unwrap_err().to_string();
-            assert!(said.contains(message), "{line}: {said}");
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(message), "{line}: {error}");
         }
     }
 }

@@ -60,7 +60,7 @@ pub(super) enum KeyEffect {
     /// Redraw the screen.
     Draw,
     /// Load the state again, because the key changed the query.
-    Look,
+    Reload,
     /// Stop the trial with this id.
     Stop(String),
     /// Quit the program.
@@ -102,31 +102,31 @@ impl Controls {
         }
         match key {
             Key::Char('q' | 'Q') => KeyEffect::Quit,
-            Key::Char('?' | 'h') => self.turn(Pane::Help),
-            Key::Escape => self.turn(Pane::Trials),
+            Key::Char('?' | 'h') => self.toggle_pane(Pane::Help),
+            Key::Escape => self.toggle_pane(Pane::Trials),
             Key::Char('/') => {
                 self.typed = Some(self.filter.clone());
                 KeyEffect::Draw
             }
             Key::Char('s') => {
                 self.order = (self.order + 1) % ORDERS.len();
-                KeyEffect::Look
+                KeyEffect::Reload
             }
             Key::Char('v') => {
                 self.list = (self.list + 1) % LISTS.len();
                 self.row = None;
-                KeyEffect::Look
+                KeyEffect::Reload
             }
-            Key::Char('e') => self.other_stream(),
-            Key::Enter | Key::Char('l') => self.turn_to_output(ids),
+            Key::Char('e') => self.switch_stream(),
+            Key::Enter | Key::Char('l') => self.toggle_output(ids),
             Key::Char('K') => {
-                self.question = self.pointed(ids);
+                self.question = self.selected(ids);
                 KeyEffect::Draw
             }
-            Key::Down | Key::Char('j') => self.point(ids, |at| at + 1),
-            Key::Up | Key::Char('k') => self.point(ids, |at| at.saturating_sub(1)),
-            Key::PageDown => self.point(ids, |at| at + PAGE),
-            Key::PageUp => self.point(ids, |at| at.saturating_sub(PAGE)),
+            Key::Down | Key::Char('j') => self.select(ids, |at| at + 1),
+            Key::Up | Key::Char('k') => self.select(ids, |at| at.saturating_sub(1)),
+            Key::PageDown => self.select(ids, |at| at + PAGE),
+            Key::PageUp => self.select(ids, |at| at.saturating_sub(PAGE)),
             Key::Backspace | Key::Char(_) | Key::Interrupt => KeyEffect::Draw,
         }
     }
@@ -152,34 +152,34 @@ impl Controls {
         words.join("   ")
     }
 
-    fn pointed(&self, ids: &[String]) -> Option<String> {
+    fn selected(&self, ids: &[String]) -> Option<String> {
         ids.get(self.row.unwrap_or(0).min(ids.len().saturating_sub(1))).cloned()
     }
 
-    fn point(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> KeyEffect {
+    fn select(&mut self, ids: &[String], to: impl Fn(usize) -> usize) -> KeyEffect {
         let last = ids.len().saturating_sub(1);
         // The first key selects the first row.
         self.row = Some(self.row.map_or(0, |at| to(at).min(last)));
         KeyEffect::Draw
     }
 
-    fn turn(&mut self, pane: Pane) -> KeyEffect {
+    fn toggle_pane(&mut self, pane: Pane) -> KeyEffect {
         self.pane = if self.pane == pane { Pane::Trials } else { pane };
         KeyEffect::Draw
     }
 
-    fn turn_to_output(&mut self, ids: &[String]) -> KeyEffect {
-        self.pane = match (&self.pane, self.pointed(ids)) {
+    fn toggle_output(&mut self, ids: &[String]) -> KeyEffect {
+        self.pane = match (&self.pane, self.selected(ids)) {
             (Pane::Trials | Pane::Help, Some(trial)) => Pane::Output { trial, stream: "stdout" },
             (Pane::Output { .. }, _) | (_, None) => Pane::Trials,
         };
-        KeyEffect::Look
+        KeyEffect::Reload
     }
 
-    fn other_stream(&mut self) -> KeyEffect {
+    fn switch_stream(&mut self) -> KeyEffect {
         let Pane::Output { stream, .. } = &mut self.pane else { return KeyEffect::Draw };
         *stream = if *stream == "stdout" { "stderr" } else { "stdout" };
-        KeyEffect::Look
+        KeyEffect::Reload
     }
 
     fn type_filter(&mut self, mut typed: String, key: Key) -> KeyEffect {
@@ -187,7 +187,7 @@ impl Controls {
             Key::Enter => {
                 typed.trim().clone_into(&mut self.filter);
                 self.row = None;
-                return KeyEffect::Look;
+                return KeyEffect::Reload;
             }
             Key::Escape => return KeyEffect::Draw,
             Key::Backspace => drop(typed.pop()),

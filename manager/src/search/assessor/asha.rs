@@ -122,8 +122,8 @@ mod tests {
             ("the worse of three",                 "d", &[0.55, 0.55],         true),
             ("no judgement at the last step",      "a", &[0.5, 0.5, 0.5, 0.0], false),
         ];
-        for (says, trial, history, stops) in table {
-            assert_eq!(bad(&asha.judge(trial, history)), stops, "{says}");
+        for (label, trial, history, stops) in table {
+            assert_eq!(bad(&asha.judge(trial, history)), stops, "{label}");
         }
         let Judgement::Bad { reason } = asha.judge("z", &[0.0]) else { panic!("the worst") };
         assert_eq!(

@@ -96,7 +96,7 @@ fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
     if history.is_empty() || history.iter().any(|result| !result.is_finite()) {
         return None;
     }
-    let curves = agreeing(history, target);
+    let curves = agreeing_curves(history, target);
     if curves.len() < LEAST_CURVES {
         return None;
     }
@@ -106,7 +106,7 @@ fn forecast(history: &[f64], target: u32) -> Option<Forecast> {
 }
 
 /// Returns the fitted curves that are plausible for the history and at the target step.
-fn agreeing(history: &[f64], target: u32) -> Vec<Curve> {
+fn agreeing_curves(history: &[f64], target: u32) -> Vec<Curve> {
     let steps = || (1..).zip(history).map(|(step, result): (u32, &f64)| (f64::from(step), *result));
     // As in NNI, a curve is dropped if its squared errors exceed those of predicting twice the mean.
     let limit = mean(history) * history.iter().sum::<f64>();

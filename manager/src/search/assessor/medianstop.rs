@@ -246,8 +246,8 @@ mod tests {
             ("and there is room",       "minimize", 2, 3, Some((3, vec![5.0]))),
             ("and then none",           "minimize", 2, 5, None),
         ];
-        for (says, mode, results, others, expected) in table {
-            assert_eq!(bounds(mode, results, others), expected, "{says}");
+        for (label, mode, results, others, expected) in table {
+            assert_eq!(bounds(mode, results, others), expected, "{label}");
         }
     }
 }

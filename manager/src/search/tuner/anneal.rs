@@ -188,8 +188,8 @@ mod tests {
                 }
             }
             for (option, expected) in story["shares"].as_object().unwrap() {
-                let ours = share(&|value| value == option, "c");
-                assert!((ours - expected.as_f64().unwrap()).abs() < 0.055, "{option}: {ours}");
+                let actual = share(&|value| value == option, "c");
+                assert!((actual - expected.as_f64().unwrap()).abs() < 0.055, "{option}: {actual}");
             }
         }
     }

@@ -43,12 +43,12 @@ pub(super) struct CmaEs {
     /// The initial size of a generation.
     population: usize,
     /// The latest state, so that a proposal need not process all results again.
-    memory: Mutex<Learned>,
+    memory: Mutex<State>,
 }
 
 /// The processed results, and the resulting distribution.
 #[derive(Debug, Clone, Default)]
-struct Learned {
+struct State {
     /// The initial mean and width.
     start: (Vec<f64>, f64),
     taken: Vec<(Vec<f64>, Merit)>,
@@ -82,7 +82,7 @@ impl CmaEs {
     }
 
     /// Returns the state after all complete generations of known results.
-    fn state(&self, space: &SearchSpace, trials: &Trials) -> Learned {
+    fn state(&self, space: &SearchSpace, trials: &Trials) -> State {
         let shares = |point: &Point| -> Vec<f64> {
             let share = |index: &usize| {
                 point[*index].map_or(0.5, |at| space.dimensions()[*index].domain.share(at))
@@ -94,18 +94,14 @@ impl CmaEs {
         let start = self.start(trials, shares);
         let mut state = match self.memory.lock() {
             Ok(memory) => memory.clone(),
-            Err(_) => Learned::default(),
+            Err(_) => State::default(),
         };
         let is_known = state.start == start && results.starts_with(&state.taken);
         if state.distribution.is_none() || !is_known {
             let distribution = Distribution::new(start.0.clone(), start.1, self.population);
             let population = self.population;
-            state = Learned {
-                start,
-                population,
-                distribution: Some(distribution),
-                ..Learned::default()
-            };
+            state =
+                State { start, population, distribution: Some(distribution), ..State::default() };
         }
         while let Some(generation) =
             results.get(state.taken.len()..state.taken.len() + state.population)
@@ -128,12 +124,12 @@ impl CmaEs {
     }
 }
 
-impl Learned {
+impl State {
     /// Processes a generation.
     fn take(&mut self, generation: &[(Vec<f64>, Merit)], seed: u64) {
         let Some(distribution) = &mut self.distribution else { return };
         let merits: Vec<&Merit> = generation.iter().map(|(_, merit)| merit).collect();
-        let ranked = pareto::leading(&merits, merits.len());
+        let ranked = pareto::select_best(&merits, merits.len());
         let ranked: Vec<&[f64]> = ranked.iter().map(|at| generation[*at].0.as_slice()).collect();
         distribution.update(&ranked);
         self.taken.extend_from_slice(generation);

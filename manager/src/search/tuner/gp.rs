@@ -85,10 +85,15 @@ impl Gp {
     }
 
     /// Returns the most promising point, among random points and points near the best known points.
-    fn promising(&self, view: &View<'_>, best_known: &[&Point], rng: &mut ChaCha8Rng) -> Point {
+    fn most_promising(
+        &self,
+        view: &View<'_>,
+        best_known: &[&Point],
+        rng: &mut ChaCha8Rng,
+    ) -> Point {
         let space = view.space;
         let mut pool: Vec<(f64, Point)> = Vec::new();
-        let consider = |point: Point| (view.promise(self.utility, &point), point);
+        let consider = |point: Point| (view.utility_of(self.utility, &point), point);
         for _ in 0..self.warm_up {
             pool.push(consider(space.sample_point(rng)));
         }
@@ -122,7 +127,7 @@ impl Model for Gp {
     }
 
     fn suggest(&self, space: &SearchSpace, trials: &Trials, rng: &mut ChaCha8Rng) -> Point {
-        let known = chosen(trials);
+        let known = select_trials(trials);
         if self.is_starting(trials) {
             return space.sample_point(rng);
         }
@@ -141,7 +146,7 @@ impl Model for Gp {
         ranked.sort_by(|(_, a), (_, b)| a.total_cmp(b));
         let leaders: Vec<&Point> = ranked.iter().take(3).map(|(point, _)| *point).collect();
         let view = View { space, features: &features, process: &process, best };
-        self.promising(&view, &leaders, rng)
+        self.most_promising(&view, &leaders, rng)
     }
 }
 
@@ -154,7 +159,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn promise(&self, utility: Utility, point: &Point) -> f64 {
+    fn utility_of(&self, utility: Utility, point: &Point) -> f64 {
         let (mean, deviation) = self.process.predict(&self.features.at(point));
         utility.of(mean, deviation, self.best)
     }
@@ -177,7 +182,7 @@ impl Utility {
 }
 
 /// Returns the trials for the process.
-fn chosen(trials: &Trials) -> Vec<(&Point, f64)> {
+fn select_trials(trials: &Trials) -> Vec<(&Point, f64)> {
     let done: Vec<(&Point, f64)> = trials.done().collect();
     let Some(surplus) = done.len().checked_sub(MOST_TRIALS).filter(|surplus| *surplus > 0) else {
         return done;

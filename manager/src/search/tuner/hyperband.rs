@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    fn told(tuner: &mut dyn Tuner, id: u64, x: f64) {
+    fn observe_result(tuner: &mut dyn Tuner, id: u64, x: f64) {
         tuner.observe(id, &Outcome::Result(MetricValue::from(x)));
     }
 
@@ -347,7 +347,7 @@ mod tests {
         assert!(first.iter().all(|(_, budget)| *budget == 1));
         assert_eq!(proposed(tuner, 4), None, "the round is not over");
         for (id, (x, _)) in (0..3).zip(&first) {
-            told(tuner, id, *x);
+            observe_result(tuner, id, *x);
         }
         tuner.observe(3, &Outcome::Failed);
         let mut ranked: Vec<f64> = first[..3].iter().map(|(x, _)| *x).collect();
@@ -355,8 +355,8 @@ mod tests {
         assert_eq!(proposed(tuner, 4), Some((ranked[0], 2)));
         assert_eq!(proposed(tuner, 5), Some((ranked[1], 2)));
         assert_eq!(proposed(tuner, 6), None);
-        told(tuner, 4, 0.1);
-        told(tuner, 5, 0.2);
+        observe_result(tuner, 4, 0.1);
+        observe_result(tuner, 5, 0.2);
         assert_eq!(
             proposed(tuner, 6),
             Some((ranked[1], 4)),
@@ -390,18 +390,18 @@ mod tests {
             for id in 0..40 {
                 let Proposal::Parameters(parameters) = lost.propose(id) else { panic!("{mode}") };
                 let x = parameters["x"].as_f64().unwrap();
-                told(lost.as_mut(), id, x);
+                observe_result(lost.as_mut(), id, x);
                 story.push((id, parameters));
                 let mut rebuilt = hyperband(&args);
                 for (id, parameters) in &story {
                     rebuilt.adopt(*id, parameters);
-                    told(rebuilt.as_mut(), *id, parameters["x"].as_f64().unwrap());
+                    observe_result(rebuilt.as_mut(), *id, parameters["x"].as_f64().unwrap());
                 }
                 let again = rebuilt.propose(id + 1);
                 let mut copy = hyperband(&args);
                 for (id, _) in &story {
                     drop(copy.propose(*id));
-                    told(
+                    observe_result(
                         copy.as_mut(),
                         *id,
                         story[usize::try_from(*id).unwrap()].1["x"].as_f64().unwrap(),

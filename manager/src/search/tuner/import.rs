@@ -36,13 +36,13 @@ fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Samp
         let expected = r#"{"parameter": {...}, "value": ...}"#;
         return fault(path.to_owned(), format!("expected {expected}, found {}", kind(entry)));
     };
-    let (name, given) = either(members, path, ["parameter", "parameters"])?;
+    let (name, given) = first_member(members, path, ["parameter", "parameters"])?;
     let path_of = |name: &str| format!("{path}.{name}");
     let Value::Object(parameters) = given else {
         let problem = format!("expected an object of parameters, found {}", kind(given));
         return fault(path_of(name), problem);
     };
-    let (result_name, result) = either(members, path, ["value", "final"])?;
+    let (result_name, result) = first_member(members, path, ["value", "final"])?;
     if result.is_null() {
         return Ok(None);
     }
@@ -65,7 +65,7 @@ fn sample(entry: &Value, path: &str, learner: Learner<'_>) -> Result<Option<Samp
 }
 
 /// Returns the first of two members that exists.
-fn either<'a>(
+fn first_member<'a>(
     members: &'a Map<String, Value>,
     path: &str,
     names: [&'static str; 2],

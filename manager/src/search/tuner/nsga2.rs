@@ -85,15 +85,15 @@ impl Model for Nsga2 {
         if population.is_empty() {
             return space.sample_point(rng);
         }
-        let one = chosen(&population, rng);
+        let one = select_parent(&population, rng);
         let is_crossed = rng.random::<f64>() < self.crossover;
-        let other = if is_crossed { chosen(&population, rng) } else { one };
+        let other = if is_crossed { select_parent(&population, rng) } else { one };
         self.child(space, one, other, rng)
     }
 }
 
 /// Returns the better of two random members.
-fn chosen<'a>(population: &[Member<'a>], rng: &mut impl Rng) -> &'a Point {
+fn select_parent<'a>(population: &[Member<'a>], rng: &mut impl Rng) -> &'a Point {
     let one = &population[rng.random_range(0..population.len())];
     let other = &population[rng.random_range(0..population.len())];
     let is_better = (one.front, -one.distance) <= (other.front, -other.distance);

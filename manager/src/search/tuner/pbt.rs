@@ -137,7 +137,7 @@ impl Pbt {
             return (self.space.sample(&mut rng), own.checkpoint.clone());
         }
         let model = best[rng.random_range(0..best.len())];
-        (self.near(&model.parameters, &mut rng), model.checkpoint.clone())
+        (self.perturb(&model.parameters, &mut rng), model.checkpoint.clone())
     }
 
     /// Returns the best trials of a step, and the ids of the worst trials.
@@ -157,7 +157,7 @@ impl Pbt {
     }
 
     /// Returns parameters near the given parameters.
-    fn near(&self, parameters: &Parameters, rng: &mut impl Rng) -> Parameters {
+    fn perturb(&self, parameters: &Parameters, rng: &mut impl Rng) -> Parameters {
         // Fails if the search space has changed since.
         let Ok(model) = self.space.locate(parameters) else { return self.space.sample(rng) };
         let mut point: Point = Vec::with_capacity(model.len());

@@ -68,10 +68,10 @@ fn grid_search_has_the_same_proposals_and_order_as_nni() {
         let limit = points.len().try_into().unwrap();
         let proposed = proposals(grid.as_mut(), 0, limit);
         assert_eq!(proposed.len(), points.len(), "{}", case["says"]);
-        for (ours, theirs) in proposed.into_iter().zip(points) {
+        for (actual, expected) in proposed.into_iter().zip(points) {
             assert!(
-                close(&Value::Object(ours.clone()), theirs),
-                "{}: {ours:?} {theirs}",
+                close(&Value::Object(actual.clone()), expected),
+                "{}: {actual:?} {expected}",
                 case["says"]
             );
         }
@@ -184,7 +184,7 @@ fn a_batch_is_proposed_in_the_listed_order() {
 }
 
 /// Returns every tuner except PBT, with suitable spaces.
-fn everyone() -> Vec<(&'static str, Value)> {
+fn all_tuners() -> Vec<(&'static str, Value)> {
     vec![
         ("TPE", mixed()),
         ("TPE", finite()),
@@ -226,7 +226,7 @@ fn outcome(id: u64, parameters: &Parameters) -> Outcome {
 
 #[test]
 fn a_rebuilt_tuner_continues_like_the_lost_tuner() {
-    for (name, json) in everyone() {
+    for (name, json) in all_tuners() {
         for stop in [0, 1, 3, 11, 30] {
             let mut steady = tuner(name, &json, 11);
             let before = proposals(steady.as_mut(), 0, stop);
@@ -262,7 +262,7 @@ fn samples(json: &Value) -> Vec<Sample> {
 
 #[test]
 fn the_time_of_an_import_does_not_change_later_proposals() {
-    for (name, json) in everyone() {
+    for (name, json) in all_tuners() {
         let samples = samples(&json);
         let mut steady = tuner(name, &json, 11);
         let mut rebuilt = tuner(name, &json, 11);
@@ -287,7 +287,7 @@ fn the_time_of_an_import_does_not_change_later_proposals() {
 
 #[test]
 fn imported_points_are_not_proposed_again() {
-    for (name, json) in everyone() {
+    for (name, json) in all_tuners() {
         if ["Hyperband", "BOHB"].contains(&name) || json == mixed() {
             continue; // Brackets contain only their own trials. In a continuous space, no point repeats.
         }
@@ -352,24 +352,24 @@ fn each_tuner_has_nnis_default_mode() {
 }
 
 /// A search with several concurrent trials, as the experiment conducts it.
-struct Several {
+struct ConcurrentSearch {
     tuner: Box<dyn Tuner>,
     /// The proposals in order; `true` if the trial has ended.
     trials: Vec<(u64, Parameters, bool)>,
     /// `false` if the tuner answered that the search must wait, or that the space is exhausted.
-    asks: bool,
+    may_propose: bool,
 }
 
-impl Several {
+impl ConcurrentSearch {
     /// Starts trials until `concurrency` of them run, at most 24 in total.
     fn fill(&mut self, concurrency: usize) {
         let live =
             |trials: &[(u64, Parameters, bool)]| trials.iter().filter(|(.., ended)| !ended).count();
-        while self.asks && live(&self.trials) < concurrency && self.trials.len() < 24 {
+        while self.may_propose && live(&self.trials) < concurrency && self.trials.len() < 24 {
             let id = self.trials.len().try_into().unwrap();
             match self.tuner.propose(id) {
                 Proposal::Parameters(parameters) => self.trials.push((id, parameters, false)),
-                Proposal::Wait | Proposal::Exhausted => self.asks = false,
+                Proposal::Wait | Proposal::Exhausted => self.may_propose = false,
             }
         }
     }
@@ -382,7 +382,7 @@ impl Several {
             let (id, parameters, ended) = &mut *live[which % count];
             *ended = true;
             self.tuner.observe(*id, &outcome(*id, parameters));
-            self.asks = true;
+            self.may_propose = true;
         }
     }
 
@@ -394,7 +394,7 @@ impl Several {
                 tuner.observe(*id, &outcome(*id, parameters));
             }
         }
-        Self { tuner, trials: self.trials.clone(), asks: true }
+        Self { tuner, trials: self.trials.clone(), may_propose: true }
     }
 }
 
@@ -407,9 +407,9 @@ proptest! {
         ends in prop::collection::vec(0_usize..6, 28),
         stop in 0_usize..28,
     ) {
-        for (name, json) in everyone().into_iter().chain([("PBT", mixed()), ("PBT", finite())]) {
+        for (name, json) in all_tuners().into_iter().chain([("PBT", mixed()), ("PBT", finite())]) {
             let made = || tuner(name, &json, 11);
-            let mut steady = Several { tuner: made(), trials: Vec::new(), asks: true };
+            let mut steady = ConcurrentSearch { tuner: made(), trials: Vec::new(), may_propose: true };
             let mut resumed = None;
             for (step, which) in ends.iter().enumerate() {
                 steady.fill(concurrency);

@@ -20,14 +20,18 @@ fn assessor(class_args: &Value) -> Result<Box<dyn Assessor>, Error> {
 #[test]
 fn forecasts_equal_nnis_within_three_hundredths() {
     for case in cases() {
-        let says = case["says"].as_str().unwrap();
+        let label = case["says"].as_str().unwrap();
         let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
         let forecast = forecast(&history(&case), target);
         match (forecast.map(|forecast| forecast.value), case["predicted"].as_f64()) {
-            (Some(ours), Some(theirs)) => assert!((ours - theirs).abs() < 0.03, "{says}: {ours}"),
+            (Some(actual), Some(expected)) => {
+                assert!((actual - expected).abs() < 0.03, "{label}: {actual}");
+            }
             // Here `SciPy` finds no fit for two families that this code can fit.
-            (ours, None) => assert!(ours.is_none() || says == "percentages", "{says}: {ours:?}"),
-            (None, theirs) => panic!("{says}: nothing, but {theirs:?}"),
+            (actual, None) => {
+                assert!(actual.is_none() || label == "percentages", "{label}: {actual:?}");
+            }
+            (None, expected) => panic!("{label}: nothing, but {expected:?}"),
         }
     }
 }
@@ -37,10 +41,11 @@ fn most_agreeing_curves_are_the_same_as_in_nni() {
     let (mut shared, mut all) = (0, 0);
     for case in cases() {
         let target = u32::try_from(case["target"].as_u64().unwrap()).unwrap();
-        let ours = agreeing(&history(&case), target);
-        let theirs = case["curves"].as_array().unwrap();
-        shared += ours.iter().filter(|curve| theirs.iter().any(|c| c == curve.family.name)).count();
-        all += ours.len().max(theirs.len());
+        let actual = agreeing_curves(&history(&case), target);
+        let expected = case["curves"].as_array().unwrap();
+        shared +=
+            actual.iter().filter(|curve| expected.iter().any(|c| c == curve.family.name)).count();
+        all += actual.len().max(expected.len());
     }
     assert!(shared * 10 >= all * 8, "{shared} of {all}");
 }

@@ -26,11 +26,11 @@ fn posterior_and_acquisition_equal_nnis() {
         let settings = Settings { inverse, noise: case["noise"].as_f64().unwrap() };
         let process = Process::new(kernel, settings, vectors(&case["x"]), numbers(&case["y"]));
         let largest = case["largest"].as_f64().unwrap();
-        let near = |ours: f64, name: &str, i: usize| {
-            let theirs = numbers(&case[name])[i];
+        let near = |actual: f64, name: &str, i: usize| {
+            let expected = numbers(&case[name])[i];
             assert!(
-                (ours - theirs).abs() < 1e-6 * theirs.abs().max(1.0),
-                "{name}: {ours} {theirs}"
+                (actual - expected).abs() < 1e-6 * expected.abs().max(1.0),
+                "{name}: {actual} {expected}"
             );
         };
         for (i, place) in vectors(&case["places"]).iter().enumerate() {
@@ -93,7 +93,7 @@ fn the_process_has_the_best_and_the_latest_trials() {
         let metric = MetricValue::from(f64::from((id * 77) % 500));
         trials.observe(u64::from(id), &Outcome::Result(metric));
     }
-    let chosen = chosen(&trials);
+    let chosen = select_trials(&trials);
     assert_eq!(chosen.len(), MOST_TRIALS);
     assert_eq!(chosen.iter().filter(|(_, loss)| *loss < 60.0).count(), 60);
     assert_eq!(chosen.last().unwrap().0, &vec![Some(Coordinate::Real(499.0))]);

@@ -31,13 +31,13 @@ fn unsupported_goals_are_refused_with_the_tuners_that_support_them() {
         assert_eq!(refused(name, limited(two_objectives())), None, "{name}");
     }
     for name in ["Anneal", "Evolution", "GP", "Hyperband", "BOHB", "CMA-ES"] {
-        let said = refused(name, two_objectives()).unwrap();
+        let error = refused(name, two_objectives()).unwrap();
         let expected = format!(
             "tuner.name: {name} supports only one objective; for several objectives, use TPE or NSGA-II"
         );
-        assert!(said.starts_with(&expected), "{said}");
-        let said = refused(name, limited(Goals::default()));
-        assert_eq!(said.is_none(), name == "CMA-ES", "{name}: {said:?}");
+        assert!(error.starts_with(&expected), "{error}");
+        let error = refused(name, limited(Goals::default()));
+        assert_eq!(error.is_none(), name == "CMA-ES", "{name}: {error:?}");
     }
     let as_nni = TunerSpec { goals: two_objectives(), ..spec("TPE", &json!({"tpe_args": {}})) };
     assert!(build(&as_nni, &space(&mixed()), 0).is_err());

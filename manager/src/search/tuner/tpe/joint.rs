@@ -57,7 +57,7 @@ impl Joint {
         let good = whole((self.gamma * count(done.len())).ceil().min(count(self.most_good)));
         let merits: Vec<&Merit> = done.iter().map(|(_, merit)| *merit).collect();
         let mut is_good = vec![false; known.len()];
-        for at in pareto::leading(&merits, good) {
+        for at in pareto::select_best(&merits, good) {
             is_good[done[at].0] = true;
         }
         let (below, above): (Vec<_>, Vec<_>) =

@@ -282,7 +282,7 @@ impl Axis {
             }
             (Self::Options(options), AxisKernel::Option { seen, own, other: _ }) => {
                 let stays = rng.random::<f64>() < own.exp();
-                Coordinate::Index(if stays { seen } else { another(seen, options, rng) })
+                Coordinate::Index(if stays { seen } else { other_option(seen, options, rng) })
             }
             // Unreachable: all parts on an axis are of the axis's kind.
             (Self::Number { low, high, .. }, AxisKernel::Option { .. }) => {
@@ -294,7 +294,7 @@ impl Axis {
 }
 
 /// Returns a random option other than `seen`, if there is one.
-fn another(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
+fn other_option(seen: u64, options: u64, rng: &mut impl Rng) -> u64 {
     let others = options.saturating_sub(1);
     if others == 0 {
         return seen;

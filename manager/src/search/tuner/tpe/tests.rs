@@ -59,47 +59,47 @@ fn ranked(case: &Value, coordinate: impl Fn(&Value) -> Coordinate) -> Vec<Coordi
 #[test]
 fn numeric_parameters_are_chosen_as_in_nni() {
     for case in nni("normal") {
-        let says = &case["says"];
+        let label = &case["says"];
         let model = model(&case);
         let (_, prior) = prior(&case, &model);
         let history = ranked(&case, |value| Coordinate::Real(value.as_f64().unwrap()));
         let (below, above) = model.split(history);
-        assert_eq!(reals(&below), numbers(&case["below"]), "{says}");
-        assert_eq!(reals(&above), numbers(&case["above"]), "{says}");
+        assert_eq!(reals(&below), numbers(&case["below"]), "{label}");
+        assert_eq!(reals(&above), numbers(&case["above"]), "{label}");
 
         let good = model.mixture(&below, prior);
         let parts: Vec<f64> = good.parts().iter().flat_map(|p| [p.weight, p.mu, p.sigma]).collect();
         let expected: Vec<f64> =
             case["parts"].as_array().unwrap().iter().flat_map(numbers).collect();
-        assert!(all_near(&parts, &expected), "{says}: {parts:?} {expected:?}");
+        assert!(all_near(&parts, &expected), "{label}: {parts:?} {expected:?}");
 
         let candidates = numbers(&case["candidates"]);
         let bad = model.mixture(&above, prior);
         let density = |mixture: &Mixture| -> Vec<f64> {
             candidates.iter().map(|x| mixture.log_density(*x)).collect()
         };
-        assert!(all_near(&density(&good), &numbers(&case["good"])), "{says}");
-        assert!(all_near(&density(&bad), &numbers(&case["bad"])), "{says}");
+        assert!(all_near(&density(&good), &numbers(&case["good"])), "{label}");
+        assert!(all_near(&density(&bad), &numbers(&case["bad"])), "{label}");
         let chosen = best(&candidates, |x| good.log_density(*x) - bad.log_density(*x));
-        assert_eq!(chosen.copied(), case["chosen"].as_f64(), "{says}");
+        assert_eq!(chosen.copied(), case["chosen"].as_f64(), "{label}");
     }
 }
 
 #[test]
 fn categorical_parameters_are_chosen_as_in_nni() {
     for case in nni("categorical") {
-        let says = &case["says"];
+        let label = &case["says"];
         let model = model(&case);
         let options = case["size"].as_u64().unwrap();
         let history = ranked(&case, |value| Coordinate::Index(value.as_u64().unwrap()));
         let (below, above) = model.split(history);
         let (good, bad) = (model.categories(&below, options), model.categories(&above, options));
         let probabilities: Vec<f64> = (0..options).map(|i| good.log_probability(i)).collect();
-        assert!(all_near(&probabilities, &numbers(&case["good"])), "{says}");
+        assert!(all_near(&probabilities, &numbers(&case["good"])), "{label}");
         let candidates: Vec<u64> =
             case["candidates"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
         let chosen = best(&candidates, |i| good.log_probability(*i) - bad.log_probability(*i));
-        assert_eq!(chosen.copied(), case["chosen"].as_u64(), "{says}");
+        assert_eq!(chosen.copied(), case["chosen"].as_u64(), "{label}");
     }
 }
 
@@ -115,7 +115,7 @@ fn old_values_have_the_same_weights_as_in_nni() {
 fn numeric_suggestions_are_distributed_as_in_nni() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for case in nni("normal") {
-        let says = &case["says"];
+        let label = &case["says"];
         let model = Tpe { startup: 0, ..model(&case) };
         let (real, _) = prior(&case, &model);
         let domain = Domain::Real(real);
@@ -128,7 +128,7 @@ fn numeric_suggestions_are_distributed_as_in_nni() {
             let (p, x) = (pair[0].as_f64().unwrap(), pair[1].as_f64().unwrap());
             let below = count(draws.partition_point(|draw| *draw < x)) / 2000.0;
             // Four standard errors of two samples of this size.
-            assert!((below - p).abs() < 0.07, "{says}: {below} of {p} below {x}");
+            assert!((below - p).abs() < 0.07, "{label}: {below} of {p} below {x}");
         }
     }
 }
@@ -148,8 +148,8 @@ fn categorical_suggestions_are_distributed_as_in_nni() {
                 Coordinate::Real(_) => panic!("an integer"),
             }
         }
-        for (ours, theirs) in seen.iter().zip(numbers(&case["shares"])) {
-            assert!((ours - theirs).abs() < 0.07, "{}: {ours} {theirs}", case["says"]);
+        for (actual, expected) in seen.iter().zip(numbers(&case["shares"])) {
+            assert!((actual - expected).abs() < 0.07, "{}: {actual} {expected}", case["says"]);
         }
     }
 }
