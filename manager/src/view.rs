@@ -1,5 +1,5 @@
 //! The view of an experiment: its trials with their results, kept in memory. The store's own record of changes keeps
-//! the view up to date, so that no page asks for everything again. The view decides nothing and writes nothing.
+//! the view up to date, so no page reads everything again. The view makes no decisions and writes nothing.
 
 pub mod attempts;
 mod board;
@@ -43,82 +43,84 @@ use curve::Improvement;
 /// An experiment, in numbers.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct ExperimentView {
-    /// Its id.
+    /// The experiment's id.
     pub id: String,
-    /// Its name. Absence means that it has none.
+    /// The experiment's name. Absence means that it has none.
     pub name: Option<String>,
-    /// Where it stands, in NNI's words: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
+    /// The experiment's state, with NNI's name: `RUNNING`, `NO_MORE_TRIAL`, `TUNER_NO_MORE_TRIAL`, `DONE`,
     /// `STOPPING`, `STOPPED`, `ERROR`.
     pub state: String,
-    /// The present trouble, as a sentence: the database cannot be written, or a tuner or an assessor outside the
-    /// manager does not answer, was started again, or is lost. Absence means that nothing is known to be wrong.
+    /// The present trouble, as a sentence: the database cannot be written, or an external tuner or assessor does not
+    /// answer, was restarted, or is lost. Absence means that no trouble is known.
     pub trouble: Option<String>,
-    /// When it was created, in milliseconds since the Unix epoch.
+    /// The time at which it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// When it ended. Absence means that it goes on.
+    /// The time at which it ended. Absence means that it has not ended.
     pub ended_at_ms: Option<i64>,
-    /// The time that it has run, in milliseconds, interruptions left out.
+    /// The run time in milliseconds, without interruptions.
     pub elapsed_ms: u64,
     /// `maximize` or `minimize`.
     pub optimize_mode: &'static str,
-    /// `true` if the experiment file states no direction, so that `optimize_mode` is the tuner's default.
+    /// `true` if the experiment file sets no direction, so `optimize_mode` is the tuner's default.
     pub optimize_mode_assumed: bool,
-    /// The metric that is optimised. Absence means the SDK's own.
+    /// The metric that is optimised. Absence means the metric of NNI's SDK.
     pub objective: Option<String>,
-    /// The newest hundred of the results that were better than all before them.
+    /// The newest hundred results that were better than all before them.
     pub improvements: Vec<Improvement>,
-    /// The metric whose values count because trials print it and the file names none. Absence means that the file names
-    /// one, that trials report by NNI's SDK, or that no trial has reported yet.
+    /// The metric that counts because trials print it and the file names none. Absence means that the file names one,
+    /// that trials report through NNI's SDK, or that no trial has reported yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen_objective: Option<String>,
     /// A warning that the metric's name suggests the other direction, such as a maximised `val_loss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction_warning: Option<String>,
-    /// Classes of the user's own that are not given the direction, a sentence and a line for each. Absence means that there are none.
+    /// The user's own classes that do not receive the direction: a sentence, and a line for each class. Absence means
+    /// that there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub untold_direction: Option<String>,
-    /// Trials of each point. A point is judged by the mean of their results.
+    /// The number of trials of each point. A point is judged by the mean of their results.
     pub trial_repeats: u64,
-    /// Trials that may run at a time.
+    /// The maximum number of concurrent trials.
     pub trial_concurrency: usize,
-    /// Trials in all. Absence means no limit.
+    /// The total number of trials. Absence means no limit.
     pub max_trial_number: Option<u64>,
-    /// Running time in all, in milliseconds. Absence means no limit.
+    /// The total run time, in milliseconds. Absence means no limit.
     pub max_experiment_duration_ms: Option<u64>,
-    /// Trials so far.
+    /// The number of trials so far.
     pub trials: usize,
     /// The number of trials in each state.
     pub counts: BTreeMap<&'static str, usize>,
-    /// The number of failed trials by the cause of their end; `unknown` where no agent lived to tell.
+    /// The number of failed trials by the cause of their end. `unknown` means that the agent reported no verdict.
     pub causes: BTreeMap<String, usize>,
-    /// Trials that ended in the last hour of running. Absence means that none has ended.
+    /// The number of trials that ended in the last hour of the run. Absence means that none has ended.
     pub ended_per_hour: Option<f64>,
-    /// The best trial. Absence means that none succeeded with a number, or that there are several objectives.
+    /// The best trial. Absence means that none has succeeded with a numeric result, or that there are several
+    /// objectives.
     pub best: Option<TrialSummary>,
-    /// The objectives, where there are several. Then `objective` is the first one.
+    /// The objectives, if there are several. `objective` is then the first one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objectives: Vec<pareto::ObjectiveView>,
-    /// The best trials where there are several objectives: those that no other trial dominates, from the best of the first
-    /// objective to its worst.
+    /// The best trials, if there are several objectives: those that no other trial dominates, from the best to the
+    /// worst of the first objective.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pareto: Vec<TrialSummary>,
-    /// The code that local trials were started with, the versions in the order in which they were seen, the first twenty.
-    /// Empty where trials do not run in the code directory itself.
+    /// The first twenty versions of the code with which local trials were started, in the order of their first use.
+    /// Empty if trials do not run in the code directory itself.
     pub code: Vec<code::CodeUse>,
-    /// Which trials ran other code than the first ones, as a sentence. Absence means that none did.
+    /// A sentence about trials that ran other code than the first ones. Absence means that there are none.
     pub code_difference: Option<String>,
-    /// The file that lists the packages of the user's Python, as pip does, when the search was last started. Absence means
-    /// that they are not recorded.
+    /// The file with the list of packages of the user's Python, in pip's format, at the latest start of the search.
+    /// Absence means that the packages are not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages_file: Option<String>,
-    /// The training services, where there are several, in the order of the experiment file.
+    /// The training services, if there are several, in the order of the experiment file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub training_services: Vec<service_part::ServicePartView>,
-    /// The number of the newest change of any trial: where a stream of events goes on.
+    /// The number of the newest change of any trial, from which an event stream continues.
     pub change: i64,
 }
 
-/// Returns the view of the experiment `row` with its trials, as of now.
+/// Returns the present view of the experiment `row` with its trials.
 pub fn experiment(
     row: &ExperimentRow,
     spec: &ExperimentSpec,
@@ -175,7 +177,7 @@ pub fn experiment(
     }
 }
 
-/// Returns the newest of the results that were better than all before them.
+/// Returns the newest results that were better than all before them.
 fn newest_improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
     const NEWEST: usize = 100;
     let mut steps = improvements(snapshot, mode);
@@ -183,29 +185,30 @@ fn newest_improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improveme
     steps
 }
 
-/// Returns every result that was better than all before it, or every mean where points are repeated.
+/// Returns every result that was better than all before it, or every such mean if points are repeated.
 pub fn improvements(snapshot: &Snapshot, mode: OptimizeMode) -> Vec<Improvement> {
     let results = competing(snapshot).into_iter().map(|(trial, number)| (trial.sequence, number));
     curve::improvements(results, mode)
 }
 
-/// Returns the metric that counts although the experiment file names none: that of the first trial that reported one.
+/// Returns the metric that counts although the experiment file names none: the metric of the first trial that
+/// reported one.
 fn chosen_objective(spec: &ExperimentSpec, snapshot: &Snapshot) -> Option<String> {
     let mut metrics = snapshot.trials.iter().filter_map(|trial| trial.metric.as_deref());
     let chosen = metrics.find(|name| *name != OBJECTIVE).filter(|_| spec.objective.is_none());
     chosen.map(str::to_owned)
 }
 
-/// Returns the trouble of an experiment that has not ended and that no manager runs, for the user. `open`: whether a
-/// process has its database open to write, if that is known.
+/// Returns the trouble of an experiment that has not ended and has no manager, for the user. `open` is `true` if a
+/// process has its database open for writing, and `None` if this is unknown.
 pub fn left(row: &ExperimentRow, open: Option<bool>) -> Option<String> {
     let id = &row.id;
     (row.ended_at_ms.is_none() && open == Some(false))
         .then(|| format!("its manager was killed; run `trial-manager resume {id}`"))
 }
 
-/// The succeeded trials that compete for the best, each with the number that counts: its result, or the mean of its point
-/// where points are repeated.
+/// Returns the succeeded trials that compete for the best, each with the number that counts: its result, or the mean
+/// of its point if points are repeated.
 pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
     let succeeded = snapshot.trials.iter().filter(|trial| trial.state == JobState::Succeeded);
     let results = succeeded.filter_map(|trial| {
@@ -215,8 +218,8 @@ pub fn competing(snapshot: &Snapshot) -> Vec<(&TrialSummary, f64)> {
     competitors(results, snapshot.repeats)
 }
 
-/// The best of the succeeded trials; of equals, the first. Where points are repeated, it is the trial that completed the
-/// point with the best mean.
+/// Returns the best succeeded trial, or the first of several equal ones. If points are repeated, returns the trial
+/// that completed the point with the best mean.
 pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
     let mut best: Option<(&TrialSummary, f64)> = None;
     for (trial, number) in competing(snapshot) {
@@ -227,7 +230,7 @@ pub fn best(snapshot: &Snapshot, mode: OptimizeMode) -> Option<&TrialSummary> {
     best.map(|(trial, _)| trial)
 }
 
-/// The running trial whose latest intermediate result is the best; of equals, the first.
+/// Returns the running trial with the best latest intermediate result, or the first of several equal ones.
 pub fn leading<'a>(snapshot: &'a Snapshot, mode: &str) -> Option<&'a TrialSummary> {
     let mode = OptimizeMode::from_word(mode).unwrap_or(OptimizeMode::Maximize);
     let latest = |trial: &TrialSummary| MetricValue::from(trial.latest.clone()?).number();
@@ -240,7 +243,7 @@ pub fn leading<'a>(snapshot: &'a Snapshot, mode: &str) -> Option<&'a TrialSummar
     leading
 }
 
-/// Trials that ended per hour, over the hour before `until_ms` or as much of it as there was.
+/// Returns the number of trials that ended per hour, in the hour before `until_ms` or in a shorter run.
 fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
     const HOUR_MS: i64 = 3_600_000;
     let begun = snapshot.trials.iter().map(|trial| trial.created_at_ms).min()?;
@@ -251,10 +254,10 @@ fn throughput(snapshot: &Snapshot, until_ms: i64) -> Option<f64> {
     (ended > 0).then(|| f64::from(ended) * 3_600_000.0 / f64::from(span))
 }
 
-/// Stands for the cause of a trial that has no verdict.
+/// The cause of a trial without a verdict.
 pub const UNKNOWN_CAUSE: &str = "unknown";
 
-/// A configuration without secrets: the values of members whose names speak of them.
+/// Returns a configuration without secrets: the values of members with a secret's name are hidden.
 pub fn without_secrets(value: &Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(
@@ -279,7 +282,7 @@ pub fn without_secrets(value: &Value) -> Value {
     }
 }
 
-/// Returns whether a member of this name is secret.
+/// Returns whether the value of a member with this name is secret.
 fn is_secret(name: &str) -> bool {
     const SECRET: [&str; 12] = [
         "password",
@@ -296,12 +299,12 @@ fn is_secret(name: &str) -> bool {
         "authorization",
     ];
     let plain = name.to_lowercase().replace(['_', '-'], "");
-    // A webhook's address is often all that it takes to write there.
+    // The address of a webhook often suffices to send messages to it.
     plain == "webhookurl" || SECRET.iter().any(|word| plain.contains(word))
 }
 
-/// Returns whether a character turns the direction of writing around, so that a text reads otherwise than it is. These
-/// are Unicode's bidirectional marks, embeddings, overrides and isolates (Unicode Technical Report 36, section 3.1).
+/// Returns whether a character changes the direction of writing, so that a text appears other than it is. These are
+/// Unicode's bidirectional marks, embeddings, overrides and isolates (Unicode Technical Report 36, section 3.1).
 pub fn turns_writing(character: char) -> bool {
     matches!(
         character,
@@ -309,7 +312,7 @@ pub fn turns_writing(character: char) -> bool {
     )
 }
 
-/// A command as a shell takes it: words that it would split or read otherwise are quoted.
+/// Returns a command in the form for a shell. Words that the shell would split or interpret are quoted.
 pub fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = words.iter().map(|word| {
@@ -322,7 +325,7 @@ pub fn command_line(words: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// A trial's parameters as name and value, members of nested choices as `outer.inner`.
+/// Returns a trial's parameters as names and values. Members of nested choices have names such as `outer.inner`.
 pub fn flat(parameters: &Value) -> Vec<(String, &Value)> {
     fn walk<'a>(prefix: &str, value: &'a Value, into: &mut Vec<(String, &'a Value)>) {
         for (name, value) in value.as_object().into_iter().flatten() {

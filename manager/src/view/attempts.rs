@@ -1,5 +1,5 @@
-//! PURE: the attempts of all trials, each with the time that it waited and the time that it ran, from the store's record
-//! of their steps.
+//! PURE: the attempts of all trials, each with its waiting time and its run time, from the store's record of their
+//! steps.
 
 use std::collections::HashMap;
 
@@ -10,26 +10,26 @@ use crate::job_state::JobState;
 use crate::store::{AttemptHost, AttemptStep};
 use crate::util::ids;
 
-/// An attempt in time. Times are in milliseconds since the Unix epoch, by the manager's clock.
+/// The times of an attempt, in milliseconds since the Unix epoch, by the manager's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptSpan {
     /// The trial's position in the experiment.
     pub sequence: u64,
-    /// Which attempt of the trial it is, from 1.
+    /// The number of the attempt within its trial, from 1.
     pub number: u32,
-    /// When it was submitted.
+    /// The time at which it was submitted.
     pub submitted_at_ms: i64,
-    /// When it began to run. `None`: it has not.
+    /// The time at which it started to run. `None` if it has not.
     pub began_at_ms: Option<i64>,
-    /// When it ended, or another took its place. `None`: it goes on.
+    /// The time at which it ended, or another attempt replaced it. `None` if it continues.
     pub ended_at_ms: Option<i64>,
-    /// The state that it came to last.
+    /// Its last state.
     pub state: JobState,
-    /// `true` if another attempt took its place.
+    /// `true` if another attempt replaced it.
     pub retried: bool,
-    /// The machine or pod that it ran on. `None`: none is known.
+    /// The machine or pod on which it ran. `None` if none is known.
     pub host: Option<String>,
-    /// The latest reason for which it waited. `None`: none was given.
+    /// The latest reason for which it waited. `None` if there was none.
     pub waited_for: Option<String>,
 }
 
@@ -78,9 +78,9 @@ fn begun(sequence: u64, number: u32, step: &AttemptStep, host: Option<String>) -
     }
 }
 
-/// Brings an attempt to a step of its own.
+/// Applies a step of an attempt to its span.
 fn take(span: &mut AttemptSpan, step: &AttemptStep) {
-    // What comes after an end says that a report came late.
+    // A step after the end only means that a report arrived late.
     if span.ended_at_ms.is_some() {
         return;
     }
@@ -97,7 +97,7 @@ fn take(span: &mut AttemptSpan, step: &AttemptStep) {
     }
 }
 
-/// The machine of each attempt, by the name under which the manager submitted it.
+/// Returns the machine of each attempt, by the name under which the manager submitted it.
 pub(super) fn by_attempt(hosts: &[AttemptHost]) -> HashMap<(i64, &str), String> {
     let mut named = HashMap::new();
     for one in hosts {
@@ -141,7 +141,7 @@ mod tests {
             attempt: attempt.to_owned(),
             host: Some(host.to_owned()),
         };
-        // A cluster started the second attempt's pod once more.
+        // A cluster restarted the pod of the second attempt.
         let hosts = [host("t-1", "a"), host("t-2_0_1", "b")];
         let found: Vec<_> = spans(&snapshot, &steps, &hosts)
             .into_iter()

@@ -1,6 +1,6 @@
-//! All trials in memory. The store numbers every step of every trial's life, and every report that comes after its end.
-//! A caller brings the board up to date from the last number it knows. It also looks up how far the reports of the
-//! trials that have not ended are stored.
+//! All trials in memory. The store numbers every step of every trial, and every report after a trial's end. A refresh
+//! reads the changes since the last known number. It also reads how many reports of trials that have not ended are
+//! stored.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use crate::store::{self, Store};
 /// The number of changes that are read at once.
 const CHANGES: u32 = 10_000;
 
-/// The trials as of one moment, by position.
+/// The trials at one moment, by position.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// The trials.
     pub trials: Vec<Arc<TrialSummary>>,
-    /// The number of the newest change that is in.
+    /// The number of the newest change in the snapshot.
     pub through: i64,
     /// The highest [`TrialSummary::revision`].
     pub revision: u64,
-    /// The number of trials of each point; 0 and 1 are the same.
+    /// The number of trials of each point; 0 and 1 mean the same.
     pub repeats: u64,
     by_id: HashMap<String, usize>,
 }
 
 impl Snapshot {
-    /// The trial at this position of the experiment.
+    /// Returns the trial at this position of the experiment.
     pub fn at(&self, sequence: u64) -> Option<&TrialSummary> {
         let at = self.trials.binary_search_by_key(&sequence, |trial| trial.sequence).ok()?;
         self.trials.get(at).map(AsRef::as_ref)
     }
 
-    /// The trial of this id.
+    /// Returns the trial with this id.
     pub fn find(&self, id: &str) -> Option<&TrialSummary> {
         self.by_id.get(id).and_then(|at| self.trials.get(*at)).map(AsRef::as_ref)
     }
 }
 
-/// Keeps the trials; cheap to clone.
+/// The store of the trials in memory; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Board {
     store: Store,
@@ -54,12 +54,12 @@ pub struct Board {
 }
 
 impl Board {
-    /// An empty board over a store; `objective` is the configured metric.
+    /// Creates an empty board over a store. `objective` is the configured metric.
     pub fn new(store: Store, objective: Option<String>) -> Self {
         Self { store, objective, goals: Goals::default(), kept: Arc::default() }
     }
 
-    /// The empty board of an experiment.
+    /// Creates the empty board of an experiment.
     pub fn of_experiment(store: Store, spec: &ExperimentSpec) -> Self {
         let empty = Snapshot { repeats: spec.trial_repeats, ..Snapshot::default() };
         Self {
@@ -69,17 +69,17 @@ impl Board {
         }
     }
 
-    /// The configured metric.
+    /// Returns the configured metric.
     pub fn objective(&self) -> Option<&str> {
         self.objective.as_deref()
     }
 
-    /// The goals besides the objective.
+    /// Returns the goals other than the objective.
     pub fn goals(&self) -> &Goals {
         &self.goals
     }
 
-    /// The trials as of now.
+    /// Brings the trials up to date and returns them.
     pub async fn refresh(&self) -> Result<Arc<Snapshot>, store::Error> {
         let mut kept = self.kept.lock().await;
         let mut through = kept.through;
@@ -107,7 +107,7 @@ impl Board {
         let objective = self.objective.iter().map(String::as_str);
         let names = objective.chain(self.goals.metrics()).map(str::to_owned).collect();
         let glances = self.store.glances(keys.into_iter().collect(), names).await?;
-        // A reader of the last snapshot keeps it; else it is changed in place.
+        // If a reader still has the last snapshot, it is copied; otherwise it is changed in place.
         let snapshot = Arc::make_mut(&mut kept);
         snapshot.through = through;
         snapshot.revision += 1;
@@ -138,7 +138,7 @@ impl Board {
     }
 }
 
-/// Tells each trial what the trials with the same parameters have achieved together.
+/// Sets in each trial the common results of all trials with the same parameters.
 fn estimate(snapshot: &mut Snapshot) {
     let mut points: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, trial) in snapshot.trials.iter().enumerate() {

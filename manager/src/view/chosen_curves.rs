@@ -1,5 +1,5 @@
-//! PURE: the trials whose curves stand for all of a search's: the best and the newest, as many as can be read in a bounded
-//! time.
+//! PURE: the trials whose curves represent a whole search: the best and the newest, as many as can be read within a
+//! bounded time.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use super::{Snapshot, TrialSummary};
 use crate::job_state::JobState;
 use crate::search::tuner::OptimizeMode;
 
-/// Returns the trials whose curves are shown, by position: one half the best of those that succeeded, the others the
-/// newest. At most `count`, and no more than have `most_reports` reports together, except for a single trial.
+/// Returns the trials whose curves are shown, by position: one half the best succeeded ones, the other half the
+/// newest. Returns at most `count` trials, with at most `most_reports` reports together, except for a single trial.
 pub fn chosen_curves(
     snapshot: &Snapshot,
     mode: OptimizeMode,
@@ -53,7 +53,8 @@ mod tests {
 
     use super::*;
 
-    /// Trials whose results are their positions, each with so many reports; every third is still running.
+    /// Returns trials whose results are their positions, each with `reports` reports. Every third trial is still
+    /// running.
     fn snapshot(count: u32, reports: u64) -> Snapshot {
         let trial = |at: u32| {
             let running = at % 3 == 2;
@@ -80,7 +81,7 @@ mod tests {
         let many = snapshot(100, 10);
         assert_eq!(of(&many, minimize, 4, 1000), [0, 1, 98, 99]);
         assert_eq!(of(&many, maximize, 4, 1000), [96, 97, 98, 99]);
-        // Of long trials fewer are read, and one however long it is.
+        // Fewer trials are returned if they are long, and one trial whatever its length.
         assert_eq!(of(&many, minimize, 100, 35), [0, 1, 3]);
         assert_eq!(of(&many, minimize, 100, 5), [0]);
         assert_eq!(of(&Snapshot::default(), minimize, 100, 5), [0_u64; 0]);

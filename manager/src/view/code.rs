@@ -1,4 +1,4 @@
-//! PURE: the code that trials were started with, and where trials of one search differ in it.
+//! PURE: the code with which trials were started, and the differences between trials of one search.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,18 +6,19 @@ use utoipa::ToSchema;
 use crate::code_archive::version::CodeVersion;
 use crate::store::CodeRow;
 
-/// A version of the code that trials were started with.
+/// A version of the code with which trials were started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CodeUse {
     /// The version.
     #[serde(flatten)]
     pub version: CodeVersion,
-    /// The trials whose current attempt was started with it, such as `0-2, 5`. Absence means all that are known of.
+    /// The trials whose current attempt was started with this version, such as `0-2, 5`. Absence means all known
+    /// trials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trials: Option<String>,
 }
 
-/// Returns the versions as they are shown.
+/// Returns the versions for display.
 pub fn uses(rows: &[CodeRow]) -> Vec<CodeUse> {
     let several = rows.len() > 1;
     let shown = |row: &CodeRow| CodeUse {
@@ -43,7 +44,7 @@ pub fn brief(version: &CodeVersion) -> String {
     format!("{}{cut}{git}", start(&version.sha256))
 }
 
-/// Returns a sentence on trials that ran other code than the first ones. `None`: none did.
+/// Returns a sentence about trials that ran other code than the first ones. `None` if there are none.
 pub fn difference(rows: &[CodeRow]) -> Option<String> {
     let mut used = rows.iter().filter(|row| !row.trials.is_empty());
     let first = used.next()?;
@@ -66,7 +67,7 @@ fn named(trials: &[u64]) -> String {
     format!("{} {}", if trials.len() == 1 { "trial" } else { "trials" }, ranges(trials))
 }
 
-/// Rising numbers as a person writes them: `0-2, 5`, twenty ranges at most.
+/// Formats ascending numbers as ranges, such as `0-2, 5`, with at most twenty ranges.
 fn ranges(numbers: &[u64]) -> String {
     const RANGES: usize = 20;
     let mut ranges: Vec<(u64, u64)> = Vec::new();

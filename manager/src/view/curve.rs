@@ -1,4 +1,4 @@
-//! PURE: curves with fewer points, and the best so far.
+//! PURE: curves with fewer points, and the best result so far.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 use crate::experiment::result::is_better;
 use crate::search::tuner::OptimizeMode;
 
-/// Thins a curve to about `points` points: the first, the last, and of each stretch in between the lowest
-/// and the highest, so that no peak is lost. `number` says how high a point is; one without a number stands
-/// for itself only where its stretch has no other.
+/// Thins a curve to about `points` points: the first, the last, and the lowest and the highest of each stretch in
+/// between, so that no peak is lost. `number` returns the value of a point. A point without a number is kept only if
+/// its stretch has no other point.
 fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> Vec<T> {
     if curve.len() <= points || points < 4 {
         return curve;
@@ -36,31 +36,31 @@ fn thin<T>(curve: Vec<T>, points: usize, number: impl Fn(&T) -> Option<f64>) -> 
     curve.into_iter().zip(kept).filter_map(|(point, keep)| keep.then_some(point)).collect()
 }
 
-/// A curve that is thinned as it comes. However long it is, it needs no more room than about four times the number of
-/// points that are wanted, and all its parts are equally dense.
+/// A curve that is thinned while it is read. However long it is, it needs memory for about four times the requested
+/// number of points, and all its parts are equally dense.
 #[derive(Debug)]
 pub struct Thinner<T> {
     points: usize,
-    /// Points of the curve of which two are kept: half of their number.
+    /// Half the number of points of which two are kept.
     stretch: usize,
     first: Option<CurvePoint<T>>,
     kept: Vec<CurvePoint<T>>,
-    /// The beginning of a stretch.
+    /// The beginning of a stretch that is not complete.
     begun: Vec<CurvePoint<T>>,
     last: Option<CurvePoint<T>>,
 }
 
-/// A point, and how high it is.
+/// A point and its value.
 type CurvePoint<T> = (T, Option<f64>);
 
 impl<T> Thinner<T> {
-    /// Returns a curve of about so many points, at least four.
+    /// Creates a thinner that keeps about `points` points, at least four.
     pub fn new(points: usize) -> Self {
         let (first, last) = (None, None);
         Self { points: points.max(4), stretch: 1, first, kept: Vec::new(), begun: Vec::new(), last }
     }
 
-    /// The next point, and how high it is.
+    /// Adds the next point and its value.
     pub fn add(&mut self, point: T, number: Option<f64>) {
         if self.first.is_none() {
             self.first = Some((point, number));
@@ -74,7 +74,7 @@ impl<T> Thinner<T> {
             self.kept.extend(peaks(std::mem::take(&mut self.begun)));
         }
         if self.kept.len() > 2 * self.points {
-            // What was kept of two stretches is kept of one of twice their length.
+            // The points of two stretches are thinned to those of one stretch of twice the length.
             let mut all = std::mem::take(&mut self.kept).into_iter();
             while !all.as_slice().is_empty() {
                 self.kept.extend(peaks(all.by_ref().take(4).collect()));
@@ -83,7 +83,7 @@ impl<T> Thinner<T> {
         }
     }
 
-    /// The curve, with as many points as are wanted at most.
+    /// Returns the curve, with at most the requested number of points.
     pub fn finish(self) -> Vec<T> {
         let curve = self.first.into_iter().chain(self.kept);
         let curve: Vec<_> = curve.chain(peaks(self.begun)).chain(self.last).collect();
@@ -103,9 +103,9 @@ fn peaks<T>(stretch: Vec<CurvePoint<T>>) -> impl Iterator<Item = CurvePoint<T>> 
     peaks.filter(move |(at, _)| [lowest, highest].contains(at)).map(|(_, point)| point)
 }
 
-/// The curves that a reported value is a point of, each with its number: the metric's own, and of an object one for each member
-/// that is a number. The member `default` is the metric itself; NNI's SDK has one name for all that it reports, so that
-/// its members go by their own.
+/// Returns the curves to which a reported value belongs, each with its number: the metric's own curve, or for an
+/// object one curve for each numeric member. The member `default` is the metric itself. NNI's SDK uses one name for
+/// all reports, so its members keep their own names.
 pub fn points_of(name: &str, value: &Value) -> Vec<(String, f64)> {
     let number = |value: &Value| MetricValue::from(value.clone()).number();
     let Some(members) = value.as_object() else {
@@ -124,16 +124,16 @@ pub fn points_of(name: &str, value: &Value) -> Vec<(String, f64)> {
         .collect()
 }
 
-/// One improvement of the best result.
+/// An improvement of the best result.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct Improvement {
-    /// The trial that brought it: its position.
+    /// The position of the trial with this result.
     pub sequence: u64,
     /// The result.
     pub value: f64,
 }
 
-/// Every result that was better than all before it.
+/// Returns every result that was better than all before it.
 pub fn improvements(
     results: impl Iterator<Item = (u64, f64)>,
     mode: OptimizeMode,

@@ -1,15 +1,15 @@
-//! PURE: trials in forms that other programs read.
+//! PURE: trials in forms for other programs.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// A member of an object, as text; empty where there is none.
+/// Returns a member of an object as text. Empty if it is missing.
 pub fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     of.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A value as one field has it.
+/// Formats a value for one field.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -18,10 +18,10 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Returns a text that no spreadsheet takes for a formula: a text that begins like one would be evaluated by the program that
-/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay what they are.
+/// Makes a text harmless for spreadsheets. A text that begins like a formula would be evaluated by the program that
+/// opens the file (OWASP, "CSV Injection"), so it gets an apostrophe. Numbers stay unchanged.
 pub fn inert(text: String) -> String {
-    // Some programs skip white space and control characters before they look for a formula.
+    // Some programs skip white space and control characters before a formula.
     let is_formula = text.starts_with(['\t', '\r'])
         || text
             .trim_start_matches(|c: char| c.is_whitespace() || c.is_control())
@@ -29,7 +29,7 @@ pub fn inert(text: String) -> String {
     if is_formula && text.parse::<f64>().is_err() { format!("'{text}") } else { text }
 }
 
-/// A line per trial (RFC 4180), with a column for each parameter.
+/// Returns a line for each trial (RFC 4180), with a column for each parameter.
 pub fn csv(trials: &[Value]) -> String {
     const OWN: [&str; 9] = [
         "sequence",
@@ -66,8 +66,8 @@ pub fn csv(trials: &[Value]) -> String {
     };
     let header = OWN.into_iter().map(str::to_owned);
     let header = header.chain(names.iter().map(|name| field(&format!("parameters.{name}"))));
-    // These columns are there only where a trial has one: where and with which code it ran, and reports that are gone
-    // for good.
+    // These columns exist only if a trial has a value: the machine and the code of the run, and permanently lost
+    // reports.
     let rare_text =
         |trial: &Value, name: &str| inert(trial.get(name).map(plain).unwrap_or_default());
     let rare: Vec<_> = RARE
@@ -90,7 +90,7 @@ pub fn csv(trials: &[Value]) -> String {
     lines.join("\r\n")
 }
 
-/// A trial with all of its metrics, as it stands in a list of JSON.
+/// Formats a trial with all its metrics as an entry of a JSON list.
 pub fn entry(trial: &Value, metrics: &[Value]) -> String {
     let mut trial = trial.clone();
     trial["metrics"] = json!(metrics);

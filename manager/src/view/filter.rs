@@ -1,7 +1,8 @@
-//! PURE: an expression that chooses trials, such as `lr < 0.01 and activation == "relu"`.
+//! PURE: an expression that selects trials, such as `lr < 0.01 and activation == "relu"`.
 //!
-//! Names are those of parameters, the metric's own name for the final result, and [`FIELDS`]. A name with other characters
-//! stands in backquotes. A comparison with a value that a trial lacks is false; `name == null` chooses such trials.
+//! Names are those of parameters, the metric's own name for the final result, and [`FIELDS`]. A name with other
+//! characters is in backquotes. A comparison with a missing value is false; `name == null` selects trials without the
+//! value.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
@@ -12,15 +13,15 @@ use trial_protocol::MetricValue;
 use super::TrialSummary;
 use super::UNKNOWN_CAUSE;
 
-/// The names that every trial has, whatever its parameters are called; `parameters.NAME` is always a parameter.
+/// The names that every trial has, whatever the names of its parameters. `parameters.NAME` is always a parameter.
 pub const FIELDS: [&str; 8] =
     ["number", "id", "state", "cause", "duration", "final", "latest", "step"];
 
-/// The longest expression, in bytes.
+/// The maximum length of an expression, in bytes.
 const LONGEST_EXPRESSION: usize = 2000;
-/// The deepest nesting.
+/// The maximum depth of nesting.
 const DEEPEST: usize = 50;
-/// Units of time that a number may have, in seconds.
+/// The units of time that a number may have, in seconds.
 const UNITS: [(&str, f64); 5] =
     [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
 
@@ -28,7 +29,7 @@ const UNITS: [(&str, f64); 5] =
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at character {position}: {problem}")]
 pub struct FilterError {
-    /// The character where it stands, from 1.
+    /// The position of the fault, in characters from 1.
     pub position: usize,
     /// The fault, and the possible values.
     pub problem: String,
@@ -50,7 +51,7 @@ enum Expression {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Operand {
-    /// A name and where it stands.
+    /// A name and its position.
     Name(String, usize),
     Literal(Scalar),
 }
@@ -97,7 +98,10 @@ impl Filter {
         if text.len() > LONGEST_EXPRESSION {
             return fault(
                 1,
-                format!("it has {} bytes; at most {LONGEST_EXPRESSION} are possible", text.len()),
+                format!(
+                    "it has {} bytes, but at most {LONGEST_EXPRESSION} are allowed",
+                    text.len()
+                ),
             );
         }
         let tokens = tokens(text)?;
@@ -110,12 +114,12 @@ impl Filter {
         }
     }
 
-    /// Returns whether it chooses a trial as of `now_ms`.
+    /// Returns whether the expression selects a trial, as of `now_ms`.
     pub fn matches(&self, trial: &TrialSummary, now_ms: i64) -> bool {
         self.root.matches(trial, now_ms)
     }
 
-    /// The names that are no field of every trial, each with its position: parameters or metrics.
+    /// Returns the names that are not fields of every trial, each with its position: parameters or metrics.
     pub fn names(&self) -> Vec<(&str, usize)> {
         let mut names = Vec::new();
         self.root.names(&mut names);
@@ -153,7 +157,7 @@ impl Expression {
 }
 
 impl Operand {
-    /// Returns whether it is one of a few known words, which may be written without quotes and in any case.
+    /// Returns whether the operand has known words as its values. They may be written without quotes and in any case.
     fn is_word(&self) -> bool {
         matches!(self, Self::Name(name, _) if name == "state" || name == "cause")
     }
@@ -192,7 +196,7 @@ impl Operand {
     }
 }
 
-/// A whole number as a float; those of trials are far below 2^53.
+/// Converts a whole number to a float. A trial's numbers are far below 2^53.
 fn float(value: i64) -> f64 {
     value.to_string().parse().unwrap_or(f64::NAN)
 }
@@ -213,7 +217,7 @@ fn scalar(value: &Value) -> Scalar {
 }
 
 impl Operator {
-    /// Returns whether it holds between two values; `words`: whatever their case is.
+    /// Returns whether the comparison of two values is true. With `words`, the case is ignored.
     fn holds(self, one: &Scalar, other: &Scalar, words: bool) -> bool {
         let equal = match (one, other) {
             (Scalar::Text(a), Scalar::Text(b)) if words => a.eq_ignore_ascii_case(b),
@@ -226,7 +230,7 @@ impl Operator {
         };
         match self {
             Self::Equal => equal,
-            // `name != null` chooses the trials that have it.
+            // `name != null` selects the trials with the value.
             Self::Different => !equal && *one != Scalar::Missing,
             Self::Less => order.is_some_and(std::cmp::Ordering::is_lt),
             Self::AtMost => order.is_some_and(std::cmp::Ordering::is_le),
@@ -245,7 +249,7 @@ impl Operator {
 struct Parser<'a> {
     tokens: &'a [(Token, usize)],
     at: usize,
-    /// The position behind the last character.
+    /// The position after the last character.
     end: usize,
 }
 
@@ -282,7 +286,7 @@ impl Parser<'_> {
 
     fn one(&mut self, depth: usize) -> Result<Expression, FilterError> {
         if depth > DEEPEST {
-            return fault(self.position(), format!("it is nested more than {DEEPEST} deep"));
+            return fault(self.position(), format!("it has more than {DEEPEST} levels of nesting"));
         }
         if self.take(&Token::Not) {
             return Ok(Expression::Not(Box::new(self.one(depth + 1)?)));
@@ -334,7 +338,7 @@ impl Parser<'_> {
 
 type Letters<'a> = Peekable<std::iter::Enumerate<CharIndices<'a>>>;
 
-/// The tokens of an expression, each with its position.
+/// Splits an expression into tokens, each with its position.
 fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
     let mut letters = text.char_indices().enumerate().peekable();
     let mut tokens = Vec::new();
@@ -381,7 +385,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, usize)>, FilterError> {
                 }
                 tokens.push((word(name), position));
             }
-            other => return fault(position, format!("{other:?} is not possible here")),
+            other => return fault(position, format!("unexpected {other:?}")),
         }
     }
     Ok(tokens)
@@ -403,7 +407,7 @@ fn word(name: String) -> Token {
     }
 }
 
-/// The text up to the closing quote; a backslash takes the next character as it is.
+/// Reads the text up to the closing quote. A backslash escapes the next character.
 fn quoted(letters: &mut Letters<'_>, quote: char, position: usize) -> Result<String, FilterError> {
     let mut inner = String::new();
     while let Some((_, (_, letter))) = letters.next() {
@@ -416,7 +420,7 @@ fn quoted(letters: &mut Letters<'_>, quote: char, position: usize) -> Result<Str
     fault(position, format!("the text that begins here has no closing {quote}"))
 }
 
-/// A number with a unit of time, if it has one, and its length in characters.
+/// Reads a number with its unit of time, if it has one, and returns its length in characters.
 fn number(text: &str, position: usize) -> Result<(f64, usize), FilterError> {
     let mut length = 0;
     let mut before = ' ';
@@ -438,9 +442,10 @@ fn number(text: &str, position: usize) -> Result<(f64, usize), FilterError> {
     }
     match UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, seconds)) => Ok((value * seconds, length + unit.len())),
-        None => {
-            fault(position + length, format!("{unit:?} is no unit of time; ms, s, m, h and d are"))
-        }
+        None => fault(
+            position + length,
+            format!("{unit:?} is not a unit of time; expected ms, s, m, h or d"),
+        ),
     }
 }
 

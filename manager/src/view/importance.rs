@@ -1,11 +1,11 @@
 //! PURE: the importance of each parameter for reaching the best tenth of the results, by PED-ANOVA (Watanabe, Bansal,
 //! Hutter: PED-ANOVA, IJCAI 2023, with the treatment of members of nested choices of Conditional PED-ANOVA, 2026).
 //!
-//! For each parameter two densities are compared on a grid of up to 50 places: that of the best tenth of the trials and
-//! that of all trials. The Pearson divergence between both is the spread that the parameter causes; the divergences of all
-//! parameters are divided by their sum. The densities are sums of Gaussians with Scott's bandwidth, as in Optuna's
-//! `PedAnovaImportanceEvaluator`, whose numbers a test holds. Only the order of the results counts, so one wild result
-//! does not decide.
+//! For each parameter, two densities are compared on a grid of up to 50 places: that of the best tenth of the trials,
+//! and that of all trials. The Pearson divergence between the two measures the effect of the parameter. Each
+//! divergence is divided by the sum over all parameters. The densities are sums of Gaussians with Scott's bandwidth,
+//! as in Optuna's `PedAnovaImportanceEvaluator`, with which a test compares the numbers. Only the order of the
+//! results counts, so a single outlier does not decide.
 
 use std::collections::{BTreeMap, HashMap};
 use std::f64::consts::SQRT_2;
@@ -23,29 +23,29 @@ pub const METHOD: &str = "PED-ANOVA";
 /// The share of the trials that counts as the best.
 const BEST_SHARE: f64 = 0.1;
 
-/// The places of a numeric parameter's grid, at most.
+/// The maximum number of places of a numeric parameter's grid.
 const GRID_STEPS: usize = 50;
 
-/// Fewer results say nothing.
+/// The minimum number of results.
 const LEAST_RESULTS: usize = 8;
 
-/// A density is nowhere less, so that the quotient of two exists.
+/// The minimum of a density, so that the quotient of two densities exists.
 const LEAST_DENSITY: f64 = 1e-12;
 
-/// The narrowest Gaussian, in places of the grid: nine tenths of it lie on its own place.
+/// The minimum width of a Gaussian, in places of the grid: nine tenths of it are within its own place.
 const LEAST_BANDWIDTH: f64 = 0.5 / 1.64;
 
 /// A parameter and its importance.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Importance {
-    /// The parameter's name; members of nested choices as `outer.inner`.
+    /// The parameter's name. A member of a nested choice is `outer.inner`.
     pub name: String,
-    /// Its share of the importance of all parameters, 0 to 1; all shares together are 1. By PED-ANOVA.
+    /// The parameter's share of the importance of all parameters, from 0 to 1, by PED-ANOVA. All shares add up to 1.
     pub share: f64,
 }
 
-/// Returns the importance of each parameter, the largest first. Empty where there are too few results, or where none of
-/// them tells parameters apart.
+/// Returns the importance of each parameter, the largest first. Empty if there are too few results, or if they do not
+/// distinguish the parameters.
 pub fn importance(
     results: &[(Vec<(String, &Value)>, f64)],
     axes: &[ParameterAxis],
@@ -75,7 +75,7 @@ pub fn importance(
         })
         .collect();
     let sum: f64 = shares.iter().map(|one| one.share).sum();
-    // What is left of two equal densities is the arithmetic's.
+    // A smaller sum is only the rounding error of equal densities.
     if sum < 1e-9 {
         return Vec::new();
     }
@@ -86,7 +86,7 @@ pub fn importance(
     shares
 }
 
-/// Marks the trials of the best tenth, and those that equal the last of them.
+/// Marks the trials of the best tenth, including those that equal the last of them.
 fn best_of(losses: &[f64]) -> Vec<bool> {
     let mut sorted = losses.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -96,8 +96,8 @@ fn best_of(losses: &[f64]) -> Vec<bool> {
     losses.iter().map(|loss| cut.is_some_and(|cut| *loss <= cut)).collect()
 }
 
-/// The Pearson divergence between a parameter's density among the best trials and among all. A parameter that some
-/// trials lack is compared among those that have it, by the share of them.
+/// Returns the Pearson divergence between a parameter's density among the best trials and among all trials. A
+/// parameter that some trials lack is compared among the trials that have it, and weighted by their share.
 fn divergence(column: &[Option<&Value>], is_best: &[bool], axis: Option<&ParameterAxis>) -> f64 {
     let present: Vec<(&Value, bool)> =
         column.iter().zip(is_best).filter_map(|(value, best)| Some(((*value)?, *best))).collect();
@@ -123,16 +123,16 @@ fn divergence(column: &[Option<&Value>], is_best: &[bool], axis: Option<&Paramet
     best_share * best_share / all_share * spread
 }
 
-/// The places that a parameter's values are counted at.
+/// The grid on which a parameter's values are counted.
 struct Grid {
     size: usize,
     is_categorical: bool,
-    /// The place of each value. `None`: it is of another kind than the axis.
+    /// The place of each value. `None` if its type differs from the axis.
     places: Vec<Option<usize>>,
 }
 
 impl Grid {
-    /// Returns the grid of a parameter. `None`: all values are the same, or there is no value.
+    /// Returns the grid of a parameter. `None` if all values are equal, or there is no value.
     fn of(values: &[&Value], axis: Option<&ParameterAxis>) -> Option<Self> {
         let options = axis.and_then(|axis| axis.options.as_deref());
         let numbers: Vec<Option<f64>> = values.iter().map(|value| value.as_f64()).collect();
@@ -163,7 +163,7 @@ impl Grid {
                 .map_or(GRID_STEPS, |n| n + 1)
         });
         let width = span / real(size - 1);
-        // A value between two places goes to the lower one.
+        // A value between two places belongs to the lower one.
         let place = |value: f64| {
             let x = scale(value);
             let upper = (1..size).find(|place| (x - low) / width - 0.5 <= real(*place) - 1.0);
@@ -190,7 +190,7 @@ impl Grid {
         (size > 1).then_some(Self { size, is_categorical: true, places })
     }
 
-    /// The density at each place, a prior of one trial included.
+    /// Returns the density at each place, including a prior of one trial.
     fn density(&self, counts: &[u32]) -> Vec<f64> {
         let kernels: Vec<(f64, f64)> = (0_u32..)
             .zip(counts)
@@ -206,7 +206,7 @@ impl Grid {
     }
 }
 
-/// A mixture of a distribution around each category that occurs, and an even one.
+/// Returns the mixture of a distribution around each category that occurs, and a uniform one.
 fn categorical_density(counts: &[u32], kernels: f64) -> Vec<f64> {
     let categories = real(counts.len());
     let total: f64 = counts.iter().map(|count| f64::from(*count)).sum();
@@ -216,7 +216,8 @@ fn categorical_density(counts: &[u32], kernels: f64) -> Vec<f64> {
     counts.iter().map(|count| at(f64::from(*count)) / (total + 1.0)).collect()
 }
 
-/// A mixture of Gaussians around each place with its weight, and a wide one, cut off beyond the places 0 to `last`.
+/// Returns the mixture of a Gaussian around each weighted place, and a wide one, cut off outside the places 0 to
+/// `last`.
 fn numeric_density(kernels: &[(f64, f64)], last: f64) -> Vec<f64> {
     let total: f64 = kernels.iter().map(|(_, weight)| weight).sum();
     let bandwidth = bandwidth(kernels, total);
@@ -241,7 +242,7 @@ fn numeric_density(kernels: &[(f64, f64)], last: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Scott's bandwidth (Scott 1992), from the lesser of the deviation and the distance of the quartiles.
+/// Returns Scott's bandwidth (Scott 1992), from the lesser of the deviation and the distance of the quartiles.
 fn bandwidth(kernels: &[(f64, f64)], total: f64) -> f64 {
     let mean = kernels.iter().map(|(at, weight)| at * weight).sum::<f64>() / total;
     let squares = kernels.iter().map(|(at, weight)| weight * (at - mean).powi(2)).sum::<f64>();
@@ -262,7 +263,7 @@ fn bandwidth(kernels: &[(f64, f64)], total: f64) -> f64 {
     (1.059 * (quartiles / 1.34).min(deviation) * total.powf(-0.2)).max(LEAST_BANDWIDTH)
 }
 
-/// The share of the standard normal distribution between two places, exact in both tails.
+/// Returns the share of the standard normal distribution between two places, exact in both tails.
 fn mass(from: f64, to: f64) -> f64 {
     let below = |z: f64| libm::erfc(-z / SQRT_2) / 2.0;
     if from > 0.0 { below(-from) - below(-to) } else { below(to) - below(from) }

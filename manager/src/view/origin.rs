@@ -1,4 +1,4 @@
-//! PURE: the place where each trial ran, and the version of the code that it ran.
+//! PURE: the place where each trial ran, and the version of its code.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,19 +12,19 @@ use super::attempts::by_attempt;
 use crate::store::{AttemptCodes, AttemptHost, AttemptPart, ServicePart};
 use crate::util::ids;
 
-/// The place and the code of a trial's current attempt. What is absent is not known.
+/// The place and the code of a trial's current attempt. Absence means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TrialOrigin {
     /// The machine or pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The training service. Absence also means that the experiment has one only.
+    /// The training service. Absence also means that the experiment has only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_service: Option<ServicePart>,
-    /// SHA-256 of the code directory, over names and contents.
+    /// The SHA-256 of the code directory, over names and contents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_sha256: Option<String>,
-    /// The commit of its git work tree.
+    /// The commit of the code directory's git work tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub git_commit: Option<String>,
     /// The branch.
@@ -33,13 +33,13 @@ pub struct TrialOrigin {
     /// `true` if files differ from the commit or are new to git.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub git_dirty: Option<bool>,
-    /// SHA-256 of the difference from the commit.
+    /// The SHA-256 of the difference from the commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub git_diff_sha256: Option<String>,
 }
 
 impl TrialOrigin {
-    /// Adds the members to a trial as a list has it.
+    /// Adds the members to a trial in the form of a list.
     pub fn add_to(&self, trial: &mut Value) {
         if let (Ok(Value::Object(own)), Some(members)) =
             (serde_json::to_value(self), trial.as_object_mut())
@@ -49,7 +49,7 @@ impl TrialOrigin {
     }
 }
 
-/// Returns the origin of each trial of which something is known, by the trial's id.
+/// Returns the origin of each trial for which something is known, by the trial's id.
 pub fn origins(
     snapshot: &Snapshot,
     hosts: &[AttemptHost],

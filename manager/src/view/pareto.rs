@@ -1,4 +1,4 @@
-//! Several objectives as they are shown: the trials that no other trial dominates.
+//! The display of several objectives: the trials that no other trial dominates.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,7 @@ pub struct ObjectiveView {
     pub direction: &'static str,
 }
 
-/// Returns the objectives of an experiment that has several; else none.
+/// Returns the objectives of an experiment with several objectives; otherwise none.
 pub fn objectives(goals: &Goals) -> Vec<ObjectiveView> {
     let several = goals.objectives.iter().filter(|_| goals.has_several_objectives());
     several
@@ -28,8 +28,8 @@ pub fn objectives(goals: &Goals) -> Vec<ObjectiveView> {
         .collect()
 }
 
-/// Returns the succeeded trials that keep the constraints and that no other such trial dominates, from the best of the first
-/// objective to its worst. Empty where there is one objective.
+/// Returns the succeeded trials that keep the constraints and that no other such trial dominates, from the best to
+/// the worst of the first objective. Empty with one objective.
 pub fn front(snapshot: &Snapshot, goals: &Goals) -> Vec<TrialSummary> {
     if !goals.has_several_objectives() {
         return Vec::new();
@@ -42,14 +42,14 @@ pub fn front(snapshot: &Snapshot, goals: &Goals) -> Vec<TrialSummary> {
     front_of(values, goals).into_iter().map(|at| TrialSummary::clone(results[at].0)).collect()
 }
 
-/// Returns the positions of the results that are the front, from the best of the first objective to its worst. Empty where there
-/// is one objective.
+/// Returns the positions of the results on the front, from the best to the worst of the first objective. Empty with
+/// one objective.
 pub fn front_of<'a>(results: impl Iterator<Item = &'a MetricValue>, goals: &Goals) -> Vec<usize> {
     if !goals.has_several_objectives() {
         return Vec::new();
     }
     let merits = results.enumerate().filter_map(|(at, value)| {
-        // Each objective has a direction of its own.
+        // Each objective has its own direction, so the mode has no effect.
         let merit = goals.merit(value, OptimizeMode::Maximize)?;
         let counts = merit.is_feasible() && merit.losses.iter().all(|loss| loss.is_finite());
         counts.then_some((at, merit))
@@ -59,7 +59,7 @@ pub fn front_of<'a>(results: impl Iterator<Item = &'a MetricValue>, goals: &Goal
     front.unwrap_or_default().into_iter().map(|at| positions[at]).collect()
 }
 
-/// Returns the number that a result has for a metric.
+/// Returns the value of a metric in a result.
 pub fn value_of(result: Option<&Value>, metric: &str) -> Option<Value> {
     result?.as_object()?.get(metric).cloned()
 }

@@ -1,4 +1,4 @@
-//! PURE: the training services of an experiment that has several: room, trials, failures, speed.
+//! PURE: the training services of an experiment with several: free places, trials, failures, speed.
 
 use std::collections::HashMap;
 
@@ -13,36 +13,37 @@ use crate::store::AttemptPart;
 use crate::training_service::PartStatus;
 use crate::util::ids;
 
-/// One of several training services, in numbers. A trial counts where its current attempt is.
+/// One of several training services, in numbers. A trial counts for the service of its current attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ServicePartView {
-    /// Its place in the list `trainingService`, from 0.
+    /// The position in the list `trainingService`, from 0.
     pub index: usize,
-    /// Its `platform`.
+    /// The service's `platform`.
     pub platform: String,
-    /// Trials that run there.
+    /// The number of trials that run there.
     pub running: usize,
-    /// Trials that were submitted there and wait.
+    /// The number of trials that were submitted there and wait.
     pub waiting: usize,
-    /// Trials that it could take beside them. Absence means that it does not know, or that no manager runs.
+    /// The number of trials that it could run in addition. Absence means that the service does not report it, or that
+    /// no manager runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<usize>,
-    /// The most trials that it may have at a time. Absence means no bound of its own.
+    /// The maximum number of its concurrent trials. Absence means no limit of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Trials that succeeded there.
+    /// The number of trials that succeeded there.
     pub succeeded: usize,
-    /// Trials that failed or were lost there.
+    /// The number of trials that failed or were lost there.
     pub failed: usize,
-    /// The mean duration of those that succeeded, in milliseconds. Absence means that none did.
+    /// The mean duration of the succeeded trials, in milliseconds. Absence means that none has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_duration_ms: Option<u64>,
-    /// The reason that it cannot be reached. Absence means that it can, or that no manager runs.
+    /// The reason why the service cannot be reached. Absence means that it can, or that no manager runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// Returns the parts. `status` is empty where no manager runs.
+/// Returns the services. `status` is empty if no manager runs.
 pub fn parts(
     spec: &HybridSpec,
     snapshot: &Snapshot,
@@ -82,7 +83,7 @@ pub fn parts(
     views
 }
 
-/// A part without a trial.
+/// Returns a service without trials.
 fn idle(index: usize, part: &HybridPart, now: Option<&PartStatus>) -> ServicePartView {
     ServicePartView {
         index,
@@ -139,7 +140,7 @@ mod tests {
             });
             snapshot.trials.push(trial.into());
         }
-        // An earlier attempt was elsewhere.
+        // An earlier attempt ran at another service.
         placed.push(AttemptPart { trial: 3, attempt: "t3-0".to_owned(), part: at(0) });
         let status = PartStatus {
             platform: "plugin".to_owned(),

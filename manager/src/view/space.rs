@@ -1,4 +1,4 @@
-//! PURE: the parameters of a search space, as a chart draws their axes and as their importance is measured.
+//! PURE: the parameters of a search space, for the axes of charts and for the parameter importance.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,28 +9,29 @@ use crate::search::search_space::{Dimension, Domain, Real, SearchSpace, Shape};
 /// A parameter's axis.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct ParameterAxis {
-    /// The parameter's name; members of nested choices as `outer.inner`.
+    /// The parameter's name. A member of a nested choice is `outer.inner`.
     pub name: String,
-    /// The type as the search space names it, such as `loguniform`.
+    /// The type in the search space, such as `loguniform`.
     pub r#type: &'static str,
-    /// `true` if the search space draws it on a logarithmic scale.
+    /// `true` if the search space draws the parameter on a logarithmic scale.
     pub log: bool,
-    /// The options in the order of the search space. Absence means that it is a number.
+    /// The options, in the order of the search space. Absence means that the parameter is a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub options: Option<Vec<Value>>,
-    /// The least value. Absence means that the space states none.
+    /// The minimum. Absence means that the space sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low: Option<f64>,
-    /// The largest value. Absence means that the space states none.
+    /// The maximum. Absence means that the space sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// The distance of two neighbouring values. Absence means that values are continuous.
+    /// The distance between two adjacent values. Absence means that values are continuous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
 }
 
-/// Returns the axes of a space, in its order. Members of the same name in several options of a choice share one.
+/// Returns the axes of a space, in its order. Members with the same name in several options of a choice share an
+/// axis.
 pub fn axes(space: &SearchSpace) -> Vec<ParameterAxis> {
     let dimensions = space.dimensions();
     let mut axes: Vec<ParameterAxis> = Vec::with_capacity(dimensions.len());
@@ -44,7 +45,7 @@ pub fn axes(space: &SearchSpace) -> Vec<ParameterAxis> {
     axes
 }
 
-/// The name under which trials hold a dimension.
+/// Returns the name of a dimension in the parameters of trials.
 fn name_of(dimensions: &[Dimension], at: usize) -> String {
     let mut name = dimensions[at].name.clone();
     let mut parent = dimensions[at].parent;
@@ -110,7 +111,7 @@ fn type_of(real: &Real) -> &'static str {
     }
 }
 
-/// Widens an axis to what another of the same name holds.
+/// Extends an axis to the values of another axis with the same name.
 fn join(axis: &mut ParameterAxis, other: ParameterAxis) {
     axis.log &= other.log;
     axis.low = axis.low.zip(other.low).map(|(a, b)| a.min(b));
@@ -121,7 +122,7 @@ fn join(axis: &mut ParameterAxis, other: ParameterAxis) {
             let new: Vec<_> = more.into_iter().filter(|one| !options.contains(one)).collect();
             options.extend(new);
         }
-        // Numbers here and names there: the values themselves decide.
+        // One is numeric and the other has options: charts then use the values themselves.
         (options, _) => *options = None,
     }
 }

@@ -1,6 +1,6 @@
-//! PURE: lengths of time as a person reads them.
+//! PURE: lengths of time in a readable form.
 
-/// Returns a length of time in its two largest units, such as `17 min 48 s`.
+/// Formats a length of time in its two largest units, such as `17 min 48 s`.
 pub fn span(ms: u64) -> String {
     let seconds = ms / 1000;
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);

@@ -1,8 +1,9 @@
-//! PURE: states in plain words, the same in the portal and in `top`.
+//! PURE: states in plain words, for the portal and `top`.
 
 use crate::job_state::JobState;
 
-/// An experiment's state in plain words; one that this build does not know as it stands.
+/// Returns an experiment's state in plain words. A state that this build does not support is only converted to lower
+/// case.
 pub fn experiment_state(state: &str) -> String {
     match state {
         "NO_MORE_TRIAL" => "last trials are running".to_owned(),
@@ -11,7 +12,7 @@ pub fn experiment_state(state: &str) -> String {
     }
 }
 
-/// A trial's state in plain words.
+/// Returns a trial's state in plain words.
 pub fn trial_state(state: JobState) -> &'static str {
     match state {
         JobState::Waiting => "waiting",

@@ -10,58 +10,59 @@ use crate::store::ExperimentRow;
 /// The best trial of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BestTrial {
-    /// Its id.
+    /// The trial's id.
     pub id: String,
-    /// Its position in the experiment, from 0.
+    /// The trial's position in the experiment, from 0.
     pub sequence: u64,
-    /// Its result, or the mean of its point where the experiment repeats its points.
+    /// The trial's result, or the mean of its point if the experiment repeats its points.
     pub value: f64,
 }
 
 /// An experiment in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ExperimentSummary {
-    /// Its id.
+    /// The experiment's id.
     pub id: String,
-    /// Its name. Absence means that it has none.
+    /// The experiment's name. Absence means that it has none.
     pub name: Option<String>,
-    /// Where it stands, in NNI's words, such as `RUNNING` or `DONE`; `UNREADABLE` where its store cannot be read.
+    /// The experiment's state, with NNI's name, such as `RUNNING` or `DONE`. `UNREADABLE` means that its store cannot
+    /// be read.
     pub state: String,
-    /// The present trouble, as a sentence. Absence means that nothing is known to be wrong.
+    /// The present trouble, as a sentence. Absence means that no trouble is known.
     pub trouble: Option<String>,
-    /// When it was created, in milliseconds since the Unix epoch.
+    /// The time at which it was created, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// When it ended. Absence means that it goes on.
+    /// The time at which it ended. Absence means that it has not ended.
     pub ended_at_ms: Option<i64>,
-    /// The time that it has run, in milliseconds, interruptions left out.
+    /// The run time in milliseconds, without interruptions.
     pub elapsed_ms: u64,
     /// `maximize` or `minimize`.
     pub optimize_mode: String,
-    /// The metric that is optimised. Absence means the SDK's own.
+    /// The metric that is optimised. Absence means the metric of NNI's SDK.
     pub metric: Option<String>,
-    /// The best trial. Absence means that none succeeded with a number.
+    /// The best trial. Absence means that none has succeeded with a numeric result.
     pub best: Option<BestTrial>,
-    /// Trials so far.
+    /// The number of trials so far.
     pub trials: usize,
-    /// Trials that have ended.
+    /// The number of trials that have ended.
     pub ended: usize,
-    /// Trials that failed.
+    /// The number of trials that failed.
     pub failed: usize,
-    /// Trials in all. Absence means no limit.
+    /// The total number of trials. Absence means no limit.
     pub max_trial_number: Option<u64>,
-    /// The person whose search it is. Absence means that it was not recorded.
+    /// The owner of the search. Absence means that it was not recorded.
     pub owner: Option<String>,
-    /// Words to find it by.
+    /// The tags with which users find the experiment.
     pub tags: Vec<String>,
-    /// Where its trials run, such as `local`.
+    /// The platform on which its trials run, such as `local`.
     pub platform: String,
 }
 
-/// States of trials that have not ended.
+/// The states of trials that have not ended.
 const OPEN: [&str; 4] = ["WAITING", "RUNNING", "LOST", "UNKNOWN"];
 
 impl ExperimentSummary {
-    /// The summary of an experiment from its record and its view.
+    /// Creates the summary of an experiment from its record and its view.
     pub fn new(row: &ExperimentRow, view: &ExperimentView) -> Self {
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
         let tags = row.canonical.get("tags").and_then(Value::as_array);
@@ -93,7 +94,7 @@ impl ExperimentSummary {
         }
     }
 
-    /// The summary of an experiment whose store cannot be read, and why.
+    /// Creates the summary of an experiment whose store cannot be read, with the reason.
     pub fn unreadable(id: &str, problem: String) -> Self {
         Self {
             id: id.to_owned(),

@@ -1,5 +1,5 @@
-//! PURE: trials filtered, sorted and cut into pages. A cursor names the last row that was shown by its sorting key. So
-//! rows that come and go meanwhile neither repeat nor hide others.
+//! PURE: trials filtered, sorted and divided into pages. A cursor contains the sort key of the last row of a page. So
+//! rows that appear or disappear meanwhile neither repeat nor hide other rows.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -20,35 +20,35 @@ use crate::util::nearest::advice;
 /// A column to sort by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Column {
-    /// Position in the experiment.
+    /// The position in the experiment.
     Sequence,
-    /// Id.
+    /// The id.
     Id,
-    /// State.
+    /// The state.
     State,
-    /// Final result, as a number.
+    /// The final result, as a number.
     Final,
-    /// Latest intermediate result, as a number.
+    /// The latest intermediate result, as a number.
     Latest,
-    /// When it began to run.
+    /// The time at which the trial started to run.
     Started,
-    /// When it ended.
+    /// The time at which the trial ended.
     Ended,
-    /// The time that it ran.
+    /// The run time.
     Duration,
-    /// A parameter's value.
+    /// The value of a parameter.
     Parameter(String),
 }
 
 impl Column {
-    /// The names of columns, parameters aside.
+    /// The names of columns other than parameters.
     pub const NAMES: [&str; 8] =
         ["sequence", "id", "state", "final", "latest", "started", "ended", "duration"];
-    /// The words for columns; anything after `parameters.` is a parameter's name.
+    /// The names of columns, for messages. The text after `parameters.` is the name of a parameter.
     pub const WORDS: &str = "sequence, id, state, final, latest, started, ended, duration or \
                              parameters.NAME";
 
-    /// The column of that word.
+    /// Returns the column with this name.
     pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "sequence" => Self::Sequence,
@@ -64,24 +64,24 @@ impl Column {
     }
 }
 
-/// Which trials are wanted, and in which order.
+/// The filters and the order of the trials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableQuery {
-    /// Only these states; empty: all.
+    /// Only trials in these states. Empty means all.
     pub states: Vec<JobState>,
-    /// Only those whose verdict has this cause; [`UNKNOWN_CAUSE`]: those without one. `None`: all.
+    /// Only trials whose verdict has this cause; [`UNKNOWN_CAUSE`] means trials without a verdict. `None` means all.
     pub cause: Option<String>,
-    /// Only trials whose id, parameters, message or cause hold this text, in any case. `None`: all.
+    /// Only trials whose id, parameters, message or cause contain this text, in any case. `None` means all.
     pub text: Option<String>,
-    /// Only those that the expression chooses. `None`: all.
+    /// Only trials that match the expression. `None` means all.
     pub filter: Option<Filter>,
-    /// Sorted by.
+    /// The column by which the trials are sorted.
     pub by: Column,
-    /// The largest first.
+    /// `true` if the largest value is first.
     pub descending: bool,
 }
 
-/// The key by which a row is sorted. Rows without a value come last in either direction.
+/// The key by which a row is sorted. Rows without a value are at the end in either direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum SortKey {
@@ -90,46 +90,46 @@ enum SortKey {
     Missing(()),
 }
 
-/// Where a row stands: by what it is sorted, and by its position in the experiment.
+/// The position of a row: its sort key, and its position in the experiment.
 #[derive(Debug, Serialize, Deserialize)]
 struct PageStart(SortKey, u64);
 
-/// The last row of a page, and when the first page was made. All pages tell how long a trial has run so far as of that
-/// time; else rows would pass one another between two pages.
+/// The last row of a page, and the time of the first page. All pages use this time for the durations of running
+/// trials; otherwise rows would change their order between two pages.
 #[derive(Debug, Serialize, Deserialize)]
 struct Cursor(PageStart, i64);
 
-/// A name that cannot be meant.
+/// A name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    /// A text that is no cursor of this API.
-    #[error("the cursor is not one that this list gave")]
+    /// A text that is not a cursor of this API.
+    #[error("the cursor does not belong to this list")]
     Cursor,
-    /// A parameter that no trial has, and those that some have.
-    #[error("sort: no trial has a parameter {0:?}; there are {1}")]
+    /// A parameter that no trial has, and the existing ones.
+    #[error("sort: no trial has a parameter {0:?}; the parameters are {1}")]
     Parameter(String, String),
-    /// A cause that no trial has and no agent names, and those that some have.
-    #[error("cause: no trial has {0:?}; there are {1}")]
+    /// A cause that no trial has and no agent reports, and the existing ones.
+    #[error("cause: no trial has the cause {0:?}; the causes are {1}")]
     Cause(String, String),
     /// A name in the expression that no trial has.
     #[error("filter: {0}")]
     Filter(FilterError),
 }
 
-/// One page.
+/// A page of trials.
 #[derive(Debug)]
 pub struct Page<'a> {
-    /// The trials on it.
+    /// The trials on this page.
     pub rows: Vec<&'a TrialSummary>,
-    /// Trials on all pages together.
+    /// The number of trials on all pages together.
     pub total: usize,
-    /// The position of the first trial of this page among them, from 0.
+    /// The position of the page's first trial among all trials of the list, from 0.
     pub first: usize,
-    /// The next page's cursor. `None`: this is the last.
+    /// The cursor of the next page. `None` if this is the last page.
     pub next: Option<String>,
 }
 
-/// The page of at most `limit` trials after `cursor`.
+/// Returns the page of at most `limit` trials after `cursor`.
 pub fn page<'a>(
     trials: &'a [Arc<TrialSummary>],
     wanted: &TableQuery,
@@ -161,7 +161,7 @@ pub fn page<'a>(
     Ok(Page { rows: rows.into_iter().map(|(_, trial)| trial).collect(), total, first: from, next })
 }
 
-/// Checks that the filter and the order name columns that can be meant. Nothing is known where there is no trial yet.
+/// Checks that the filter and the order use existing columns. Without trials, all names are accepted.
 fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknown> {
     let words = |all: BTreeSet<String>| Vec::from_iter(all).join(", ");
     if let Column::Parameter(name) = &wanted.by {
@@ -187,7 +187,7 @@ fn known(trials: &[Arc<TrialSummary>], wanted: &TableQuery) -> Result<(), Unknow
     Err(Unknown::Cause(cause.to_owned(), words(all)))
 }
 
-/// Checks that each name of an expression is a parameter's or a metric's of some trial.
+/// Checks that each name of an expression is a parameter or a metric of a trial.
 fn known_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unknown> {
     let unknown = filter.names();
     if unknown.is_empty() {
@@ -209,7 +209,7 @@ fn known_names(trials: &[Arc<TrialSummary>], filter: &Filter) -> Result<(), Unkn
     }
 }
 
-/// The cause of a trial's end, for counting and for choosing.
+/// Returns the cause of a trial's end, for counting and filtering.
 pub(super) fn cause_of(trial: &TrialSummary) -> &str {
     trial.cause.as_deref().unwrap_or(UNKNOWN_CAUSE)
 }
@@ -234,7 +234,7 @@ fn key(trial: &TrialSummary, by: &Column, now_ms: i64) -> SortKey {
         Column::Latest => measured(trial.latest.as_ref()),
         Column::Started => time(trial.started_at_ms),
         Column::Ended => time(trial.ended_at_ms),
-        // As of then: one that has ended since ran on.
+        // Computed as of `now_ms`, even if the trial has ended since.
         Column::Duration => {
             let until = trial.ended_at_ms.map_or(now_ms, |ended| ended.min(now_ms));
             time(trial.started_at_ms.map(|begun| until.saturating_sub(begun).max(0)))

@@ -1,4 +1,4 @@
-//! A trial as it is shown: in a list, and on a page of its own.
+//! The view of a trial: in a list, and on its own page.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,66 +14,68 @@ use crate::search::repeats::Estimate;
 use crate::store::{self, AttemptRow, ReportRow, ServicePart, Store, TrialSummaryRow};
 use crate::util::ids;
 
-/// The number of entries of one attempt that a timeline shows.
+/// The maximum number of entries of one attempt in a timeline.
 const TOLD: u32 = 1000;
 
 /// A trial in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct TrialSummary {
-    /// Its id.
+    /// The trial's id.
     pub id: String,
-    /// Position in the experiment, from 0.
+    /// The trial's position in the experiment, from 0.
     pub sequence: u64,
-    /// Where it stands, in NNI's words, such as `RUNNING`.
+    /// The trial's state, with NNI's name, such as `RUNNING`.
     #[serde(serialize_with = "word")]
     #[schema(value_type = String)]
     pub state: JobState,
     /// The parameters.
     pub parameters: Value,
-    /// The tuner's number for them. Absence means that they come from a person.
+    /// The tuner's number for the parameters. Absence means that a user chose them.
     pub parameter_id: Option<u64>,
     /// The current attempt.
     pub attempt: String,
     /// The metric that counts.
     pub metric: Option<String>,
-    /// Its final result as reported. Absence means none yet; it is never guessed from a step.
+    /// The final result as reported. Absence means that there is none yet; it is never guessed from a step.
     #[serde(rename = "final")]
     pub last: Option<Value>,
-    /// The results of the trials with the same parameters, this one among them. Absence means that the experiment does not
-    /// repeat its points, or that this trial has no result.
+    /// The results of all trials with the same parameters, including this one. Absence means that the experiment does
+    /// not repeat its points, or that this trial has no result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The latest intermediate result. Of one that was not looked at meanwhile, it is looked for among its last reports.
+    /// The latest intermediate result. If the view has not been refreshed for some time, only the trial's last
+    /// reports are searched for it.
     pub latest: Option<Value>,
-    /// That result's step, from 0.
+    /// The step of the latest result, from 0.
     pub latest_step: Option<u64>,
-    /// When it was recorded, in milliseconds since the Unix epoch.
+    /// The time at which the trial was recorded, in milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// When the current attempt began to run.
+    /// The time at which the current attempt started to run.
     pub started_at_ms: Option<i64>,
-    /// When it ended.
+    /// The time at which the trial ended.
     pub ended_at_ms: Option<i64>,
-    /// Why it is to be stopped, such as `user`. Absence means that it is not.
+    /// The reason why the trial is being stopped, such as `user`. Absence means that it is not.
     pub stopping: Option<String>,
-    /// Why it stands where it does, for a person.
+    /// The reason for the trial's state, for a person.
     pub message: Option<String>,
-    /// Its exit code as a shell shows it.
+    /// The exit code, in the form of a shell.
     pub exit_code: Option<i32>,
-    /// A sentence about reports of the current attempt that are gone for good, results perhaps among them: the database
-    /// was replaced by an older copy. Absence means that none are.
+    /// A sentence about permanently lost reports of the current attempt, which may include results: an older copy
+    /// replaced the database. Absence means that none are lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
-    /// The verdict's cause, such as `oom-kernel`. Absence means no verdict.
+    /// The verdict's cause, such as `oom-kernel`. Absence means that there is no verdict.
     pub cause: Option<String>,
     /// The prospect of a retry, such as `transient`.
     pub class: Option<String>,
-    /// The number of its latest change.
+    /// The number of the trial's latest change.
     pub change: i64,
-    /// The name under which its intermediate results are stored, if it has any: NNI's SDK has one name for an object with
-    /// many members.
+    /// The name under which the intermediate results are stored, if there are any: NNI's SDK has one name for an
+    /// object with many members.
     #[serde(skip)]
     pub steps_name: Option<String>,
-    /// The final result as the trial reported it: where a member of an object counts, the whole object. For NNI's API.
+    /// The final result as the trial reported it, for NNI's API. If a member of an object counts, this is the whole
+    /// object.
     #[serde(skip)]
     pub reported_final: Option<Value>,
     /// The latest intermediate result as the trial reported it.
@@ -82,10 +84,10 @@ pub struct TrialSummary {
     /// The trial's own number in the store.
     #[serde(skip)]
     pub(super) key: i64,
-    /// Rises with the facts that are stored of the current attempt.
+    /// The highest stored fact of the current attempt.
     #[serde(skip)]
     pub(super) facts_through: Option<u64>,
-    /// Rises with whatever becomes known of it, for streams.
+    /// Increases with every change of the trial, for streams.
     #[serde(skip)]
     pub revision: u64,
 }
@@ -95,18 +97,18 @@ fn word<S: serde::Serializer>(state: &JobState, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(state.as_str())
 }
 
-/// The word that JSON has for a value without members.
+/// Returns the JSON word of a value without members.
 pub(super) fn json_word(value: impl Serialize) -> Option<String> {
     serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
 }
 
 impl TrialSummary {
-    /// The final result as a number.
+    /// Returns the final result as a number.
     pub fn number(&self) -> Option<f64> {
         MetricValue::from(self.last.clone()?).number()
     }
 
-    /// Returns how long it ran or runs, in milliseconds. `None` if it has not begun.
+    /// Returns the run time in milliseconds. `None` if the trial has not started.
     pub fn duration_ms(&self, now_ms: i64) -> Option<i64> {
         Some(self.ended_at_ms.unwrap_or(now_ms).saturating_sub(self.started_at_ms?).max(0))
     }
@@ -155,7 +157,7 @@ impl TrialSummary {
 }
 
 impl TrialSummary {
-    /// Keeps what was seen `before` and is too long ago to be found again.
+    /// Keeps the latest result of `before` if it is too old to be found again.
     pub(super) fn keep_latest(&mut self, before: &Self) {
         if self.latest.is_none() && self.attempt == before.attempt && self.metric == before.metric {
             self.latest.clone_from(&before.latest);
@@ -166,7 +168,8 @@ impl TrialSummary {
     }
 }
 
-/// The latest step of the metric that counts; of the SDK's or the only one where none is known to.
+/// Returns the latest step of the metric that counts. If that metric is unknown, returns the step of the SDK's
+/// metric, or of the only one.
 fn latest_of<'a>(latest: &'a [Metric], name: Option<&str>) -> Option<&'a Metric> {
     let named = |name: &str| latest.iter().find(|metric| metric.name == name);
     match (name, latest) {
@@ -178,32 +181,32 @@ fn latest_of<'a>(latest: &'a [Metric], name: Option<&str>) -> Option<&'a Metric>
     }
 }
 
-/// A trial with all that explains it.
+/// A trial in detail.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct TrialDetail {
-    /// As in a list.
+    /// The fields of a trial in a list.
     #[serde(flatten)]
     pub summary: TrialSummary,
-    /// The command as the current attempt's agent started it.
+    /// The command that the current attempt's agent started.
     pub command: Option<Vec<String>>,
-    /// The machine or pod that ran it.
+    /// The machine or pod of the current attempt.
     pub host: Option<String>,
-    /// The code directory's version just after the current attempt was started. Absence means that it is not recorded:
-    /// trials elsewhere run the archive, or an earlier manager started it.
+    /// The version of the code directory just after the start of the current attempt. Absence means that it is not
+    /// recorded: trials elsewhere run the archive, or an earlier manager started the attempt.
     pub code: Option<CodeVersion>,
-    /// The container image of the current attempt, with its digest, where the training service knows it.
+    /// The container image of the current attempt, with its digest, if the training service reports it.
     pub image: Option<String>,
-    /// The training service that has the current attempt, where the experiment has several.
+    /// The training service of the current attempt, if the experiment has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training_service: Option<ServicePart>,
-    /// Version of the agent.
+    /// The version of the agent.
     pub agent_version: Option<String>,
-    /// The attempts that were heard of, the oldest first.
+    /// The attempts that have reported, the oldest first.
     pub attempts: Vec<AttemptView>,
     /// The events, the oldest first.
     pub timeline: Vec<TimelineEntry>,
-    /// Why the current attempt ended, with the evidence. Absence means that it goes on, or that no agent lived to
-    /// report one.
+    /// The cause of the current attempt's end, with the evidence. Absence means that the attempt has not ended, or
+    /// that its agent reported no verdict.
     #[schema(value_type = Option<Object>)]
     pub verdict: Option<Verdict>,
 }
@@ -211,35 +214,35 @@ pub struct TrialDetail {
 /// An incarnation of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AttemptView {
-    /// Its name.
+    /// The attempt's name.
     pub attempt: String,
-    /// When it last spoke, by the manager's clock, in milliseconds since the Unix epoch.
+    /// The time of the last report, by the manager's clock, in milliseconds since the Unix epoch.
     pub last_heard_ms: i64,
-    /// Facts that have arrived: the highest seq. Absence means none.
+    /// The highest `seq` of the facts that have arrived. Absence means that none has arrived.
     pub facts_through: Option<u64>,
-    /// Pieces of log and samples that have arrived: the highest seq.
+    /// The highest `seq` of the pieces of log and samples that have arrived.
     pub bulk_through: Option<u64>,
-    /// `true` if its verdict has arrived.
+    /// `true` if the attempt's verdict has arrived.
     pub ended: bool,
 }
 
 /// One line of a trial's timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TimelineEntry {
-    /// When, in milliseconds since the Unix epoch: by the manager's clock for its own entries, by the
-    /// agent's for the agent's.
+    /// The time, in milliseconds since the Unix epoch: by the manager's clock for the manager's entries, by the
+    /// agent's clock for the agent's.
     pub at_ms: i64,
     /// The source of the entry: `manager` or `agent`.
     pub by: &'static str,
-    /// What: a state such as `RUNNING`, or an agent's report such as `started`, `note`, `shed`, `ended`.
+    /// The event: a state such as `RUNNING`, or an agent's report such as `started`, `note`, `shed`, `ended`.
     pub what: String,
-    /// Which attempt it is about.
+    /// The attempt to which the entry belongs.
     pub attempt: String,
-    /// Why, for a person.
+    /// The reason, for a person.
     pub message: Option<String>,
 }
 
-/// Everything about one trial but its curves and its output. `None`: there is no such trial.
+/// Returns a trial in detail, without its curves and its output. `None` if there is no such trial.
 pub async fn detail(
     board: &Board,
     store: &Store,
@@ -249,7 +252,7 @@ pub async fn detail(
     let Some(summary) = snapshot.find(id.as_str()) else { return Ok(None) };
     let attempts = store.attempts(id).await?;
     let mut events = store.events(id).await?;
-    // What changes nothing of the trial itself says that a report came after its end.
+    // An event that changes nothing in the trial only means that a report arrived after its end.
     let stands = |event: &store::TrialEventRow| {
         (event.state, event.attempt.clone(), event.intent, event.message.clone())
     };
@@ -307,7 +310,7 @@ fn attempt_view(row: &AttemptRow) -> AttemptView {
 }
 
 fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
-    let stop = event.intent.and_then(json_word).map(|reason| format!("to be stopped: {reason}"));
+    let stop = event.intent.and_then(json_word).map(|reason| format!("stop requested: {reason}"));
     let code = event.exit_code.map(|code| format!("exit code {code}"));
     let said: Vec<_> = [stop, code, event.message].into_iter().flatten().collect();
     TimelineEntry {
@@ -319,7 +322,7 @@ fn own_entry(event: store::TrialEventRow) -> TimelineEntry {
     }
 }
 
-/// A command as a shell takes it; `None`: it is none.
+/// Returns a command in the form for a shell. `None` if the value is not a command.
 fn words(command: &Value) -> Option<String> {
     let words = command.as_array()?.iter().map(|word| word.as_str().map(str::to_owned));
     Some(super::command_line(&words.collect::<Option<Vec<_>>>()?))
@@ -330,7 +333,7 @@ fn agents_entry(report: &ReportRow) -> TimelineEntry {
     let message = match report.kind.as_str() {
         "started" => report.body.get("command").and_then(words),
         "shed" => Some(format!(
-            "lost for want of room: {} bytes of log, {} samples",
+            "dropped because the spool was full: {} bytes of log, {} samples",
             report.body.get("log_bytes").unwrap_or(&Value::from(0)),
             report.body.get("samples").unwrap_or(&Value::from(0)),
         )),
@@ -355,7 +358,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A waiting trial without reports.
+    /// Returns a waiting trial without reports.
     pub(in crate::view) fn summary(key: i64, sequence: u64) -> TrialSummary {
         TrialSummary {
             id: format!("t{sequence}"),

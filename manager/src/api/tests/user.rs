@@ -1,4 +1,4 @@
-//! What users ask, called without a socket.
+//! Tests of the users' routes, called without a socket.
 
 mod document;
 mod plots;
@@ -27,7 +27,7 @@ pub(super) fn log(offset_bytes: u64, text: &str) -> ReportBody {
     ReportBody::Log(LogChunk { stream: Stream::Stdout, offset_bytes, text })
 }
 
-/// An experiment file, checked.
+/// Returns a checked experiment file.
 fn canonical() -> Value {
     json!({
         "experimentName": "<b>demo</b>",
@@ -39,7 +39,7 @@ fn canonical() -> Value {
 }
 
 impl Bed {
-    /// Beside the two trials, an experiment; trial `t` has ended after three steps.
+    /// Creates an experiment with the two trials. Trial `t` has ended after three steps.
     pub(super) async fn searched() -> Self {
         let bed = Self::new().await;
         let row = ExperimentRow {
@@ -203,8 +203,11 @@ async fn a_result_that_comes_after_the_end_is_in_the_list_too() {
     bed.post(Some(&own), batch("e", "t").to_string()).await;
     let after = listed().await;
     assert_eq!(after["final"], json!({"default": "NaN", "who": "it's"}));
-    assert!(after["change"].as_i64() > before["change"].as_i64(), "whoever resumes is told");
-    // It is no step of the trial's life, and its second delivery is no news.
+    assert!(
+        after["change"].as_i64() > before["change"].as_i64(),
+        "a resumed stream sends the change"
+    );
+    // The late result is not an event of the trial, and its second delivery changes nothing.
     bed.post(Some(&own), batch("e", "t").to_string()).await;
     assert_eq!(listed().await, after);
     let (_, trial) = bed.look("/api/v1/trials/t").await;
@@ -227,9 +230,9 @@ async fn a_rarely_reported_metric_stays_the_latest() {
     bed.say(Lane::Facts, 0, vec![step("val", 0, 0.5)]).await;
     let batches = |from: u64, to: u64| (from..to).map(|at| step("loss", at, 1.0)).collect();
     bed.say(Lane::Facts, 1, batches(0, 100)).await;
-    assert_eq!(latest().await, (json!(0.5), json!(0)), "a while ago");
+    assert_eq!(latest().await, (json!(0.5), json!(0)), "after 100 other reports");
     bed.say(Lane::Facts, 101, batches(100, 1000)).await;
-    assert_eq!(latest().await, (json!(0.5), json!(0)), "long ago");
+    assert_eq!(latest().await, (json!(0.5), json!(0)), "after 1000 other reports");
     bed.say(Lane::Facts, 1001, vec![step("val", 1, 0.75)]).await;
     assert_eq!(latest().await, (json!(0.75), json!(1)));
 }
@@ -256,15 +259,15 @@ async fn bad_questions_are_refused_by_name() {
         ("/api/v1/trials/nobody/metrics",     404, "there is no trial nobody"),
         ("/api/v1/trials/nobody/events",      404, "there is no trial nobody"),
         ("/api/v1/trials/no.id",              400, "\"no.id\" is not a valid trial id: 1 to 32 of A-Z a-z 0-9 _ -"),
-        ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state; there are WAITING, RUNNING, SUCCEEDED, FAILED, USER_CANCELED, SYS_CANCELED, EARLY_STOPPED, LOST, UNKNOWN"),
-        ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; one can sort by sequence, id, state, final, latest, started, ended, duration or parameters.NAME"),
-        ("/api/v1/trials?order=up",           400, "order is \"up\"; asc or desc is possible"),
-        ("/api/v1/trials?limit=0",            400, "limit is 0; from 1 to 1000 is possible"),
-        ("/api/v1/trials?cursor=!",           400, "the cursor is not one that this list gave"),
+        ("/api/v1/trials?state=BUSY",         400, "state: \"BUSY\" is not a trial job state; expected WAITING, RUNNING, SUCCEEDED, FAILED, USER_CANCELED, SYS_CANCELED, EARLY_STOPPED, LOST, UNKNOWN"),
+        ("/api/v1/trials?sort=luck",          400, "sort is \"luck\"; expected sequence, id, state, final, latest, started, ended, duration or parameters.NAME"),
+        ("/api/v1/trials?order=up",           400, "order must be asc or desc, not \"up\""),
+        ("/api/v1/trials?limit=0",            400, "limit must be from 1 to 1000, not 0"),
+        ("/api/v1/trials?cursor=!",           400, "the cursor does not belong to this list"),
         ("/api/v1/trials?colour=red",         400, "the query cannot be read: colour: unknown field `colour`, expected one of `state`, `cause`, `q`, `filter`, `sort`, `order`, `limit`, `cursor`"),
-        ("/api/v1/trials/t/metrics?type=max", 400, "type is \"max\"; intermediate or final is possible"),
-        ("/api/v1/trials/t/metrics?attempt=b", 400, "trial t has no attempt \"b\" that was heard of"),
-        ("/api/v1/trials/t/log?stream=stdin", 400, "stream is \"stdin\"; stdout or stderr is possible"),
+        ("/api/v1/trials/t/metrics?type=max", 400, "type must be intermediate or final, not \"max\""),
+        ("/api/v1/trials/t/metrics?attempt=b", 400, "trial t has no attempt \"b\" with reports"),
+        ("/api/v1/trials/t/log?stream=stdin", 400, "stream must be stdout or stderr, not \"stdin\""),
         ("/api/v1/trials/t/events?after=x",   400, "\"x\" is not the id of an event of this stream"),
         ("/api/v1/events?after=x",            400, "\"x\" is not the id of an event of this stream"),
     ];
@@ -281,7 +284,7 @@ async fn changes_need_the_user_and_are_made_once() {
     let refused = bed.send(stranger.body(Body::empty()).unwrap()).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
 
-    // In the experiment's place: it agrees, and notes what it was asked.
+    // A stand-in for the experiment, which accepts each command and records it.
     let (noted, mut asked) = mpsc::unbounded_channel();
     let mut events = std::mem::replace(&mut bed.events, mpsc::channel(1).1);
     let task = tokio::spawn(async move {
@@ -301,7 +304,7 @@ async fn changes_need_the_user_and_are_made_once() {
         (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
         (post.clone(),  "/api/v1/trials/u/kill",  Some("k1"), "", 202, None),
         (post.clone(),  "/api/v1/trials/u/retry", Some("k1"), "", 409, Some("this Idempotency-Key was used for another change")),
-        (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key has 1 to 255 characters of ASCII")),
+        (post.clone(),  "/api/v1/trials/u/kill",  Some(""),   "", 400, Some("an Idempotency-Key must have 1 to 255 ASCII characters")),
         (post.clone(),  "/api/v1/trials/t/kill",  None,       "", 409, Some("trial t has ended already: it is SUCCEEDED")),
         (post.clone(),  "/api/v1/trials/u/flush", None,       "", 202, None),
         (post.clone(),  "/api/v1/trials/u/log-level", None, r#"{"level": "debug"}"#, 202, None),
@@ -316,7 +319,7 @@ async fn changes_need_the_user_and_are_made_once() {
         let (found, answer) = bed.ask(method, path, key, body).await;
         assert_eq!((found.as_u16(), answer["detail"].as_str()), (status, detail), "{path} {body}");
     }
-    // Of an experiment with a manager.
+    // The same for an experiment with a manager.
     bed.handle.began(Duration::ZERO, Instant::now());
     for (path, key, status) in [
         ("/api/v1/experiment/stop", Some("k2"), 202),
@@ -333,7 +336,7 @@ async fn changes_need_the_user_and_are_made_once() {
     while let Some(command) = asked.recv().await {
         made.push(command);
     }
-    assert_eq!(made.len(), 5, "the same key asks once: {made:?}");
+    assert_eq!(made.len(), 5, "the same key makes one change: {made:?}");
 }
 
 #[tokio::test]
@@ -355,5 +358,5 @@ async fn a_change_whose_client_went_away_is_not_made_again_under_its_key() {
     reply.send(Ok(())).unwrap();
     let again = asked(&bed).await.unwrap().unwrap();
     assert_eq!(again.status(), StatusCode::ACCEPTED);
-    assert!(events.try_recv().is_err(), "it was made twice");
+    assert!(events.try_recv().is_err(), "the change was made twice");
 }

@@ -1,6 +1,6 @@
-//! Changes: stop a trial, run one again, send its agent a directive, stop the experiment, change its limits, give its
-//! tuner results or another search space. Each may carry an `Idempotency-Key`, so that a client that heard no answer
-//! can ask again.
+//! Changes: stop a trial, run a trial again, send its agent a directive, stop the experiment, change its limits, give
+//! its tuner results or another search space. Each change may have an `Idempotency-Key`, with which a client that got
+//! no response can repeat the request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,28 +23,27 @@ use crate::experiment::state::ExperimentState;
 use crate::util::errors::chain;
 use crate::util::ids;
 
-/// Answers that are remembered.
+/// The maximum number of remembered changes.
 const REMEMBERED: usize = 1000;
-/// The longest key, in bytes.
+/// The maximum length of a key, in bytes.
 const LONGEST_KEY: usize = 255;
 
-/// The changes that were made under a key, so that none is made twice; cheap to clone.
+/// The changes that were made with a key, so that none is made twice; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(in crate::api) struct Changes(Arc<Mutex<VecDeque<Made>>>);
 
 #[derive(Debug)]
 struct Made {
     key: String,
-    /// The change.
     change: Change,
 }
 
 /// A change that the user may request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::api) enum Change {
-    /// Something that the experiment answers.
+    /// A command for the experiment's task.
     Command(Command),
-    /// The end of it all.
+    /// The stop of the experiment.
     Stop,
 }
 
@@ -63,9 +62,9 @@ impl Change {
                 answer => Ok(answer?),
             },
             Self::Stop if handle.elapsed().is_none() => Err(at_rest(shared).await.into()),
-            // One that is done and still served is served no longer.
+            // If the experiment is done and still served, the stop ends the serving.
             Self::Stop => {
-                // What cannot be recorded is not stopped.
+                // A stop that cannot be recorded is refused.
                 if let Err(error) = shared.state.store.probe().await {
                     return Err(Refused::Held(chain(&error)).into());
                 }
@@ -76,7 +75,7 @@ impl Change {
     }
 }
 
-/// The reason why an experiment without a manager takes no change.
+/// Returns the reason why an experiment without a manager accepts no change.
 async fn at_rest(shared: &Shared) -> Refused {
     match shared.state.store.experiment().await {
         Ok(Some(row)) if row.state == ExperimentState::Done.as_str() => {
@@ -87,7 +86,7 @@ async fn at_rest(shared: &Shared) -> Refused {
 }
 
 impl Changes {
-    /// Makes a change; one that was made under the same key is not made again.
+    /// Makes a change, unless it was already made with the same key.
     pub(in crate::api) async fn make(
         &self,
         shared: &Shared,
@@ -101,17 +100,18 @@ impl Changes {
         let key = key.to_str().ok().filter(|key| (1..=LONGEST_KEY).contains(&key.len()));
         let key = key.ok_or_else(|| {
             Error::BadRequest(format!(
-                "an Idempotency-Key has 1 to {LONGEST_KEY} characters of ASCII"
+                "an Idempotency-Key must have 1 to {LONGEST_KEY} ASCII characters"
             ))
         })?;
         let (changes, shared, key) = (self.clone(), shared.clone(), key.to_owned());
-        // A client that goes away while it waits is one that asks again: what it began is remembered all the same.
+        // A client that disconnects while it waits will repeat its request. The task still completes and remembers
+        // the change.
         let made = tokio::spawn(async move { changes.make_once(&shared, key, change).await });
         made.await.unwrap_or(Err(Error::Stopping))
     }
 
     async fn make_once(&self, shared: &Shared, key: String, change: Change) -> Result<(), Error> {
-        // Held while the change is made: the same key at the same time waits for its fate.
+        // Held while the change is made: a concurrent request with the same key waits for the result.
         let mut made = self.0.lock().await;
         if let Some(before) = made.iter().find(|made| made.key == key) {
             if before.change == change {
@@ -130,7 +130,7 @@ impl Changes {
     }
 }
 
-/// The change is under way.
+/// Responds that the change was accepted.
 fn accepted() -> Response {
     (StatusCode::ACCEPTED, Json(json!({}))).into_response()
 }
@@ -139,7 +139,7 @@ fn accepted() -> Response {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct NewPoint {
-    /// The parameters. Those of the search space that are missing are drawn from it.
+    /// The parameters. Missing parameters of the search space are drawn from it.
     #[schema(value_type = Object)]
     parameters: Map<String, Value>,
 }
@@ -147,7 +147,7 @@ pub(in crate::api) struct NewPoint {
 /// The trial that was added.
 #[derive(Serialize, ToSchema)]
 pub(in crate::api) struct AddedTrial {
-    /// Its id.
+    /// The trial's id.
     #[schema(value_type = String)]
     pub(in crate::api) id: TrialJobId,
 }
@@ -165,16 +165,16 @@ pub(in crate::api) async fn add_trial(
     Ok(trial)
 }
 
-/// Run a trial with parameters of one's own
+/// Runs a trial with the user's own parameters
 ///
-/// It goes before what the tuner proposes, counts as one of `maxTrialNumber`, and the tuner learns its result.
+/// The trial runs before the tuner's next proposals and counts towards `maxTrialNumber`. The tuner learns its result.
 #[utoipa::path(
     post, path = "/api/v1/trials", tag = "changes", request_body = NewPoint,
     params(("Idempotency-Key" = Option<String>, Header)),
     responses(
         (status = 201, body = AddedTrial),
         (status = 400, description = "a parameter is not in the search space"),
-        (status = 409, description = "nothing more is started"),
+        (status = 409, description = "the experiment starts no more trials"),
     ),
     security(("token" = [])),
 )]
@@ -189,11 +189,11 @@ pub(super) async fn add(
     Ok((StatusCode::CREATED, Json(AddedTrial { id })))
 }
 
-/// Stop one trial
+/// Stops a trial
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/kill", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has ended")),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn kill(
@@ -206,11 +206,11 @@ pub(super) async fn kill(
     Ok(accepted())
 }
 
-/// Run a trial that has ended once more, as a new attempt
+/// Runs an ended trial again, as a new attempt
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/retry", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has not ended")),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has not ended")),
     security(("token" = [])),
 )]
 pub(super) async fn retry(
@@ -223,11 +223,11 @@ pub(super) async fn retry(
     Ok(accepted())
 }
 
-/// Have a trial's agent send what it still gathers: lines that wait to be more
+/// Makes a trial's agent send the reports that it is still batching
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/flush", tag = "changes",
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "it has ended")),
+    responses((status = 202), (status = 404, description = "no such trial"), (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn flush(
@@ -240,11 +240,11 @@ pub(super) async fn flush(
     Ok(accepted())
 }
 
-/// From which level on.
+/// The new level of an agent's own log.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LevelBody {
-    /// Each level includes those before it.
+    /// The level. Each level includes the levels before it.
     level: Level,
 }
 
@@ -254,20 +254,20 @@ pub(super) struct LevelBody {
 enum Level {
     /// Failures only.
     Error,
-    /// And what looks wrong: what agents log unless told otherwise.
+    /// Also suspicious conditions. This is the default of agents.
     Warn,
-    /// And what the agent does.
+    /// Also the agent's actions.
     Info,
-    /// And every try.
+    /// Also each try of an action.
     Debug,
 }
 
-/// Have a trial's agent log from a level on
+/// Sets the level of an agent's own log
 #[utoipa::path(
     post, path = "/api/v1/trials/{trial}/log-level", tag = "changes", request_body = LevelBody,
     params(("trial", description = "the trial's id"), ("Idempotency-Key" = Option<String>, Header)),
     responses((status = 202), (status = 400, description = "not a level"), (status = 404, description = "no such trial"),
-              (status = 409, description = "it has ended")),
+              (status = 409, description = "the trial has ended")),
     security(("token" = [])),
 )]
 pub(super) async fn log_level(
@@ -288,11 +288,11 @@ pub(super) async fn log_level(
     Ok(accepted())
 }
 
-/// Stop the experiment's trials and leave it resumable
+/// Stops the experiment's trials; the experiment can be resumed
 #[utoipa::path(
     post, path = "/api/v1/experiment/stop", tag = "changes",
     params(("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 409, description = "it is not running")),
+    responses((status = 202), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
 pub(super) async fn stop(
@@ -304,24 +304,24 @@ pub(super) async fn stop(
     Ok(accepted())
 }
 
-/// Other limits; what is absent stays as it is.
+/// New limits. An absent limit stays unchanged.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LimitsBody {
-    /// Trials at a time, at least 1.
+    /// The maximum number of concurrent trials, at least 1.
     trial_concurrency: Option<usize>,
-    /// Trials in all, at least 1.
+    /// The total number of trials, at least 1.
     max_trial_number: Option<u64>,
-    /// Running time, as in an experiment file: seconds, or a text such as `90m` or `1h30m`.
+    /// The total run time, as in an experiment file: seconds, or a text such as `90m` or `1h30m`.
     #[schema(value_type = Option<String>)]
     max_experiment_duration: Option<Value>,
 }
 
-/// Change the limits of the running experiment
+/// Changes the limits of the running experiment
 #[utoipa::path(
     patch, path = "/api/v1/experiment", tag = "changes", request_body = LimitsBody,
     params(("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 400, description = "not limits"), (status = 409, description = "it is not running")),
+    responses((status = 202), (status = 400, description = "a limit is not valid"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
 pub(super) async fn limit(
@@ -341,14 +341,14 @@ pub(super) async fn limit(
     Ok(accepted())
 }
 
-/// Let the tuner learn results from elsewhere
+/// Gives the tuner results from elsewhere
 ///
-/// A list, as NNI's `experiment import` takes it, or as `experiment export --format json` writes it. What was imported before
-/// is passed over.
+/// The body is a list in the form of NNI's `experiment import`, or of `experiment export --format json`. Results that
+/// were imported before are ignored.
 #[utoipa::path(
     post, path = "/api/v1/experiment/import", tag = "changes", request_body = Vec<Object>,
     params(("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 400, description = "an entry is not right: its path and why"), (status = 409, description = "it is not running")),
+    responses((status = 202), (status = 400, description = "an entry is not valid: its path and the reason"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
 pub(super) async fn import(
@@ -363,13 +363,13 @@ pub(super) async fn import(
     Ok(accepted())
 }
 
-/// Search another space from now on
+/// Replaces the search space from now on
 ///
-/// The trials that run are let end. What was tried before and fits into the new space still counts.
+/// Running trials continue to their end. Earlier trials that fit into the new space still count.
 #[utoipa::path(
     put, path = "/api/v1/experiment/search-space", tag = "changes", request_body = Object,
     params(("Idempotency-Key" = Option<String>, Header)),
-    responses((status = 202), (status = 400, description = "no search space: the path and why"), (status = 409, description = "it is not running")),
+    responses((status = 202), (status = 400, description = "not a search space: the path and the reason"), (status = 409, description = "the experiment is not running")),
     security(("token" = [])),
 )]
 pub(super) async fn search_space(

@@ -1,4 +1,4 @@
-//! The curves of many trials at once, thinned and bounded.
+//! The curves of many trials in one response, thinned and bounded.
 
 use std::collections::HashMap;
 
@@ -17,24 +17,25 @@ use crate::search::tuner::OptimizeMode;
 use crate::view::chosen_curves;
 use crate::view::curve::points_of;
 
-/// Points of a curve unless asked otherwise, and at most.
+/// The default and the maximum number of points of a curve.
 const POINTS: (u32, u32) = (100, 1000);
-/// Trials unless asked otherwise, and at most.
+/// The default and the maximum number of trials.
 const TRIALS: (u32, u32) = (200, 1000);
-/// Reports that are read for one answer: about half a second's.
+/// The maximum number of reports that are read for one response, which takes about half a second.
 const MOST_REPORTS: u64 = 200_000;
-/// Metrics that have curves: as many as a page has panels for.
+/// The maximum number of metrics with curves. A page has as many panels.
 const MOST_METRICS: usize = 12;
 
-/// The size of the answer.
+/// The size of the response.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct CurvesQuery {
-    /// Points of each curve, 4 to 1000; 100 by default.
+    /// The number of points of each curve, 4 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     points: Option<u32>,
-    /// Trials, 1 to 1000; 200 by default. One half are the best of those that succeeded, the others the newest.
+    /// The number of trials, 1 to 1000; 200 by default. One half are the best succeeded trials, the other half the
+    /// newest.
     #[param(minimum = 1, maximum = 1000)]
     trials: Option<u32>,
 }
@@ -42,18 +43,18 @@ pub(in crate::api) struct CurvesQuery {
 /// The curves of many trials.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api) struct Curves {
-    /// The metrics; the one that counts first, the others by name, twelve at most.
+    /// The metrics, at most twelve: the metric that counts first, the others by name.
     metrics: Vec<MetricCurves>,
-    /// Trials whose curves were read.
+    /// The number of trials whose curves were read.
     shown: usize,
-    /// Trials of the experiment.
+    /// The number of trials of the experiment.
     of: usize,
 }
 
 /// The curves of one metric.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api) struct MetricCurves {
-    /// The name of the metric; a member of an object as `metric.member`.
+    /// The name of the metric. A member of an object is `metric.member`.
     name: String,
     /// The curves, by position of the trial.
     curves: Vec<TrialCurve>,
@@ -66,13 +67,13 @@ pub(in crate::api) struct TrialCurve {
     sequence: u64,
     /// The steps, from 0.
     steps: Vec<u64>,
-    /// The value at each step; null where it is not finite.
+    /// The value at each step; null if it is not finite.
     values: Vec<Option<f64>>,
 }
 
-/// The intermediate results of the best and the newest trials
+/// Returns the intermediate results of the best and the newest trials
 ///
-/// Thinned, and bounded in time: of long trials fewer are read.
+/// The curves are thinned, and the time is bounded: fewer trials are read if they are long.
 #[utoipa::path(
     get, path = "/api/v1/experiment/curves", tag = "experiment", params(CurvesQuery),
     responses((status = 200, body = Curves)),

@@ -1,4 +1,4 @@
-//! The API's own description, `OpenAPI` 3.1, made from the handlers' declarations.
+//! The API's own description, `OpenAPI` 3.1, generated from the handlers' declarations.
 
 use axum::Json;
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ use super::super::home;
 #[openapi(info(
     title = "trial-manager",
     description = "Refusals are `application/problem+json` (RFC 9457) with a stable `code`. On the loopback \
-                       interface reading needs no token; everything else needs the user's, as a bearer token."
+                       interface, reading needs no token. All other requests need the user's token as a bearer token."
 ))]
 struct Api;
 
-/// The description.
+/// Returns the description.
 pub(in crate::api) fn document() -> Value {
     let mut document = Api::openapi();
     document.merge(super::routes().into_openapi());
@@ -36,23 +36,24 @@ pub(in crate::api) fn document() -> Value {
     document
 }
 
-/// Refusals as `error.rs` makes them.
+/// Returns the schema of the refusals that `error.rs` creates.
 fn problem() -> Value {
     json!({
         "type": "object",
-        "description": "Why a request was refused (RFC 9457).",
+        "description": "The reason why a request was refused (RFC 9457).",
         "required": ["type", "title", "status", "code", "detail"],
         "properties": {
             "type": {"type": "string"},
-            "title": {"type": "string", "description": "What the status means."},
-            "status": {"type": "integer", "description": "The answer's status."},
-            "code": {"type": "string", "description": "A stable word for the reason, such as `unknown-trial`."},
-            "detail": {"type": "string", "description": "What was wrong, for a person."},
+            "title": {"type": "string", "description": "The meaning of the status."},
+            "status": {"type": "integer", "description": "The HTTP status of the response."},
+            "code": {"type": "string", "description": "A stable code of the reason, such as `unknown-trial`."},
+            "detail": {"type": "string", "description": "The problem, for a person."},
         },
     })
 }
 
-/// Says of an operation what is so of every one: what ids and keys look like, and the refusals that any may meet.
+/// Adds the common parts to an operation: the form of ids and keys, and the refusals that are possible for every
+/// operation.
 fn complete(path: &str, operation: &mut Value) {
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
@@ -62,7 +63,7 @@ fn complete(path: &str, operation: &mut Value) {
             Some("order") => json!({"type": "string", "enum": ["asc", "desc"]}),
             Some("Idempotency-Key") => {
                 parameter["description"] =
-                    json!("A request repeated under the same key is not carried out again.");
+                    json!("A request repeated with the same key is not carried out again.");
                 json!({"type": "string", "pattern": "^[!-~]{1,255}$"})
             }
             _ => continue,
@@ -73,10 +74,13 @@ fn complete(path: &str, operation: &mut Value) {
         return;
     };
     let common = [
-        ("400", "something in the request is not right"),
-        ("401", "no token, or none of this experiment's"),
-        ("403", "a good token for something else, or another site's page"),
-        ("503", "the database cannot be read or written, or the manager is going away"),
+        ("400", "the request is not valid"),
+        ("401", "no token, or a token that does not belong to this experiment"),
+        (
+            "403",
+            "a valid token that does not allow this request, or a request of another site's page",
+        ),
+        ("503", "the database cannot be read or written, or the manager is stopping"),
     ];
     let unknown = path.contains("{trial}").then_some(("404", "no such trial"));
     for (status, meaning) in common.into_iter().chain(unknown) {
@@ -87,14 +91,14 @@ fn complete(path: &str, operation: &mut Value) {
             let schema = json!({"$ref": "#/components/schemas/Problem"});
             answer["content"] = json!({"application/problem+json": {"schema": schema}});
         } else if status == "202" {
-            answer["description"] = json!("under way");
+            answer["description"] = json!("accepted");
             answer["content"] = json!({"application/json": {"schema": {"type": "object"}}});
         }
     }
     answers.sort_keys();
 }
 
-/// This description
+/// Returns this description
 #[utoipa::path(
     get, path = "/api/v1/openapi.json", tag = "description",
     responses((status = 200, body = Object)),

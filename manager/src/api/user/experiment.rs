@@ -1,4 +1,4 @@
-//! The experiment as a whole: its numbers, its configuration, and the importance of its parameters.
+//! The experiment as a whole: its view, its configuration, and the importance of its parameters.
 
 use axum::Json;
 use axum::extract::State;
@@ -18,10 +18,10 @@ use crate::view::service_part;
 use crate::view::space::ParameterAxis;
 use crate::view::{self, ExperimentView, Snapshot, TrialSummary};
 
-/// The most versions of the code that are shown.
+/// The maximum number of versions of the code in the view.
 const VERSIONS: u32 = 20;
 
-/// Returns the view of the experiment as of now.
+/// Returns the present view of the experiment.
 pub(in crate::api) async fn shown(
     shared: &Shared,
     snapshot: &Snapshot,
@@ -37,9 +37,9 @@ pub(in crate::api) async fn shown(
     let now_ms = state.clock.now_ms();
     let shown = view::experiment(&row, &spec, snapshot, &versions, elapsed, now_ms);
     let left = if running.is_some() { None } else { view::left(&row, state.store.has_writer()) };
-    // What the store cannot record cannot be read from it either.
+    // A write error makes the store unable to record the trouble, so the view reports it here.
     let ill = state.store.write_error().map(|error| {
-        format!("{}: no trial is started or ended until that is mended", chain(&error))
+        format!("{}: no trial is started or ended until this is fixed", chain(&error))
     });
     let training_services = match &spec.training_service {
         TrainingServiceSpec::Hybrid(parts) => {
@@ -57,7 +57,7 @@ pub(in crate::api) async fn shown(
     Ok(ExperimentView { trouble, packages_file: packages, training_services, ..shown })
 }
 
-/// The experiment that this manager serves
+/// Returns the experiment that this manager serves
 #[utoipa::path(
     get, path = "/api/v1/experiment", tag = "experiment",
     responses((status = 200, body = ExperimentView)),
@@ -70,7 +70,7 @@ pub(super) async fn experiment(
     Ok(Json(shown(&shared, &snapshot).await?))
 }
 
-/// Its configuration, checked and complete, without secrets
+/// Returns the experiment's configuration, checked and complete, without secrets
 #[utoipa::path(
     get, path = "/api/v1/experiment/configuration", tag = "experiment",
     responses((status = 200, body = Object)),
@@ -83,21 +83,21 @@ pub(super) async fn configuration(
     Ok(Json(view::without_secrets(&row.canonical)))
 }
 
-/// The finite final result of a succeeded trial.
+/// Returns the finite final result of a succeeded trial.
 pub(super) fn result(trial: &TrialSummary) -> Option<f64> {
     trial.number().filter(|number| trial.state == JobState::Succeeded && number.is_finite())
 }
 
-/// Every result that was better than all before it.
+/// Returns every result that was better than all before it.
 pub(in crate::api) fn improvements_of(snapshot: &Snapshot, maximize: bool) -> Vec<Improvement> {
     let mode = if maximize { OptimizeMode::Maximize } else { OptimizeMode::Minimize };
     view::improvements(snapshot, mode)
 }
 
-/// The importance of each parameter for reaching the best tenth of the results, by PED-ANOVA
+/// Returns the importance of each parameter for reaching the best tenth of the results, by PED-ANOVA
 ///
-/// The shares add up to 1. Trials that were stopped early count with their latest result. Empty with fewer than eight
-/// results, or where all are the same.
+/// The shares add up to 1. Trials that were stopped early count with their latest result. The list is empty with
+/// fewer than eight results, or if all results are equal.
 #[utoipa::path(
     get, path = "/api/v1/experiment/importance", tag = "experiment",
     responses((status = 200, body = Vec<Importance>)),
@@ -111,7 +111,7 @@ pub(super) async fn importance(
     Ok(Json(parameter_importance(&snapshot, &axes(&shared).await?, mode)))
 }
 
-/// The importance of each parameter among the trials that succeeded or were stopped early.
+/// Returns the importance of each parameter among the trials that succeeded or were stopped early.
 pub(in crate::api) fn parameter_importance(
     snapshot: &Snapshot,
     axes: &[ParameterAxis],

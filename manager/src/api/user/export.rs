@@ -1,4 +1,4 @@
-//! All trials in a form that other programs read, as `experiment export` writes it.
+//! All trials in a form for other programs, as `experiment export` writes it.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,12 +20,12 @@ use crate::view::export::{csv, entry};
 use crate::view::origin::{self, TrialOrigin};
 use crate::view::table;
 
-/// Metrics that are read at a time.
+/// The number of metrics that are read at once.
 const CHUNK: u32 = 10_000;
 
-/// The machine, the training service and the code of each trial
+/// Returns the machine, the training service and the code of each trial
 ///
-/// Trials of which none of them is known are left out.
+/// Trials for which none of these is known are omitted.
 #[utoipa::path(
     get, path = "/api/v1/experiment/origins", tag = "experiment",
     responses((status = 200, body = BTreeMap<String, TrialOrigin>)),
@@ -47,17 +47,17 @@ async fn origins_of(
     Ok(origin::origins(snapshot, &hosts, &store.attempt_parts().await?, &codes))
 }
 
-/// Trials with their results, as a file
+/// Returns trials with their results, as a file
 ///
-/// CSV has a line for each trial. JSON has every metric, too, and `experiment import` reads it.
+/// CSV has a line for each trial. JSON also has every metric, and `experiment import` reads it.
 #[utoipa::path(
     get, path = "/api/v1/experiment/export", tag = "experiment",
     params(
         ("format" = Option<String>, Query, description = "`csv` (default) or `json`"),
-        ("trial" = Option<String>, Query, description = "only this trial; may be given several times"),
-        ("filter" = Option<String>, Query, description = "only trials that an expression chooses, as in a list of trials; so do `state`, `cause` and `q`, and `sort` and `order` sort them"),
+        ("trial" = Option<String>, Query, description = "only this trial; may occur several times"),
+        ("filter" = Option<String>, Query, description = "only trials that match an expression, as in the list of trials; `state`, `cause`, `q`, `sort` and `order` work as in the list, too"),
     ),
-    responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "there is no such format")),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 400, description = "unknown format")),
 )]
 pub(super) async fn export(
     _: User,
@@ -90,7 +90,7 @@ pub(super) async fn export(
         "csv" => ("text/csv; charset=utf-8", Body::from(csv(&trials))),
         "json" => ("application/json", Body::from_stream(list(shared, trials))),
         other => {
-            return Err(Error::BadRequest(format!("format is {other:?}; csv or json is possible")));
+            return Err(Error::BadRequest(format!("format must be csv or json, not {other:?}")));
         }
     };
     let mut response = body.into_response();
@@ -103,12 +103,12 @@ pub(super) async fn export(
     Ok(response)
 }
 
-/// The trials that are asked for, and the form of the file.
+/// The selected trials, and the format of the file.
 struct ExportQuery<'a> {
     format: &'a str,
-    /// The ids of the trials. Empty: all that are listed.
+    /// The ids of the trials. Empty if all trials of the list are selected.
     chosen: HashSet<&'a str>,
-    /// The list that they are of.
+    /// The list from which the trials are selected.
     list: ListQuery,
 }
 
@@ -127,7 +127,7 @@ impl<'a> ExportQuery<'a> {
     }
 }
 
-/// The trials with their metrics as pieces of a JSON list: only one of them is held at a time.
+/// Returns the trials with their metrics as pieces of a JSON list. Only one trial is in memory at a time.
 fn list(
     shared: Shared,
     trials: Vec<Value>,

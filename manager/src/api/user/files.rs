@@ -23,12 +23,12 @@ use crate::trial_files::{self, TrialFiles};
 use crate::util::layout::DIFFS_FOLDER;
 use crate::view;
 
-/// Bytes that are read at a time: a client that does not read makes the manager hold these.
+/// The number of bytes that are read at once. For a client that does not read, the manager holds as many in memory.
 const PIECE: usize = 64 << 10;
 
-/// Lists the files that a trial left in its folder
+/// Returns the list of the files that a trial left in its folder
 ///
-/// The agent's own files and the trial's output are not among them.
+/// The list omits the agent's own files and the trial's output.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/files", tag = "trials",
     params(("trial", description = "the trial's id")),
@@ -50,16 +50,16 @@ pub(in crate::api) async fn files(shared: &Shared, id: &TrialJobId) -> Result<Tr
     look(shared, id, trial_files::list).await
 }
 
-/// The file that is asked for.
+/// The requested file.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileQuery {
-    /// The file's name as in the list.
+    /// The file's name, as in the list.
     name: String,
 }
 
-/// Gives one of these files
+/// Returns one of a trial's files
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/file", tag = "trials",
     params(("trial", description = "the trial's id"), FileQuery),
@@ -81,9 +81,10 @@ pub(super) async fn file(
         Ok((file, bytes))
     });
     let (file, bytes) = file.await?;
-    // A file that a running trial lengthens is given as it is now.
+    // The response has the present length, even if a running trial lengthens the file.
     let content = tokio::fs::File::from_std(file).take(bytes);
-    // A page that a trial wrote must not run beside the portal's. The name is encoded as in RFC 8187.
+    // Sent as an attachment: a page that a trial wrote must not run with the portal's rights. The name is encoded as
+    // in RFC 8187.
     let disposition = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{saved_as}"));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
@@ -95,9 +96,9 @@ pub(super) async fn file(
     Ok((headers, body).into_response())
 }
 
-/// Gives the changes of the code to git's commit that a trial was started with
+/// Returns the changes to git's commit in the code with which a trial was started
 ///
-/// As `git diff HEAD` wrote them; the first 256 KiB.
+/// The text is the output of `git diff HEAD`, at most the first 256 KiB.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/diff", tag = "trials",
     params(("trial", description = "the trial's id")),
@@ -119,7 +120,8 @@ pub(super) async fn diff(
     Ok((headers, text).into_response())
 }
 
-/// Returns the changes of the code to git's commit that a trial was started with. `None`: none were recorded.
+/// Returns the changes to git's commit in the code with which a trial was started. `None` if no changes were
+/// recorded.
 pub(in crate::api) async fn code_diff(
     shared: &Shared,
     id: &TrialJobId,
@@ -128,20 +130,20 @@ pub(in crate::api) async fn code_diff(
     let detail = view::detail(&state.board, &state.store, id).await?;
     let detail = detail.ok_or_else(|| Error::UnknownTrial(id.clone()))?;
     let digest = detail.code.and_then(|code| code.git?.diff_sha256);
-    // The digest becomes part of a path.
+    // Checked because the digest becomes part of a path.
     let is_digest = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let Some(digest) = digest.filter(is_digest) else { return Ok(None) };
     let file = diff_file(&state.place.folder.join(DIFFS_FOLDER), &digest);
     Ok(tokio::fs::read(file).await.ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Looks at the folder of a trial, beside the runtime.
+/// Reads the folder of a trial on a blocking thread.
 async fn look<T: Send + 'static>(
     shared: &Shared,
     id: &TrialJobId,
     look: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
-    // An unknown trial is named as such.
+    // An unknown trial is refused as such.
     attempt(shared, id, None).await?;
     let folder = shared.state.place.folder.join(id.as_str());
     let looked = tokio::task::spawn_blocking(move || look(&folder)).await;

@@ -1,5 +1,5 @@
-//! Server-sent events (HTML, section 9.2): changes as they happen. Each event's id says how far the client has seen, so
-//! that a client that was cut off continues there.
+//! Server-sent events (HTML, section 9.2): changes as they happen. The id of each event records the position in the
+//! stream. A client that was disconnected continues there.
 
 use std::time::Duration;
 
@@ -26,26 +26,27 @@ use super::trials::{MetricView, SampleView, attempt};
 use crate::job_state::JobState;
 use crate::store;
 
-/// The least time between two looks at the store: changes that come closer are told together.
+/// The minimum time between two reads of the store. Changes within this time are sent together.
 const STORE_INTERVAL: Duration = Duration::from_millis(250);
-/// The time that a stream may be silent: a client that has gone is noticed by what is sent to it.
+/// The maximum time without output on a stream. A disconnected client is noticed only when the manager sends
+/// something.
 const SILENCE: Duration = Duration::from_secs(15);
-/// The comment that is sent then.
+/// The comment that is then sent.
 const STILL_HERE: &str = ": still here\n\n";
-/// Time between two looks whether a client that was told the end has gone.
+/// The interval of the check whether a client has disconnected after the end of its stream.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Values of one kind that are sent at once.
+/// The maximum number of values of one kind that are sent at once.
 const BURST: u32 = 1000;
-/// Bytes of one stream that are sent at once.
+/// The maximum number of bytes of one output stream that are sent at once.
 const LOG_BURST: usize = 64 << 10;
 
-/// Where a stream of events begins.
+/// The position at which an event stream begins.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FollowQuery {
-    /// The last event's id, as the header `Last-Event-ID` that wins over it. Without either, a stream
-    /// of the experiment begins now, and one of a trial at the trial's beginning.
+    /// The id of the last received event. The header `Last-Event-ID` takes precedence. Without either, a stream of
+    /// the experiment begins now, and a stream of a trial begins at the trial's start.
     after: Option<String>,
 }
 
@@ -54,13 +55,13 @@ struct EventStream {
     sender: Sender<Bytes, std::io::Error>,
     allowance: Allowance,
     shared: Shared,
-    /// Tells when the store falls ill or is well again, which is no commit.
+    /// Notified when the store becomes unable to write, or able again. Such a change is not a commit.
     write_error: watch::Receiver<Option<store::Error>>,
-    /// When something was said last.
+    /// The time of the last output.
     spoke: Instant,
 }
 
-/// The client has gone, or the manager goes.
+/// The client has disconnected, or the manager has stopped.
 struct StreamClosed;
 
 impl EventStream {
@@ -80,7 +81,8 @@ impl EventStream {
         self.sender.send_data(piece).await.map_err(|_| StreamClosed)
     }
 
-    /// Stays, once the manager goes, until the client has gone, which was told all and may look once more at what it shows.
+    /// If the manager is stopping, waits until the client has disconnected. The client has received all events, and
+    /// may send one more request.
     async fn farewell(&mut self) -> Result<(), StreamClosed> {
         let (closing, closed) = (&self.shared.state.closing, &self.shared.state.closed);
         let (closing, closed) = (closing.clone(), closed.clone());
@@ -94,8 +96,8 @@ impl EventStream {
         Ok(())
     }
 
-    /// Waits for the next commit, a moment at least; tells the client of silence. `false`: the manager
-    /// goes, and this was the last look.
+    /// Waits for the next commit, at least for [`STORE_INTERVAL`], and sends a comment after a silence. Returns
+    /// `false` if the manager is stopping; the caller then reads the store once more.
     async fn pause(&mut self, commits: &mut watch::Receiver<u64>) -> Result<bool, StreamClosed> {
         let stop = self.shared.state.closing.clone();
         tokio::select! {
@@ -109,7 +111,7 @@ impl EventStream {
                 Ok(()) = self.write_error.changed() => return Ok(true),
                 changed = timeout_at(patience, commits.changed()) => match changed {
                     Ok(Ok(())) => return Ok(true),
-                    // A store that is only read tells of no commits: its writer is looked at.
+                    // A store that is opened for reading reports no commits, so it is polled.
                     Ok(Err(_)) => {
                         sleep(STORE_INTERVAL).await;
                         if self.spoke.elapsed() >= SILENCE {
@@ -124,7 +126,7 @@ impl EventStream {
     }
 }
 
-/// Opens a stream that `follow` writes.
+/// Opens a stream, to which `follow` writes.
 fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     shared: Shared,
     allowance: Allowance,
@@ -135,7 +137,7 @@ fn stream<F: Future<Output = Result<(), StreamClosed>> + Send + 'static>(
     let write_error = shared.state.store.watch_write_error();
     let told =
         follow(EventStream { sender, allowance, shared, write_error, spoke: Instant::now() });
-    // It ends with the client, whom it notices by its silence, or with the manager.
+    // The task ends with the client, whose disconnection its regular output reveals, or with the manager.
     streams.spawn(async move { drop(told.await) });
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
@@ -156,10 +158,11 @@ fn no_such_place(text: &str) -> Error {
     Error::BadRequest(format!("{text:?} is not the id of an event of this stream"))
 }
 
-/// Streams the experiment's events: trials that change, and the experiment's numbers
+/// Streams the experiment's events: changed trials, and the experiment's numbers
 ///
-/// Event `trial`: a trial as it stands now. Event `experiment`: the experiment as it stands now. Event `end`: the manager
-/// goes, and this was the last of it. The id is the number of the newest change told; with it the stream goes on without a gap.
+/// Event `trial`: the present state of a trial. Event `experiment`: the present state of the experiment. Event `end`:
+/// the manager is stopping, and this was the last event. The id is the number of the newest change that was sent.
+/// With this id, a new stream continues without a gap.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "experiment", params(FollowQuery),
     responses((status = 200, content_type = "text/event-stream")),
@@ -181,7 +184,7 @@ pub(super) async fn events(
     Ok(stream(shared, allowance, move |mut line| async move {
         let mut seen = first.revision;
         let mut snapshot = first;
-        // A client that resumes is told what changed meanwhile, and of all that is still moving.
+        // A resumed stream first sends the trials that changed meanwhile, and all that have not ended.
         let missed = |change: i64, state: JobState| {
             after.is_some_and(|after| change > after || !state.is_final())
         };
@@ -195,7 +198,8 @@ pub(super) async fn events(
         let mut stands = String::new();
         let mut goes_on = true;
         loop {
-            // In the order in which they changed: who is cut off between two of them goes on with the second.
+            // Sent in the order of the changes: a client that is disconnected between two of them continues with the
+            // second.
             news.sort_by_key(|trial| trial.change);
             for trial in news {
                 told = told.max(trial.change);
@@ -205,7 +209,7 @@ pub(super) async fn events(
             let id = told.to_string();
             let shown = shown(&line.shared, &snapshot).await.map_err(|_| StreamClosed)?;
             let now = serde_json::to_string(&shown).map_err(|_| StreamClosed)?;
-            // The running time alone is no news: clients have clocks.
+            // A change of the run time alone is not sent, because clients have clocks.
             let timeless =
                 crate::view::ExperimentView { elapsed_ms: 0, ended_per_hour: None, ..shown };
             let timeless = serde_json::to_string(&timeless).map_err(|_| StreamClosed)?;
@@ -225,7 +229,7 @@ pub(super) async fn events(
     }))
 }
 
-/// The part of a trial that a client has seen: which attempt, and of it how much.
+/// The part of a trial that a client has received: the attempt, and the positions within it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SeenPart {
     attempt: i64,
@@ -250,7 +254,8 @@ impl SeenPart {
         parts.next().is_none().then_some(seen)
     }
 
-    /// Starts from the beginning with what its agent has not reported yet, in the place of what was shown without it.
+    /// Restarts at the beginning if the agent has not reported yet: its reports replace the output that was sent
+    /// without it.
     fn again(&mut self) {
         if *self == (Self { attempt: self.attempt, ..Self::NOTHING }) {
             *self = Self::NOTHING;
@@ -268,20 +273,20 @@ impl SeenPart {
 struct LogEvent {
     /// `stdout` or `stderr`.
     stream: &'static str,
-    /// Where it begins, in bytes of the stream.
+    /// The position of the piece, in bytes of the stream.
     from: u64,
     /// The output, as in a part of the log.
     text: String,
-    /// When its lines came, as in a part of the log.
+    /// The times of the lines, as in a part of the log.
     times: Vec<LineTimeView>,
 }
 
-/// Streams the events of one trial: its metrics, samples and output as they come
+/// Streams the events of one trial: its metrics, samples and output as they arrive
 ///
-/// Events: `attempt` (another attempt's turn: what came before is another run's), `metrics` and `samples`
-/// (arrays), `log`, `trial` (as in a list), and `end` when nothing more will come. While nothing is heard of the trial's
-/// agent, `unheard`: what its pod prints (`text`), or why that cannot be shown (`why`); `attempt` is told anew when the agent is
-/// heard, and its output comes from the beginning.
+/// Events: `attempt` (another attempt begins: earlier data belong to another run), `metrics` and `samples` (arrays),
+/// `log`, `trial` (as in the list), and `end` if nothing more can follow. While the trial's agent is silent,
+/// `unheard`: the output of its pod (`text`), or the reason why it cannot be shown (`why`). When the agent reports,
+/// `attempt` is sent again, and the agent's output follows from the beginning.
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/events", tag = "trials",
     params(("trial", description = "the trial's id"), FollowQuery),
@@ -299,7 +304,7 @@ pub(super) async fn trial_events(
         Some(text) => SeenPart::read(&text).ok_or_else(|| no_such_place(&text))?,
         None => SeenPart::NOTHING,
     };
-    // An unknown trial is refused before anything is streamed.
+    // An unknown trial is refused before the stream begins.
     attempt(&shared, &trial, None).await?;
     let mut commits = shared.state.store.watch();
     commits.mark_unchanged();
@@ -309,15 +314,15 @@ pub(super) async fn trial_events(
         let mut ear = Ear::default();
         let mut goes_on = true;
         loop {
-            // Looked at first: what the trial said before it ended is told before its end.
+            // Read first: the reports before the trial's end are then sent before its end.
             let snapshot = line.shared.state.board.refresh().await.map_err(|_| StreamClosed)?;
             let summary = snapshot.find(trial.as_str()).ok_or(StreamClosed)?;
             let ended = summary.state.is_final();
             if !silent_agent_output::is(summary.state) && std::mem::take(&mut ear).told && !ended {
                 seen.again();
             }
-            // The client was shown output that the agent has not brought. The agent's own output waits until the
-            // trial's state says that the agent is heard: the client must first be told to begin anew.
+            // The client received output that the agent has not reported. The agent's own output waits until the
+            // trial's state shows that the agent reports, because the client must first get `attempt`.
             if !(silent_agent_output::is(summary.state) && ear.told) {
                 while one_look(&mut line, &trial, &mut seen, ended).await? {}
             }
@@ -342,8 +347,8 @@ pub(super) async fn trial_events(
     }))
 }
 
-/// Tells what a trial prints whose agent is silent, or waits for a change in the store. Returns `false` once the stream is
-/// to end.
+/// Sends the output of a trial whose agent is silent, or waits for a change in the store. Returns `false` when the
+/// stream must end.
 async fn unheard(
     line: &mut EventStream,
     trial: &TrialJobId,
@@ -363,7 +368,7 @@ async fn unheard(
     Ok(true)
 }
 
-/// Returns how long an agent has been silent that was heard before.
+/// Returns the time since the last report of an agent that has become silent.
 async fn silence(
     shared: &Shared,
     state: JobState,
@@ -379,7 +384,7 @@ async fn silence(
         .map(Duration::from_millis))
 }
 
-/// Tells what is new of a trial, which may have ended; `true` if there may be more.
+/// Sends the news of a trial, which may have ended. Returns `true` if there may be more.
 async fn one_look(
     line: &mut EventStream,
     trial: &TrialJobId,
@@ -419,7 +424,7 @@ async fn one_look(
         };
         let part = store.log_part(writing, stream, *place, LOG_BURST).await;
         let mut part = part.map_err(|_| StreamClosed)?;
-        // A character that is cut comes whole with the next look, as long as there may be one.
+        // A character that is cut off is sent with the next piece, as long as there may be one.
         if !ended || part.next < part.end {
             let cut = unfinished(&part.bytes);
             part.bytes.truncate(part.bytes.len() - cut);

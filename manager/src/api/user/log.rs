@@ -1,4 +1,4 @@
-//! A trial's output: a part as JSON, or a whole stream as the bytes that it is.
+//! A trial's output: a part as JSON, or a whole stream as unchanged bytes.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
@@ -17,33 +17,33 @@ use super::query_extractor::{CheckedQuery, TrialPath, bounded};
 use super::trials::attempt;
 use crate::store::{AttemptRow, LineTime, LogPart};
 
-/// Bytes of a part unless asked otherwise, and at most.
+/// The default and the maximum size of a part, in bytes.
 const PART: (u32, u32) = (64 << 10, 1 << 20);
 
-/// Bytes of a whole stream that are read at a time: a client that does not read makes the manager hold a few of them, and the
-/// C library keeps much of that for later.
+/// The number of bytes of a whole stream that are read at once. For a client that does not read, the manager holds a
+/// few such pieces in memory, and the C library keeps much of that memory for later.
 const PIECE: usize = 16 << 10;
 
-/// Which part of which stream.
+/// The requested part of a stream.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct LogQuery {
     /// `stdout` (default) or `stderr`.
     stream: Option<String>,
-    /// Which attempt; the current one by default, or `ATTEMPT-legacy` where only an old keeper has sent its output.
+    /// The attempt; the current one by default, or `ATTEMPT-legacy` if only an old keeper has sent its output.
     attempt: Option<String>,
-    /// From this byte of the stream on; 0 by default.
+    /// The position at which the part begins, in bytes of the stream; 0 by default.
     from: Option<u64>,
-    /// Instead of `from`: the last so many of the bytes that are there.
+    /// The number of bytes at the end of the stream that are returned. Replaces `from`.
     tail: Option<u64>,
-    /// Bytes of the part, 1 to 1048576; 65536 by default.
+    /// The maximum size of the part in bytes, 1 to 1048576; 65536 by default.
     #[param(minimum = 1, maximum = 1_048_576)]
     limit: Option<u32>,
 }
 
 impl LogQuery {
-    /// The end of a stream.
+    /// Requests the end of a stream.
     pub(in crate::api) fn tail(stream: &str, bytes: u32) -> Self {
         let (stream, tail) = (Some(stream.to_owned()), Some(u64::from(bytes)));
         Self { stream, tail, limit: Some(bytes), ..Self::default() }
@@ -53,49 +53,49 @@ impl LogQuery {
 /// A part of a trial's output.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct LogView {
-    /// Which attempt. Absence means that none was heard of.
+    /// The attempt. Absence means that no attempt has reported.
     pub(in crate::api) attempt: Option<String>,
-    /// Where the part begins, in bytes of the stream.
+    /// The position at which the part begins, in bytes of the stream.
     pub(in crate::api) from: u64,
-    /// Where to go on reading.
+    /// The position at which the next part begins.
     pub(in crate::api) next: u64,
-    /// Where the stream ends, as far as it was delivered.
+    /// The end of the stream, as far as it was delivered.
     pub(in crate::api) end: u64,
-    /// The output. Bytes that are not UTF-8 stand as U+FFFD; a line in brackets tells of bytes that were
-    /// lost for want of room, or folded with a progress bar.
+    /// The output. U+FFFD replaces bytes that are not UTF-8. A line in brackets reports bytes that were dropped
+    /// because the spool was full, or folded with a progress bar.
     pub(in crate::api) text: String,
-    /// When its lines came, at most once a second.
+    /// The times of the lines, at most one a second.
     pub(in crate::api) times: Vec<LineTimeView>,
 }
 
-/// When a line of a part of the output came.
+/// The time of a line in a part of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub(in crate::api) struct LineTimeView {
     /// The line, counted from 0 at the part's beginning. Line 0 may have begun before the part.
     pub(in crate::api) line: u64,
-    /// When the agent saw it, in milliseconds since the Unix epoch.
+    /// The time at which the agent read the line, in milliseconds since the Unix epoch.
     pub(in crate::api) observed_at_ms: i64,
 }
 
-/// Returns the times of a part as the API tells them.
+/// Returns the times of a part in the form of the API.
 pub(super) fn times(part: &LogPart) -> Vec<LineTimeView> {
     let view =
         |time: &LineTime| LineTimeView { line: time.line, observed_at_ms: time.observed_at_ms };
     part.times.iter().map(view).collect()
 }
 
-/// The stream of that name.
+/// Returns the stream with this name.
 pub(in crate::api) fn stream_of(word: Option<&str>) -> Result<Stream, Error> {
     match word {
         None | Some("stdout") => Ok(Stream::Stdout),
         Some("stderr") => Ok(Stream::Stderr),
         Some(other) => {
-            Err(Error::BadRequest(format!("stream is {other:?}; stdout or stderr is possible")))
+            Err(Error::BadRequest(format!("stream must be stdout or stderr, not {other:?}")))
         }
     }
 }
 
-/// Whose output is meant.
+/// Returns the attempt whose output is requested.
 pub(in crate::api) async fn speaker(
     shared: &Shared,
     id: &TrialJobId,
@@ -105,7 +105,7 @@ pub(in crate::api) async fn speaker(
     if named.is_some() { Ok(heard) } else { Ok(shared.state.store.writing(id).await?) }
 }
 
-/// The part that the request names.
+/// Returns the part that the request names.
 pub(in crate::api) async fn view(
     shared: &Shared,
     id: &TrialJobId,
@@ -123,11 +123,11 @@ pub(in crate::api) async fn view(
         Some(tail) => store.log_tail(attempt.key, stream, tail).await?,
     };
     let part = store.log_part(attempt.key, stream, from, limit).await?;
-    // A character that is cut by the part's end belongs to the next part, which may still be on its way. A part that is
-    // nothing else is shown as it is, or it would be asked for for ever.
+    // A character that the part's end cuts off belongs to the next part, which may not have arrived yet. A part that
+    // contains nothing else is returned unchanged; otherwise the client would request it again and again.
     let cut = if part.next < part.end || !attempt.ended { unfinished(&part.bytes) } else { 0 };
     let cut = if cut < part.bytes.len() { cut } else { 0 };
-    // The end of a stream may begin within one.
+    // The requested end of a stream may begin within a character.
     let begun = if query.tail.is_some() && from > 0 { continued(&part.bytes) } else { 0 };
     let whole = &part.bytes[begun..(part.bytes.len() - cut).max(begun)];
     Ok(LogView {
@@ -140,12 +140,12 @@ pub(in crate::api) async fn view(
     })
 }
 
-/// Returns the number of bytes at the beginning that belong to a character that began before.
+/// Returns the number of bytes at the beginning that belong to a character that began earlier.
 fn continued(bytes: &[u8]) -> usize {
     bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count()
 }
 
-/// Returns the number of bytes at the end that begin a character that does not end there.
+/// Returns the number of bytes at the end that begin an incomplete character.
 pub(super) fn unfinished(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let byte = bytes[bytes.len() - back];
@@ -161,7 +161,7 @@ pub(super) fn unfinished(bytes: &[u8]) -> usize {
     0
 }
 
-/// A part of a trial's output
+/// Returns a part of a trial's output
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/log", tag = "trials",
     params(("trial", description = "the trial's id"), LogQuery),
@@ -176,7 +176,7 @@ pub(super) async fn part(
     Ok(Json(view(&shared, &id, &query).await?))
 }
 
-/// A whole stream of a trial's current attempt, as bytes
+/// Returns a whole stream of a trial's current attempt, as bytes
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/log/{stream}", tag = "trials",
     params(("trial", description = "the trial's id"), ("stream", description = "`stdout` or `stderr`")),
@@ -192,7 +192,7 @@ pub(super) async fn whole(
     whole_log(shared, &id, &word, allowance).await
 }
 
-/// A whole stream as a response, read as the client takes it.
+/// Returns a whole stream as a response, which is read while the client receives it.
 pub(in crate::api) async fn whole_log(
     shared: Shared,
     id: &TrialJobId,
@@ -203,7 +203,7 @@ pub(in crate::api) async fn whole_log(
     let attempt = speaker(&shared, id, None).await?;
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
     if let Some(attempt) = attempt {
-        // It ends with the client, at the stream's end, or when the store fails.
+        // The task ends when the client disconnects, at the stream's end, or when the store fails.
         tokio::spawn(async move {
             let (store, mut from) = (&shared.state.store, 0);
             loop {
@@ -221,7 +221,7 @@ pub(in crate::api) async fn whole_log(
     }
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
-        // Whatever a trial prints, it is text.
+        // The output is always text, whatever the trial prints.
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
     Ok((headers, Body::new(body)).into_response())

@@ -22,70 +22,71 @@ use crate::view::pareto::{ObjectiveView, value_of};
 use crate::view::space::{self, ParameterAxis};
 use crate::view::{self, Snapshot, TrialSummary};
 
-/// Columns of parameters: as many as a chart has axes for.
+/// The maximum number of columns for parameters. A chart has as many axes.
 const COLUMNS: usize = 40;
 
-/// The columns that an answer has only if the request names them.
+/// The columns that a response contains only if the request names them.
 const MORE: [&str; 9] =
     ["created", "started", "ended", "cause", "latest", "host", "attempts", "space", "objectives"];
 
-/// Which columns.
+/// The requested columns.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct PointsQuery {
-    /// More columns: any of `created`, `started`, `ended`, `cause`, `latest`, `host`, `attempts`, `space`, `objectives`, with commas.
+    /// Additional columns, separated by commas: any of `created`, `started`, `ended`, `cause`, `latest`, `host`,
+    /// `attempts`, `space`, `objectives`.
     columns: Option<String>,
 }
 
-/// All trials in columns, for charts: the same place in each column is the same trial.
+/// All trials in columns, for charts. The same position in each column belongs to the same trial.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api) struct Points {
-    /// Positions in the experiment.
+    /// The positions in the experiment.
     sequence: Vec<u64>,
-    /// Ids.
+    /// The ids.
     id: Vec<String>,
-    /// States.
+    /// The states.
     state: Vec<&'static str>,
-    /// Final results of succeeded trials as numbers; null where there is none, or none that is finite.
+    /// The final results of succeeded trials as numbers; null if there is none, or none that is finite.
     #[serde(rename = "final")]
     last: Vec<Option<f64>>,
-    /// A column for each of the first 40 parameters, in the order in which trials have them, numbers to six digits; null where a
-    /// trial has no such parameter.
+    /// A column for each of the first 40 parameters, in the order in which trials have them. Numbers have six digits.
+    /// A value is null if the trial has no such parameter.
     #[schema(value_type = Object)]
     parameters: Map<String, Value>,
-    /// The means of the points that are complete, where points are repeated: the number with which each trial competes for the
-    /// best; null where there is none.
+    /// The means of the complete points, if points are repeated: the number with which each trial competes for the
+    /// best. Null if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     means: Option<Vec<Option<f64>>>,
-    /// Results that were better than all before them, or means where points are repeated.
+    /// The results that were better than all before them, or the means if points are repeated.
     improvements: Vec<Improvement>,
-    /// The number of the newest change that is in.
+    /// The number of the newest change in this response.
     change: i64,
-    /// The columns that were asked for.
+    /// The requested additional columns.
     #[serde(flatten)]
     more: MoreColumns,
 }
 
-/// Columns that are given when they are asked for. Times are in milliseconds since the Unix epoch.
+/// Columns that only a request for them returns. Times are in milliseconds since the Unix epoch.
 #[derive(Debug, Default, Serialize, ToSchema)]
 struct MoreColumns {
-    /// When each trial was recorded.
+    /// The time at which each trial was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<Vec<i64>>,
-    /// When its current attempt began to run; null where it has not.
+    /// The time at which its current attempt started to run; null if it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     started: Option<Vec<Option<i64>>>,
-    /// When it ended; null where it has not.
+    /// The time at which it ended; null if it has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended: Option<Vec<Option<i64>>>,
-    /// The cause of its end, such as `oom-cuda`; null where there is no verdict.
+    /// The cause of its end, such as `oom-cuda`; null without a verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Vec<Option<String>>>,
-    /// The latest result of trials that have not succeeded: running, stopped early or failed. Null where there is none.
+    /// The latest result of trials that have not succeeded: running, stopped early or failed. Null if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     latest: Option<Vec<Option<f64>>>,
-    /// The machine or pod of the latest attempt that ran; null where none is known.
+    /// The machine or pod of the latest attempt that ran; null if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Vec<Option<String>>>,
     /// The number of attempts.
@@ -94,7 +95,7 @@ struct MoreColumns {
     /// The parameters of the search space, in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     space: Option<Vec<ParameterAxis>>,
-    /// The objectives of an experiment that has several; else none.
+    /// The objectives of an experiment with several objectives; otherwise empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     objectives: Option<Vec<ObjectiveColumn>>,
 }
@@ -104,11 +105,11 @@ struct MoreColumns {
 struct ObjectiveColumn {
     #[serde(flatten)]
     objective: ObjectiveView,
-    /// The values of succeeded trials; null where there is none, or none that is finite.
+    /// The values of succeeded trials; null if there is none, or none that is finite.
     values: Vec<Option<f64>>,
 }
 
-/// The column of an objective.
+/// Returns the column of an objective.
 fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveColumn {
     let value = |trial: &TrialSummary| {
         let last = trial.last.as_ref().filter(|_| trial.state == JobState::Succeeded);
@@ -119,7 +120,7 @@ fn objective_column(snapshot: &Snapshot, objective: ObjectiveView) -> ObjectiveC
     ObjectiveColumn { objective, values }
 }
 
-/// A value as finely as a chart shows it.
+/// Rounds a value to the precision of a chart.
 fn seen(value: &Value) -> Value {
     let rounded = value.as_f64().filter(|_| value.is_f64()).map(|number| format!("{number:.5e}"));
     let rounded = rounded.and_then(|text| text.parse::<f64>().ok());
@@ -153,44 +154,44 @@ fn points(snapshot: &Snapshot, maximize: bool, more: MoreColumns) -> Points {
     }
 }
 
-/// The mean of a trial's point, once that is complete.
+/// Returns the mean of a trial's point, once the point is complete.
 fn mean(trial: &TrialSummary) -> Option<f64> {
     trial.estimate.filter(Estimate::is_complete).map(|estimate| estimate.mean)
 }
 
-/// The latest finite result of a trial that has not succeeded.
+/// Returns the latest finite result of a trial that has not succeeded.
 pub(super) fn provisional(trial: &TrialSummary) -> Option<f64> {
     let latest = || MetricValue::from(trial.latest.clone()?).number();
     let number = trial.number().or_else(latest).filter(|number| number.is_finite());
     number.filter(|_| trial.state != JobState::Succeeded)
 }
 
-/// The parameters of the search space, in its order; none where the space is in a form of the tuner's own.
+/// Returns the parameters of the search space, in its order. Empty if the space has a form of the tuner's own.
 pub(in crate::api) async fn axes(shared: &Shared) -> Result<Vec<ParameterAxis>, Error> {
     Ok(space(shared).await?.map(|space| space::axes(&space)).unwrap_or_default())
 }
 
-/// The search space; `None`: it is in a form of the tuner's own.
+/// Returns the search space. `None` if it has a form of the tuner's own.
 pub(in crate::api) async fn space(shared: &Shared) -> Result<Option<SearchSpace>, Error> {
     let row = shared.state.store.experiment().await?.ok_or(Error::NotFound)?;
     let space = row.canonical.get("searchSpace").map(SearchSpace::parse);
     Ok(space.and_then(Result::ok))
 }
 
-/// The names of the columns in a query.
+/// Returns the names of the columns in a query.
 fn names(query: &PointsQuery) -> Result<Vec<&str>, Error> {
     let words = query.columns.as_deref().unwrap_or_default().split(',').map(str::trim);
     let names: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     match names.iter().find(|name| !MORE.contains(name)) {
         None => Ok(names),
         Some(other) => Err(Error::BadRequest(format!(
-            "columns: there is no column {other:?}; there are {}",
+            "columns: unknown column {other:?}; the columns are {}",
             MORE.join(", ")
         ))),
     }
 }
 
-/// A column with a value of each trial, if the request names it.
+/// Returns a column with a value of each trial, if the request names it.
 fn column<T>(wanted: bool, snapshot: &Snapshot, of: impl Fn(&TrialSummary) -> T) -> Option<Vec<T>> {
     wanted.then(|| snapshot.trials.iter().map(|trial| of(trial)).collect())
 }
@@ -229,7 +230,7 @@ async fn more(
     })
 }
 
-/// All trials in columns, for charts
+/// Returns all trials in columns, for charts
 #[utoipa::path(
     get, path = "/api/v1/experiment/points", tag = "experiment", params(PointsQuery),
     responses((status = 200, body = Points)),

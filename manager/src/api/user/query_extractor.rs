@@ -1,4 +1,4 @@
-//! Extractors of a request's query, path and body. A refusal names what is wrong.
+//! Extractors of a request's query, path and body. A refusal names the problem.
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::Uri;
@@ -9,16 +9,16 @@ use trial_protocol::TrialJobId;
 
 use super::super::{Error, Shared};
 
-/// The largest body of a change, in bytes.
+/// The maximum size of the body of a change, in bytes.
 const BODY_LIMIT: usize = 64 << 10;
-/// The largest list of results, in bytes: some 50,000 of them.
+/// The maximum size of a list of results, in bytes: about 50,000 results.
 const LARGE_BODY_LIMIT: usize = 16 << 20;
 
-/// A request's query, checked.
+/// A checked query of a request.
 pub(in crate::api) struct CheckedQuery<T>(pub(in crate::api) T);
 
 impl<T: DeserializeOwned> CheckedQuery<T> {
-    /// The query of an address.
+    /// Reads the query of an address.
     pub(in crate::api) fn of(uri: &Uri) -> Result<Self, Error> {
         let query = Query::try_from_uri(uri);
         let Query(query) = query.map_err(|error| {
@@ -29,7 +29,7 @@ impl<T: DeserializeOwned> CheckedQuery<T> {
         Ok(Self(query))
     }
 
-    /// The query that a text is.
+    /// Reads a query from its text.
     pub(in crate::api) fn of_text(query: &str) -> Result<Self, Error> {
         let uri = format!("/?{query}").parse::<Uri>();
         Self::of(&uri.map_err(|_| Error::BadRequest("the query cannot be read".to_owned()))?)
@@ -44,7 +44,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for CheckedQuery<T
     }
 }
 
-/// The trial that a path names. Whether there is such a trial is for the store to say.
+/// The trial that a path names. The store checks whether it exists.
 pub(in crate::api) struct TrialPath(pub(in crate::api) TrialJobId);
 
 impl FromRequestParts<Shared> for TrialPath {
@@ -59,12 +59,12 @@ impl FromRequestParts<Shared> for TrialPath {
     }
 }
 
-/// A request's JSON body; none at all stands for `{}`.
+/// Reads a request's JSON body. An empty body means `{}`.
 pub(in crate::api) async fn json_body<T: DeserializeOwned>(request: Request) -> Result<T, Error> {
     json_body_within(request, BODY_LIMIT).await
 }
 
-/// Reads what the user gives a tuner, a list of results or a space: as [`json_body`], and larger.
+/// Reads a list of results or a search space for a tuner: like [`json_body`], but with a higher limit.
 pub(in crate::api) async fn large_json_body(request: Request) -> Result<Value, Error> {
     json_body_within(request, LARGE_BODY_LIMIT).await
 }
@@ -83,7 +83,7 @@ async fn json_body_within<T: DeserializeOwned>(
         .map_err(|error| Error::BadRequest(format!("the body cannot be read: {error}")))
 }
 
-/// Returns a number of a query, if it is allowed.
+/// Returns a number of a query, if it is in the allowed range.
 pub(in crate::api) fn bounded(
     name: &str,
     asked: Option<u32>,
@@ -94,5 +94,5 @@ pub(in crate::api) fn bounded(
     if (1..=most).contains(&number) {
         return Ok(number);
     }
-    Err(Error::BadRequest(format!("{name} is {number}; from 1 to {most} is possible")))
+    Err(Error::BadRequest(format!("{name} must be from 1 to {most}, not {number}")))
 }

@@ -1,5 +1,5 @@
-//! The output of a trial while nothing is heard of its agent, as far as the platform can tell: its pod cannot reach the
-//! manager, or the agent has not got so far. Nothing of it is kept.
+//! The output of a trial while its agent is silent, if the platform provides it: the pod cannot reach the manager, or
+//! the agent has not started yet. The manager stores none of it.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use super::log::unfinished;
 use crate::job_state::JobState;
 use crate::training_service::Output;
 
-/// Between two tries to have it.
+/// The pause between two requests to the platform.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// The time that more output is waited for once there is some, and the most bytes that are sent at once.
+/// The time for which further output is collected, and the maximum number of bytes that are sent at once.
 const GATHER: Duration = Duration::from_millis(250);
 const MOST: usize = 64 << 10;
 
-/// Output that no agent has brought.
+/// Output that no agent has reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Unheard {
-    /// The text that the trial's first process, and all that it started, printed on both streams.
+    /// The text that the trial's first process, and all processes that it started, printed on both streams.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) text: String,
-    /// Why nothing can be shown.
+    /// The reason why no output can be shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
 }
@@ -35,20 +35,20 @@ pub(super) struct Unheard {
 #[derive(Default)]
 pub(super) struct Ear {
     open: Option<Output>,
-    /// Bytes of a character that has not come whole.
+    /// The bytes of an incomplete character.
     rest: Vec<u8>,
-    /// The platform is not asked again before this time.
+    /// The earliest time of the next request to the platform.
     again: Option<Instant>,
-    /// When something came last.
+    /// The time of the last output.
     last: Option<Instant>,
-    /// The platform will never have the output.
+    /// `true` if the platform can never provide the output.
     deaf: bool,
-    /// The client was told something that its agent may bring anew.
+    /// `true` if the client received output that the agent may report again.
     pub(super) told: bool,
 }
 
 impl Ear {
-    /// Waits for what comes next. It is for ever where nothing is to be had. A call that is dropped loses nothing.
+    /// Waits for the next output, permanently if none is available. If the future is dropped, no output is lost.
     pub(super) async fn next(
         &mut self,
         shared: &Shared,
@@ -75,7 +75,7 @@ impl Ear {
     }
 
     async fn gather(&mut self) -> Unheard {
-        // What a dropped call has left is told soon.
+        // Output that a dropped call left is sent soon.
         let left = self.rest.len() > unfinished(&self.rest);
         let mut until = left.then(|| Instant::now() + GATHER);
         loop {
@@ -111,7 +111,7 @@ impl Ear {
     }
 }
 
-/// Returns whether nothing is heard of the agent of a trial that is so.
+/// Returns whether the agent of a trial in this state is silent.
 pub(super) fn is(state: JobState) -> bool {
     matches!(state, JobState::Waiting | JobState::Lost)
 }

@@ -1,4 +1,4 @@
-//! All attempts in time: when and on which machine each ran, which were retries, and which waited.
+//! All attempts over time: the time and the machine of each run, retries, and waiting times.
 
 use std::collections::HashMap;
 
@@ -12,40 +12,40 @@ use super::super::{Error, Shared};
 use crate::view::Snapshot;
 use crate::view::attempts::{self, AttemptSpan};
 
-/// The attempts that a timeline shows: the newest.
+/// The maximum number of attempts in a timeline; the newest are shown.
 const MOST_ATTEMPTS: usize = 50_000;
 
-/// Attempts in columns: the same place in each column is the same attempt. Times are in milliseconds since the Unix epoch,
-/// by the manager's clock.
+/// Attempts in columns. The same position in each column belongs to the same attempt. Times are in milliseconds since
+/// the Unix epoch, by the manager's clock.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct Timeline {
     /// The trials' positions in the experiment.
     sequence: Vec<u64>,
     /// The number of the attempt within its trial, from 1.
     attempt: Vec<u32>,
-    /// When it was submitted, and began to wait.
+    /// The time at which it was submitted, and began to wait.
     submitted: Vec<i64>,
-    /// When it began to run; null where it has not.
+    /// The time at which it started to run; null if it has not.
     began: Vec<Option<i64>>,
-    /// When it ended, or another attempt took its place; null where it goes on.
+    /// The time at which it ended, or another attempt replaced it; null if it continues.
     ended: Vec<Option<i64>>,
-    /// The state that it came to last, such as `RUNNING`.
+    /// Its last state, such as `RUNNING`.
     state: Vec<&'static str>,
-    /// `true` if another attempt took its place.
+    /// `true` if another attempt replaced it.
     retried: Vec<bool>,
-    /// The machine or pod, as a position in `hosts`; null where none is known.
+    /// The machine or pod, as a position in `hosts`; null if none is known.
     host: Vec<Option<usize>>,
     /// The machines and pods, in the order of their first attempt.
     hosts: Vec<String>,
-    /// The latest reason for which it waited, for a person; null where none was given.
+    /// The latest reason for which it waited, for a person; null if there was none.
     waited_for: Vec<Option<String>>,
-    /// Older attempts that are left out, of more than 50,000.
+    /// The number of older attempts that are omitted because there are more than 50,000.
     left_out: usize,
     /// The present time.
     now: i64,
 }
 
-/// The attempts of all trials.
+/// Returns the attempts of all trials.
 pub(super) async fn spans(shared: &Shared, snapshot: &Snapshot) -> Result<Vec<AttemptSpan>, Error> {
     let store = &shared.state.store;
     let (steps, hosts) = (store.attempt_steps().await?, store.attempt_hosts().await?);
@@ -77,14 +77,14 @@ fn timeline(mut spans: Vec<AttemptSpan>, now: i64) -> Timeline {
     timeline
 }
 
-/// The machine of each trial's latest attempt that named one, by the trial's position.
+/// Returns the machine of each trial's latest attempt that named one, by the trial's position.
 pub(in crate::api) async fn machines(shared: &Shared) -> Result<HashMap<u64, String>, Error> {
     let snapshot = shared.state.board.refresh().await?;
     let spans = spans(shared, &snapshot).await?;
     Ok(spans.into_iter().filter_map(|span| Some((span.sequence, span.host?))).collect())
 }
 
-/// All attempts in time: who ran where and when
+/// Returns all attempts over time: their machines, starts and ends
 #[utoipa::path(
     get, path = "/api/v1/experiment/timeline", tag = "experiment",
     responses((status = 200, body = Timeline)),

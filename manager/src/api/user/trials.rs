@@ -1,4 +1,4 @@
-//! Trials: a page of the list, one trial with all that explains it, its curves and its samples.
+//! Trials: a page of the list, one trial in detail, its curves and its samples.
 
 use std::collections::HashMap;
 
@@ -20,70 +20,71 @@ use crate::view::filter::Filter;
 use crate::view::table::{self, Column, TableQuery};
 use crate::view::{self, TrialDetail, TrialSummary};
 
-/// Rows on a page unless asked otherwise, and at most.
+/// The default and the maximum number of trials on a page.
 const ROWS: (u32, u32) = (100, 1000);
-/// Metrics or samples on a page unless asked otherwise, and at most.
+/// The default and the maximum number of metrics or samples on a page.
 const VALUES: (u32, u32) = (1000, 10_000);
-/// Values that a thinned curve is made from at a time.
+/// The number of values that are read at once for a thinned curve.
 const CHUNK: u32 = 10_000;
 
-/// Which trials.
+/// The filters and the order of the list of trials.
 #[derive(Debug, Clone, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ListQuery {
-    /// Only these states, such as `RUNNING,FAILED`.
+    /// Only trials in these states, such as `RUNNING,FAILED`.
     pub(in crate::api) state: Option<String>,
-    /// Only trials whose verdict has this cause, such as `oom-cuda`; `unknown`: those without a verdict.
+    /// Only trials whose verdict has this cause, such as `oom-cuda`. `unknown` means trials without a verdict.
     pub(in crate::api) cause: Option<String>,
-    /// Only trials whose id, parameters, message or cause hold this text.
+    /// Only trials whose id, parameters, message or cause contain this text.
     pub(in crate::api) q: Option<String>,
-    /// Only trials that an expression chooses, such as `lr < 0.01 and activation == "relu"`. Names are those of parameters,
-    /// the metric's own, `number`, `id`, `state`, `cause`, `duration` (in seconds, or with a unit: `10m`), `final`, `latest`, `step`.
+    /// Only trials that match an expression, such as `lr < 0.01 and activation == "relu"`. The names are those of
+    /// parameters, the metric's own, `number`, `id`, `state`, `cause`, `duration` (in seconds, or with a unit:
+    /// `10m`), `final`, `latest`, `step`.
     pub(in crate::api) filter: Option<String>,
     /// `sequence` (default), `id`, `state`, `final`, `latest`, `started`, `ended`, `duration`, or
     /// `parameters.NAME`.
     pub(in crate::api) sort: Option<String>,
-    /// `asc` (default) or `desc`. Trials without a value come last.
+    /// `asc` (default) or `desc`. Trials without a value are at the end.
     pub(in crate::api) order: Option<String>,
-    /// Trials on the page, 1 to 1000; 100 by default.
+    /// The number of trials on the page, 1 to 1000; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
     pub(in crate::api) limit: Option<u32>,
-    /// `next` of the page before.
+    /// The `next` of the previous page.
     pub(in crate::api) cursor: Option<String>,
 }
 
 /// A page of trials.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct TrialPage {
-    /// The trials on it.
+    /// The trials on this page.
     pub(in crate::api) trials: Vec<TrialSummary>,
-    /// Trials on all pages together.
+    /// The number of trials on all pages together.
     pub(in crate::api) total: usize,
-    /// The next page's cursor. Absence means that this is the last.
+    /// The cursor of the next page. Absence means that this is the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::api) next: Option<String>,
-    /// Which page it is, from 1.
+    /// The number of this page, from 1.
     pub(in crate::api) page: usize,
-    /// Pages.
+    /// The number of pages.
     pub(in crate::api) pages: usize,
 }
 
-/// Checks which trials the request names, and in which order.
+/// Checks the filters and the order of a request.
 pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
     let bad = |problem: String| Error::BadRequest(problem);
     let words = query.state.as_deref().unwrap_or_default().split(',').map(str::trim);
     let states = words.filter(|word| !word.is_empty()).map(str::parse::<JobState>);
     let states = states
         .collect::<Result<_, _>>()
-        .map_err(|error| bad(format!("state: {error}; there are {}", JobState::words())))?;
+        .map_err(|error| bad(format!("state: {error}; expected {}", JobState::words())))?;
     let sort = query.sort.as_deref().filter(|word| !word.is_empty()).unwrap_or("sequence");
     let by = Column::parse(sort)
-        .ok_or_else(|| bad(format!("sort is {sort:?}; one can sort by {}", Column::WORDS)))?;
+        .ok_or_else(|| bad(format!("sort is {sort:?}; expected {}", Column::WORDS)))?;
     let descending = match query.order.as_deref() {
         None | Some("asc" | "") => false,
         Some("desc") => true,
-        Some(other) => return Err(bad(format!("order is {other:?}; asc or desc is possible"))),
+        Some(other) => return Err(bad(format!("order must be asc or desc, not {other:?}"))),
     };
     let text = query.q.clone().filter(|text| !text.is_empty());
     let cause = query.cause.clone().filter(|cause| !cause.is_empty());
@@ -93,7 +94,7 @@ pub(super) fn wanted(query: &ListQuery) -> Result<TableQuery, Error> {
     Ok(TableQuery { states, cause, text, filter, by, descending })
 }
 
-/// The page that the request names.
+/// Returns the page that the request names.
 pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<TrialPage, Error> {
     let wanted = wanted(query)?;
     let limit = bounded("limit", query.limit, ROWS.0, ROWS.1)?;
@@ -108,7 +109,7 @@ pub(in crate::api) async fn page(shared: &Shared, query: &ListQuery) -> Result<T
     Ok(TrialPage { trials, total: page.total, next: page.next, page: at, pages })
 }
 
-/// Trials, filtered, sorted, a page at a time
+/// Returns trials, filtered and sorted, one page at a time
 #[utoipa::path(
     get, path = "/api/v1/trials", tag = "trials", params(ListQuery),
     responses((status = 200, body = TrialPage), (status = 400, description = "a filter or the cursor cannot be read")),
@@ -121,7 +122,7 @@ pub(super) async fn list(
     Ok(Json(page(&shared, &query).await?))
 }
 
-/// One trial: parameters, attempts, timeline, verdict with its evidence
+/// Returns a trial: parameters, attempts, timeline, verdict with its evidence
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}", tag = "trials", params(("trial", description = "the trial's id")),
     responses((status = 200, body = TrialDetail), (status = 404, description = "no such trial")),
@@ -136,39 +137,40 @@ pub(super) async fn one(
     Ok(Json(detail.ok_or(Error::UnknownTrial(id))?))
 }
 
-/// Which attempt's values.
+/// The selection of an attempt's values.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(in crate::api) struct ValuesQuery {
-    /// Which attempt; the current one by default, of metrics `ATTEMPT-legacy` where an old keeper reports them.
+    /// The attempt; the current one by default, or for metrics `ATTEMPT-legacy` if an old keeper reports them.
     attempt: Option<String>,
-    /// Only metrics of this name.
+    /// Only metrics with this name.
     name: Option<String>,
     /// Only `intermediate` or `final` metrics.
     r#type: Option<String>,
-    /// Only what came after this `seq`.
+    /// Only values after this `seq`.
     after: Option<i64>,
-    /// Values on the page, 1 to 10000; 1000 by default.
+    /// The number of values on the page, 1 to 10000; 1000 by default.
     #[param(minimum = 1, maximum = 10000)]
     limit: Option<u32>,
-    /// Instead of a page: the whole curve of each metric, thinned to about so many points, 4 to 10000.
+    /// The approximate number of points, 4 to 10000. Returns the whole curve of each metric, thinned, instead of a
+    /// page.
     #[param(minimum = 1, maximum = 10000)]
     points: Option<u32>,
 }
 
 impl ValuesQuery {
-    /// The page of at most `limit` values that came after `after`.
+    /// Requests a page of at most `limit` values after `after`.
     pub(in crate::api) fn page(after: Option<i64>, limit: u32) -> Self {
         Self { after, limit: Some(limit), ..Self::default() }
     }
 
-    /// Whole curves of about so many points.
+    /// Requests whole curves with about `points` points.
     pub(in crate::api) fn thinned(points: u32) -> Self {
         Self { points: Some(points), ..Self::default() }
     }
 
-    /// The curves of intermediate results, of about so many points.
+    /// Requests the curves of intermediate results, with about `points` points.
     pub(super) fn intermediate(points: u32) -> Self {
         Self { r#type: Some("intermediate".to_owned()), ..Self::thinned(points) }
     }
@@ -177,21 +179,21 @@ impl ValuesQuery {
 /// One value of one metric.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::api) struct MetricView {
-    /// Its position among the attempt's facts.
+    /// The value's position among the attempt's facts.
     pub(in crate::api) seq: u64,
     /// The name of the metric.
     pub(in crate::api) name: String,
     /// `intermediate` or `final`.
     pub(in crate::api) r#type: MetricWord,
-    /// Which step, from 0.
+    /// The step, from 0.
     pub(in crate::api) step: u64,
-    /// The value as reported; `"NaN"`, `"Infinity"` and `"-Infinity"` stand for what JSON lacks.
+    /// The value as reported. `"NaN"`, `"Infinity"` and `"-Infinity"` replace values that JSON lacks.
     pub(in crate::api) value: Value,
-    /// When, in milliseconds since the Unix epoch, by the agent's clock.
+    /// The time, in milliseconds since the Unix epoch, by the agent's clock.
     pub(in crate::api) observed_at_ms: i64,
 }
 
-/// Says whether a value is one step's or the whole trial's.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::api) enum MetricWord {
@@ -202,7 +204,7 @@ pub(in crate::api) enum MetricWord {
 }
 
 impl MetricView {
-    /// Returns whether it speaks of the whole trial.
+    /// Returns whether the value is the result of the whole trial.
     pub(in crate::api) fn is_final(&self) -> bool {
         self.r#type == MetricWord::Final
     }
@@ -224,18 +226,18 @@ impl From<MetricRow> for MetricView {
     }
 }
 
-/// Metrics of one attempt.
+/// The metrics of one attempt.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct MetricPage {
-    /// Which attempt. Absence means that none was heard of.
+    /// The attempt. Absence means that no attempt has reported.
     pub(in crate::api) attempt: Option<String>,
     /// The metrics, in the order in which they were reported.
     pub(in crate::api) metrics: Vec<MetricView>,
-    /// `after` of the next page. Absence means that this is the last.
+    /// The `after` of the next page. Absence means that this is the last page.
     pub(in crate::api) next: Option<u64>,
 }
 
-/// The attempt that the request names, if it was heard of; the current one by default.
+/// Returns the attempt that the request names, if it has reported; the current one by default.
 pub(in crate::api) async fn attempt(
     shared: &Shared,
     id: &TrialJobId,
@@ -251,12 +253,12 @@ pub(in crate::api) async fn attempt(
         (Some(at), _) => Ok(Some(attempts.swap_remove(at))),
         (None, None) => Ok(None),
         (None, Some(name)) => {
-            Err(Error::BadRequest(format!("trial {id} has no attempt {name:?} that was heard of")))
+            Err(Error::BadRequest(format!("trial {id} has no attempt {name:?} with reports")))
         }
     }
 }
 
-/// The metrics that the request names.
+/// Returns the metrics that the request names.
 pub(in crate::api) async fn metric_page(
     shared: &Shared,
     id: &TrialJobId,
@@ -268,7 +270,7 @@ pub(in crate::api) async fn metric_page(
         Some("intermediate") => Some(MetricKind::Intermediate),
         Some("final") => Some(MetricKind::Final),
         Some(other) => {
-            let detail = format!("type is {other:?}; intermediate or final is possible");
+            let detail = format!("type must be intermediate or final, not {other:?}");
             return Err(Error::BadRequest(detail));
         }
     };
@@ -294,7 +296,7 @@ pub(in crate::api) async fn metric_page(
     let points = bounded("points", Some(points), points, VALUES.1)?;
     let points = usize::try_from(points).unwrap_or(usize::MAX);
     let objective = shared.state.board.objective();
-    // The store has no order of values: the whole attempt is read, but no more of it held than is answered.
+    // The store does not order values, so the whole attempt is read. Only the thinned part is held in memory.
     let mut curves: HashMap<String, Thinner<MetricRow>> = HashMap::new();
     loop {
         let rows = store.metrics_after(attempt.key, after, CHUNK).await?;
@@ -312,7 +314,7 @@ pub(in crate::api) async fn metric_page(
     Ok(MetricPage { attempt: name, metrics, next: None })
 }
 
-/// A trial's metrics: a page of them, or whole curves with fewer points
+/// Returns a trial's metrics: a page of them, or whole curves with fewer points
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/metrics", tag = "trials",
     params(("trial", description = "the trial's id"), ValuesQuery),
@@ -327,14 +329,14 @@ pub(super) async fn metrics(
     Ok(Json(metric_page(&shared, &id, &query).await?))
 }
 
-/// A reading by the agent.
+/// A sample of the agent.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::api) struct SampleView {
-    /// Its position on the attempt's bulk lane.
+    /// The sample's position on the attempt's bulk lane.
     pub(in crate::api) seq: u64,
-    /// When, in milliseconds since the Unix epoch, by the agent's clock.
+    /// The time, in milliseconds since the Unix epoch, by the agent's clock.
     pub(in crate::api) observed_at_ms: i64,
-    /// `process`, `cgroup` and `gpus`, each as far as it could be read; what is absent is unknown.
+    /// `process`, `cgroup` and `gpus`, as far as each could be read. Absence means unknown.
     pub(in crate::api) sample: Value,
 }
 
@@ -348,18 +350,18 @@ impl From<ReportRow> for SampleView {
     }
 }
 
-/// Samples of one attempt.
+/// The samples of one attempt.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(in crate::api) struct SamplePage {
-    /// Which attempt. Absence means that none was heard of.
+    /// The attempt. Absence means that no attempt has reported.
     pub(in crate::api) attempt: Option<String>,
     /// The samples, oldest first.
     pub(in crate::api) samples: Vec<SampleView>,
-    /// `after` of the next page. Absence means that this is the last.
+    /// The `after` of the next page. Absence means that this is the last page.
     pub(in crate::api) next: Option<u64>,
 }
 
-/// The samples that the request names.
+/// Returns the samples that the request names.
 pub(in crate::api) async fn sample_page(
     shared: &Shared,
     id: &TrialJobId,
@@ -402,13 +404,13 @@ pub(in crate::api) async fn sample_page(
     Ok(SamplePage { attempt: name, samples, next: None })
 }
 
-/// Returns the value whose peaks a thinned run of samples keeps.
+/// Returns the value whose peaks a thinned series of samples keeps.
 fn memory(sample: &SampleView) -> Option<f64> {
     let process = sample.sample.pointer("/process/memory_bytes");
     sample.sample.pointer("/cgroup/memory_bytes").or(process)?.as_f64()
 }
 
-/// A trial's samples: memory, processor, GPUs
+/// Returns a trial's samples: memory, processor, GPUs
 #[utoipa::path(
     get, path = "/api/v1/trials/{trial}/samples", tag = "trials",
     params(("trial", description = "the trial's id"), ValuesQuery),

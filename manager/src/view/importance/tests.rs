@@ -11,7 +11,7 @@ fn shares(space: &Value, trials: &[(Value, f64)], mode: OptimizeMode) -> Vec<Imp
     importance(&results, &axes, mode)
 }
 
-/// A number from 0 to 1 that follows no pattern: the golden ratio's multiples, and another's.
+/// Returns a number from 0 to 1 without a pattern: multiples of the square root of `of`, modulo 1.
 fn part(at: u32, of: f64) -> f64 {
     (f64::from(at + 1) * of.sqrt()).fract()
 }
@@ -36,7 +36,7 @@ fn the_numbers_are_those_of_optuna() {
 
 #[test]
 fn a_function_of_one_parameter_gives_it_everything() {
-    // The answer is known: the result depends on x alone, and y and z are spread evenly whatever x is.
+    // The result depends only on x, and y and z are spread evenly for every x.
     let space = json!({
         "x": {"_type": "uniform", "_value": [0, 1]},
         "y": {"_type": "uniform", "_value": [0, 1]},

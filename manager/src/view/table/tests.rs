@@ -65,12 +65,15 @@ fn a_column_or_cause_that_no_trial_has_is_refused() {
     let parameter = |name: &str| Column::Parameter(name.to_owned());
     assert_eq!(asked(parameter("net.size"), None, &trials), Ok(1));
     let wrong = asked(parameter("rl"), None, &trials).unwrap_err();
-    assert_eq!(wrong, "sort: no trial has a parameter \"rl\"; there are lr, net._name, net.size");
-    // What an agent may say some day, and what none says.
+    assert_eq!(
+        wrong,
+        "sort: no trial has a parameter \"rl\"; the parameters are lr, net._name, net.size"
+    );
+    // A cause that agents may report is accepted; any other cause is refused.
     assert_eq!(asked(Column::Sequence, Some("oom-cuda"), &trials), Ok(0));
     let wrong = asked(Column::Sequence, Some("oom"), &trials).unwrap_err();
-    assert_eq!(wrong, "cause: no trial has \"oom\"; there are unknown");
-    // A search that has just begun knows neither.
+    assert_eq!(wrong, "cause: no trial has the cause \"oom\"; the causes are unknown");
+    // Without trials, both names are accepted.
     assert_eq!(asked(parameter("rl"), Some("oom"), &[]), Ok(0));
 }
 
@@ -101,7 +104,7 @@ fn trials_are_sorted_and_those_without_a_value_come_last() {
     #[rustfmt::skip]
     let table = [
         ("by position",         wanted(Column::Sequence, false), vec![0, 1, 2, 3, 4]),
-        ("the latest first",    wanted(Column::Sequence, true),  vec![4, 3, 2, 1, 0]),
+        ("the newest first",    wanted(Column::Sequence, true),  vec![4, 3, 2, 1, 0]),
         ("the best first",      wanted(Column::Final, true),     vec![4, 2, 0, 3, 1]),
         ("the worst first",     wanted(Column::Final, false),    vec![0, 2, 4, 1, 3]),
         ("by a parameter",      wanted(parameter("lr"), false),  vec![1, 2, 3, 4, 0]),
@@ -113,7 +116,7 @@ fn trials_are_sorted_and_those_without_a_value_come_last() {
         let all = page(&trials, &wanted, None, 10, 20).unwrap();
         assert_eq!(shown(&all), expected, "{says}");
         assert_eq!((all.total, all.next), (expected.len(), None), "{says}");
-        // The same, a row at a time.
+        // The same rows, one row per page.
         let (mut cursor, mut found) = (None, Vec::new());
         loop {
             let one = page(&trials, &wanted, cursor.as_deref(), 1, 20).unwrap();

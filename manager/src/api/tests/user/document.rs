@@ -1,20 +1,21 @@
-//! The API's description: what it says is there, and all that is there stands in it.
+//! Tests of the API's description: it describes exactly the routes that are served.
 
 use axum::http::Method;
 
 use super::*;
 
-/// Returns whether an address is described elsewhere: the agents' and NNI's have documents of their own, the portal's
-/// are pages, and the probes' have no data.
+/// Returns whether an address is described elsewhere: the agents' and NNI's routes have their own documents, the
+/// portal's are pages, and the probes' have no data.
 fn elsewhere(path: &str) -> bool {
     let own = path.strip_prefix("/api/v1/");
     own.is_none_or(|rest| rest.starts_with("agent/") || rest.starts_with("nni/"))
 }
 
-/// The addresses that the router knows. It tells them in its debugging text only.
+/// Returns the addresses of the router, which only its debug output contains.
 fn addresses(router: &Router) -> Vec<String> {
     let told = format!("{router:?}");
-    let (_, node) = told.split_once("paths: {").expect("a router tells its addresses");
+    let (_, node) =
+        told.split_once("paths: {").expect("the debug output of a router contains its addresses");
     let mut all: Vec<String> =
         node.split('"').filter(|text| text.starts_with('/')).map(str::to_owned).collect();
     all.sort();
@@ -31,7 +32,7 @@ async fn every_address_is_described() {
         assert!(all.iter().any(|path| path == known), "{known} is not in {all:?}");
     }
     for path in all.iter().filter(|path| !elsewhere(path)) {
-        // This method is not served, and the answer names those that are.
+        // The router does not serve this method, and the response names the methods that it serves.
         let request = Request::builder().method("NONE").uri(path.replace(['{', '}'], ""));
         let response = bed.send(request.body(Body::empty()).unwrap()).await;
         assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
@@ -54,9 +55,9 @@ async fn every_documented_address_is_served() {
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 10);
     for (path, methods) in paths {
-        // A home answers it.
+        // Only a home serves this route.
         let of_home = path == "/api/v1/experiments";
-        // The author of a client learns what each parameter is, and what a refusal looks like.
+        // Each parameter and each refusal has a schema for the authors of clients.
         for (method, operation) in methods.as_object().unwrap() {
             for parameter in operation["parameters"].as_array().into_iter().flatten() {
                 assert!(parameter["schema"].is_object(), "{method} {path}: {parameter}");
@@ -75,7 +76,7 @@ async fn every_documented_address_is_served() {
             let request = Request::builder().method(method.clone()).uri(address);
             let request = request.header(header::HOST, "localhost").body(Body::empty()).unwrap();
             let status = bed.send(request).await.status();
-            // A change without the user's token is refused, by a route that is there.
+            // A served route refuses a change without the user's token.
             let expected = match method {
                 // The trial's code was not recorded.
                 Method::GET if path.ends_with("/diff") => StatusCode::NOT_FOUND,
